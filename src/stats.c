@@ -142,6 +142,8 @@ static void read_device_statistics(struct xseg_allocator *allocator, int ordinal
     stats->allocated_bytes = counters.allocated;
     stats->pending_bytes = counters.pending;
     stats->idle_bytes = counters.cached + page_cache;
+    stats->free_min_bytes = xseg_device_free_min(device, xseg_allocator_config(allocator));
+    stats->is_integrated = device->context.is_integrated;
     read_free_memory(device, now, stats);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "vmm/free_memory.h"
 
 /* One page shows that a mapping works, two show that one call covers both. */
 #define PROBE_PAGES 2u
@@ -137,7 +138,7 @@ bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes,
 
     xseg_fail_save(&kept);
     *free = 0;
-    (void)xseg_driver_memory_info(context, free, &total);
+    (void)xseg_free_memory_query(context, free, &total);
     xseg_fail_restore(&kept);
     return *free >= xseg_context_ample_bytes(context, bytes);
 }

@@ -56,8 +56,8 @@ static inline uint64_t xseg_context_ample_bytes(const struct xseg_context *conte
     return 2 * bytes + context->total_bytes / 16;
 }
 
-/* Whether the driver reports that much free memory.  The current error message is preserved.
- * free: the reported free memory; 0 if the query fails */
+/* Whether that much memory is free (free_memory.h).  The current error message is preserved.
+ * free: the free memory; 0 if the query fails */
 bool xseg_context_has_ample_memory(struct xseg_context *context, uint64_t bytes, uint64_t *free);
 
 /* --- Peers: other devices with access to the mapped memory of the owner. --- */

@@ -201,6 +201,20 @@ static xseg_status resolve_entry_points(struct xseg_driver *driver, const char *
     return XSEG_OK;
 }
 
+/* The host of the simulated driver is simulated as well. */
+static void resolve_simulated_host(struct xseg_driver *driver)
+{
+    void *symbol = dlsym(driver->library, "xseg_sim_meminfo");
+
+    if (symbol != NULL)
+        memcpy(&driver->simulated_meminfo, &symbol, sizeof(symbol));
+}
+
+size_t xseg_driver_simulated_meminfo(const struct xseg_driver *driver, char *text, size_t bytes)
+{
+    return driver->simulated_meminfo != NULL ? driver->simulated_meminfo(text, bytes) : 0;
+}
+
 static xseg_status fail_without_device(const char *library)
 {
     return xseg_fail(XSEG_ERR_NO_DRIVER,
@@ -284,6 +298,7 @@ xseg_status xseg_driver_open(const char *library, struct xseg_driver **out)
         goto free_driver;
     }
     status = resolve_entry_points(driver, library);
+    resolve_simulated_host(driver);
     if (status == XSEG_OK)
         status = initialize_driver(driver, library);
     if (status != XSEG_OK)

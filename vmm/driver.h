@@ -67,6 +67,7 @@ struct xseg_context {
     uint64_t total_bytes;                        /* memory of the device */
     uint64_t granularity; /* of physical pages and mappings, in bytes; 0 without VMM */
     bool has_vmm;         /* virtual memory management works */
+    bool is_integrated;   /* the device uses the memory of the host (free_memory.h) */
     bool batches_access;  /* one set-access call can cover several mappings */
     bool batches_unmap;   /* one unmap call can cover several mappings */
     bool has_fabric;      /* exportable pages also have fabric handles; found by a probe */
@@ -134,7 +135,7 @@ bool xseg_driver_call_time(const struct xseg_driver *driver, size_t entry, uint6
 /* Retain the primary context: set `device` and `primary` of the context. */
 xseg_status xseg_driver_retain(struct xseg_context *context);
 
-/* Query `total_bytes`, `has_vmm` and `granularity` of the context. */
+/* Query `total_bytes`, `is_integrated`, `has_vmm` and `granularity` of the context. */
 xseg_status xseg_driver_describe(struct xseg_context *context);
 
 /* Release the primary context, unless it is released already. */
@@ -149,8 +150,12 @@ xseg_status xseg_driver_release_kept_contexts(struct xseg_driver *driver);
 
 /* --- Memory.  Sizes and addresses are in bytes. --- */
 
-/* Free and total memory of the device. */
+/* Free and total memory of the device, by cuMemGetInfo; free_memory.h is for all devices. */
 xseg_status xseg_driver_memory_info(struct xseg_context *context, uint64_t *free, uint64_t *total);
+
+/* Write the memory of the simulated host in the form of /proc/meminfo.  Returns the length, 0 unless the driver is the
+ * simulated one and its devices are integrated. */
+size_t xseg_driver_simulated_meminfo(const struct xseg_driver *driver, char *text, size_t bytes);
 
 /* cuMemAlloc and cuMemFree.  XSEG_ERR_NO_MEMORY if the device is out of memory. */
 xseg_status xseg_driver_alloc(struct xseg_context *context, uint64_t bytes, uint64_t *address);

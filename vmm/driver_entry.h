@@ -89,6 +89,8 @@ struct xseg_driver_poll_counts {
 struct xseg_driver {
     void *library;
     int devices;
+    size_t (*simulated_meminfo)(char *text,
+                                size_t bytes);   /* xseg_sim_meminfo(); NULL: a real driver */
     struct xseg_driver_poll_counts *poll_counts; /* [devices]; not in `count` */
     /* [devices]: a primary context that the driver did not release after a failed open; NULL:
      * none. */

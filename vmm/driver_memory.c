@@ -92,7 +92,7 @@ xseg_status xseg_driver_describe(struct xseg_context *context)
 {
     const CUmemAllocationProp prop = allocation_properties(context, 0);
     size_t total = 0, granularity = 0;
-    int has_vmm = 0;
+    int has_vmm = 0, is_integrated = 0;
     xseg_status status =
         CALL_STATUS_ON(context, DeviceTotalMem, XSEG_ERR_DRIVER, 0, &total, context->device);
 
@@ -100,10 +100,14 @@ xseg_status xseg_driver_describe(struct xseg_context *context)
         status = CALL_STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &has_vmm,
                                 CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                                 context->device);
+    if (status == XSEG_OK)
+        status = CALL_STATUS_ON(context, DeviceGetAttribute, XSEG_ERR_DRIVER, 0, &is_integrated,
+                                CU_DEVICE_ATTRIBUTE_INTEGRATED, context->device);
     if (status == XSEG_OK && has_vmm != 0)
         status = CALL_STATUS_ON(context, MemGetAllocationGranularity, XSEG_ERR_DRIVER, 0,
                                 &granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     context->total_bytes = total;
+    context->is_integrated = is_integrated != 0;
     context->has_vmm = has_vmm != 0;
     context->granularity = granularity;
     return status;

@@ -272,9 +272,9 @@ XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
  *                                During a capture no idle memory is released.  With throw_on_cudamalloc_oom, and
  *                                without a memory fraction below 1, a request that exceeds the remaining device memory
  *                                fails before idle memory is released.
- *         XSEG_ERR_LIMIT         a limit rejects the request: per_process_memory_fraction, hard_limit_mb, budget_file,
- *                                throw_on_cudamalloc_oom, xseg_limits_set() or limit_bytes of the pool.  The message
- *                                names the limit.
+ *         XSEG_ERR_LIMIT         a limit rejects the request: per_process_memory_fraction, hard_limit_mb,
+ *                                device_free_min_mb, budget_file, throw_on_cudamalloc_oom, xseg_limits_set() or
+ *                                limit_bytes of the pool.  The message names the limit.
  *         XSEG_ERR_NO_ADDRESSES  the driver has no VA range left, and a classic segment cannot be allocated either.
  *         XSEG_ERR_UNSUPPORTED   the page size of the configuration is not a multiple of the device's granularity.
  *         XSEG_ERR_PAUSED        the pool of the request is paused (pool.h).
@@ -287,7 +287,8 @@ XSEG_API xseg_status xseg_config_keys(const char *config, const char **source,
  *         - While a decay key is set without background_thread: a decay pass that is due (reclaim.h), which takes at
  *           most 200 us of driver time or releases one page.
  *       A miss creates and maps the missing pages, with one set-access per contiguous run, or calls cuMemAlloc once
- *       (classic).  Under memory pressure the call may synchronize streams and release cached memory, except during a
+ *       (classic).  With device_free_min_mb it also queries the free memory of the device (cuMemGetInfo), unless the
+ *       page cache has the pages.  Under memory pressure the call may synchronize streams and release cached memory, except during a
  *       capture.
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_alloc(struct xseg_allocator *allocator, int device,

@@ -356,6 +356,8 @@ enum xseg_keep {
  *                               create it without memory functions.
  *         XSEG_ERR_ARGUMENT     also: the pool has been released, or keep and file do not match.
  *         XSEG_ERR_HOST_MEMORY  also: the contents do not fit into host memory.
+ *         XSEG_ERR_LIMIT        the device is integrated, and with XSEG_KEEP_HOST the copy, which takes its memory,
+ *                               would leave less than device_free_min_mb free.  Use XSEG_KEEP_FILE.
  *         XSEG_ERR_FILE         the file cannot be created or written.
  *         An error leaves the pool unchanged.  If the driver also rejects the rollback, the pool is paused, and the
  *         message states this; xseg_pool_resume() then restores memory and contents.
@@ -381,7 +383,8 @@ XSEG_API xseg_status xseg_pool_pause(struct xseg_pool *pool, enum xseg_keep keep
  *         XSEG_ERR_UNSUPPORTED  the pool is exportable, but the driver cannot create such memory.
  *         An error leaves the pool paused, with its contents.
  * Threads: any; waits for the device memory lock, which is not held during the copies.
- * Cost: one create and one map per page, one set-access per run, and the copies of xseg_pool_pause().
+ * Cost: one create and one map per page, one set-access per run, and the copies of xseg_pool_pause(); one cuMemGetInfo
+ *       with device_free_min_mb.
  */
 XSEG_API xseg_status xseg_pool_resume(struct xseg_pool *pool);
 

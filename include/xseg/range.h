@@ -152,7 +152,8 @@ XSEG_API xseg_status xseg_range_release(struct xseg_range *range);
  *         XSEG_ERR_ARGUMENT   also: a granule is committed.
  * Cost: no driver call to recommit on the same stream.  Otherwise an event query for each stream with memory that is
  *       pending unmap, one map per page, one create per new page, and one set-access per contiguous run (per page, if
- *       the driver requires that).  Under memory pressure as xseg_alloc().
+ *       the driver requires that); with device_free_min_mb one cuMemGetInfo if pages are created.  Under memory
+ *       pressure as xseg_alloc().
  */
 XSEG_API XSEG_NODISCARD xseg_status xseg_range_commit(struct xseg_range *range, uint64_t offset,
                                                       uint64_t bytes, xseg_stream stream);
@@ -188,7 +189,7 @@ XSEG_API xseg_status xseg_range_decommit(struct xseg_range *range, uint64_t offs
  *
  * @return XSEG_ERR_NO_MEMORY, XSEG_ERR_LIMIT  no memory is available.  The call reclaims no memory.
  *         After an error the pages that were created stay prepared.
- * Cost: one create per page.
+ * Cost: one create per page, and one cuMemGetInfo per page with device_free_min_mb.
  */
 XSEG_API xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes);
 
@@ -200,14 +201,16 @@ XSEG_API xseg_status xseg_range_prepare(struct xseg_range *range, uint64_t bytes
  *
  * Other processes do not observe the quota.  Commits up to the quota succeed only if the driver can provide this
  * memory: set a hard limit of the device (hard_limit_mb, xseg_limits_set(), per_process_memory_fraction) below its free
- * memory.
+ * memory, or device_free_min_mb in the other processes.
  *
  * @param bytes  quota, at most the size and limit_bytes of the range; 0 removes the quota.
  *
- * @return XSEG_ERR_LIMIT      memory in use and other quotas leave too little of the hard limit.
+ * @return XSEG_ERR_LIMIT      memory in use and other quotas leave too little of the hard limit, or of the device
+ *                             memory above device_free_min_mb.
  *         XSEG_ERR_NO_MEMORY  memory in use and other quotas leave too little of the device memory.
  *         After an error the previous quota applies.
- * Cost: no driver call if enough memory is available; otherwise as a trim that does not wait.
+ * Cost: no driver call if enough memory is available; otherwise as a trim that does not wait.  A larger quota queries
+ *       cuMemGetInfo with device_free_min_mb.
  */
 XSEG_API xseg_status xseg_range_set_quota(struct xseg_range *range, uint64_t bytes);
 

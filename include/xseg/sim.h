@@ -35,6 +35,10 @@
  * Sharing: processes that name the same machine share the memory of its devices.  The first process selects the number
  * and size of the devices.  The functions of this header apply to the calling process.
  *
+ * Unified memory: with `integrated` the devices use the memory of the host, as on GB10 and Jetson.  cuMemGetInfo counts
+ * the page cache of the host as used, although it is reclaimable.  If the devices and the host together use more than
+ * memory_bytes, a real host stops responding and no call fails: in strict mode the process ends with a report.
+ *
  * Environment: the first driver call or function of this header reads these variables.  An invalid value is reported on
  * standard error and ignored.  The default is in parentheses:
  *   XSEG_SIM_DEVICES=N            number of devices, up to 64 (1)
@@ -57,6 +61,9 @@
  *   XSEG_SIM_RDMA=KIND            works, create_fails, access_fails, ignored, absent: enum xseg_sim_rdma (works)
  *   XSEG_SIM_DMA_BUF=0|1          whether address ranges have dma-bufs (1)
  *   XSEG_SIM_ADDRESS_RANGE=0|1    whether cuMemGetAddressRange works for mapped memory (1)
+ *   XSEG_SIM_INTEGRATED=0|1       whether the devices use the memory of the host (0)
+ *   XSEG_SIM_HOST_MB=N            memory of host programs, on integrated devices (0)
+ *   XSEG_SIM_PAGE_CACHE_MB=N      reclaimable page cache of the host, on integrated devices (0)
  *   XSEG_SIM_ADDRESS_ORDER=ORDER  rising, falling or shuffled: enum xseg_sim_address_order (rising)
  *
  * Threads: any, for all functions.
@@ -115,6 +122,9 @@ struct xseg_sim_settings {
     bool without_dma_buf;       /* no dma-buf support */
     bool without_address_range; /* cuMemGetAddressRange fails for mapped memory */
     enum xseg_sim_address_order address_order; /* order of addresses */
+    bool integrated;           /* the devices use the memory of the host, memory_bytes in all */
+    uint64_t host_bytes;       /* integrated: memory of host programs */
+    uint64_t page_cache_bytes; /* integrated: reclaimable page cache of the host */
 };
 
 /**
@@ -199,6 +209,29 @@ XSEG_API uint64_t xseg_sim_fault_count(unsigned slot);
  * @return XSEG_ERR_ARGUMENT  the device does not exist.
  */
 XSEG_API xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes);
+
+/**
+ * Set the memory of the host of an integrated machine, for all processes of a shared machine.
+ *
+ * In strict mode the process ends with a report if host programs and devices together use more than the machine has.
+ *
+ * @param host_bytes        memory of host programs.
+ * @param page_cache_bytes  reclaimable page cache, at most the memory that is not in use otherwise.
+ *
+ * @return XSEG_ERR_ARGUMENT  the machine is not integrated.
+ */
+XSEG_API xseg_status xseg_sim_set_host_memory(uint64_t host_bytes, uint64_t page_cache_bytes);
+
+/**
+ * Write the memory of the host of an integrated machine in the form of /proc/meminfo: MemTotal, MemFree, MemAvailable,
+ * Buffers and Cached.  xseg reads it instead of /proc/meminfo.
+ *
+ * @param text   receives the text, truncated to fit and terminated; may be NULL if bytes is 0.
+ * @param bytes  size of text.
+ *
+ * @return the length of the whole text in bytes, without the terminator; 0 if the machine is not integrated.
+ */
+XSEG_API size_t xseg_sim_meminfo(char *text, size_t bytes);
 
 /** Simulate addresses that others have reserved.  `bytes` replaces the previous value. */
 XSEG_API void xseg_sim_set_external_addresses(uint64_t bytes);

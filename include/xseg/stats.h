@@ -150,6 +150,8 @@ struct xseg_device_stats {
     uint64_t idle_bytes;      /* in cached blocks of all pools and in the page cache */
     uint64_t free_bytes;      /* estimated free memory of the device; UINT64_MAX: unknown */
     uint64_t free_age_ms;     /* time since the last query of free memory; UINT64_MAX: none */
+    uint64_t free_min_bytes;  /* device_free_min_mb of the device: growth leaves this much free */
+    bool is_integrated;       /* the device uses the memory of the host */
 };
 
 /**
@@ -158,9 +160,11 @@ struct xseg_device_stats {
  * The call opens no device and does not wait for the device memory lock.  While other threads allocate, the members of
  * a device may be of slightly different moments.
  *
- * free_bytes is total_bytes, less physical_bytes, less the memory of others at the last query of the driver.  Others
- * are other processes, other allocators, and the context of this process.  The driver is queried under memory pressure,
- * and by decay passes with device_free_min_mb.  xseg_explain() reports how much of idle_bytes can be released.
+ * free_bytes is total_bytes, less physical_bytes, less the memory of others at the last query.  Others are other
+ * processes, other allocators, and the context of this process; on an integrated device also the host.  The driver, or
+ * /proc/meminfo for an integrated device, is queried under memory pressure,
+ * and with device_free_min_mb by each growth and each decay pass.  xseg_explain() reports how much of idle_bytes can be
+ * released.
  *
  * @param devices      receives the devices in the order of ordinals; may be NULL if capacity is 0.
  * @param entry_bytes  sizeof(struct xseg_device_stats) of the caller; each element is filled up to this size.

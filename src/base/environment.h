@@ -27,6 +27,9 @@
     X("SIM_DEVICES", "simulator", "number of devices")                                             \
     X("SIM_DMA_BUF", "simulator", "0 or 1: whether address ranges have dma-bufs")                  \
     X("SIM_FAIL", "simulator", "driver calls that fail")                                           \
+    X("SIM_HOST_MB", "simulator", "memory of host programs on integrated devices, in MiB")         \
+    X("SIM_INTEGRATED", "simulator", "0 or 1: whether the devices use the memory of the host")     \
+    X("SIM_PAGE_CACHE_MB", "simulator", "page cache of the host on integrated devices, in MiB")    \
     X("SIM_MEMORY_MB", "simulator", "memory of each device, in MiB")                               \
     X("SIM_PEERS", "simulator", "0 or 1: whether devices can access each other's memory")          \
     X("SIM_FABRIC", "simulator", "0 or 1: whether memory can be exported by fabric handles")       \

@@ -17,6 +17,16 @@ TEST_OF_TWO_MEMBERS(idle_memory_moves_to_another_member_and_back, members_end)
     assert_true(member_call(other, ' ', 0, 0).taken <= 124 * MIB);
 }
 
+/* The others also release the memory that the member leaves free. */
+TEST_WITH(memory_that_remains_free_is_requested, members_begin, members_end)
+{
+    const unsigned one = member_start(""), other = member_start("device_free_min_mb:100");
+
+    member_make_idle(one, 900 * MIB);
+    assert_int_equal(member_expect_ok(other, 'a', 0, 400 * MIB).taken, 400 * MIB);
+    assert_in_range(member_call(one, ' ', 0, 0).taken, 500 * MIB, 524 * MIB);
+}
+
 /* A member requests 400 MiB, and is denied because another member, *one, has allocated 900 MiB. */
 static struct member_answer request_in_vain(unsigned *one)
 {

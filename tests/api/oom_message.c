@@ -26,7 +26,7 @@ static void expect_start(const char *text, const char *start)
 
 static void expect_no_advice(const char *text)
 {
-    static const char *const word[] = {"raise", "end the", "release unused", "set "};
+    static const char *const word[] = {"raise", "lower", "end the", "release unused", "set "};
 
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         if (strstr(text, word[i]) != NULL)
@@ -192,6 +192,11 @@ static const struct {
      "50.00 MiB (0.25 of the device); "},
     {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
      "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
+    {"device_free_min_mb:110", 0, 0, false, XSEG_ERR_LIMIT,
+     "device_free_min_mb rejects the request on device 0, 100.00 MiB requested, minimum 110.00 MiB "
+     "free; "},
+    {"device_free_min_mb:110,hard_limit_mb:80", 0, 0, false, XSEG_ERR_LIMIT,
+     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 80.00 MiB; "},
     {NULL, 64, 0, false, XSEG_ERR_LIMIT,
      "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
      "MiB; "},
@@ -307,16 +312,21 @@ TEST(raising_the_limits_that_are_named_helps)
 {
     static const struct {
         const char *config;
-        bool hard, fraction;
+        bool hard, fraction, free_min;
     } row[] = {
-        {"hard_limit_mb:120", true, false},
-        {"hard_limit_mb:120,expandable_segments:False", true, false},
-        {"per_process_memory_fraction:0.12", false, true},
-        {"per_process_memory_fraction:0.12,expandable_segments:False", false, true},
-        {"per_process_memory_fraction:0.12,hard_limit_mb:110", true, true},
-        {"per_process_memory_fraction:0.11,hard_limit_mb:120", true, true},
-        {"per_process_memory_fraction:0.12,hard_limit_mb:800", false, true},
-        {"per_process_memory_fraction:0.9,hard_limit_mb:120", true, false},
+        {"hard_limit_mb:120", true, false, false},
+        {"hard_limit_mb:120,expandable_segments:False", true, false, false},
+        {"per_process_memory_fraction:0.12", false, true, false},
+        {"per_process_memory_fraction:0.12,expandable_segments:False", false, true, false},
+        {"per_process_memory_fraction:0.12,hard_limit_mb:110", true, true, false},
+        {"per_process_memory_fraction:0.11,hard_limit_mb:120", true, true, false},
+        {"per_process_memory_fraction:0.12,hard_limit_mb:800", false, true, false},
+        {"per_process_memory_fraction:0.9,hard_limit_mb:120", true, false, false},
+        {"device_free_min_mb:880", false, false, true},
+        {"device_free_min_mb:880,expandable_segments:False", false, false, true},
+        {"device_free_min_mb:880,hard_limit_mb:125", true, false, true},
+        {"device_free_min_mb:890,per_process_memory_fraction:0.12", false, true, true},
+        {"device_free_min_mb:500,hard_limit_mb:120", true, false, false},
     };
 
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
@@ -330,8 +340,12 @@ TEST(raising_the_limits_that_are_named_helps)
         if (row[i].fraction)
             apply(text, "per_process_memory_fraction to ", "per_process_memory_fraction", advised,
                   sizeof(advised));
+        if (row[i].free_min)
+            apply(text, "lower device_free_min_mb to ", "device_free_min_mb", advised,
+                  sizeof(advised));
         assert_int_equal(strstr(text, "hard_limit_mb to ") != NULL, row[i].hard);
         assert_int_equal(strstr(text, "per_process_memory_fraction to ") != NULL, row[i].fraction);
+        assert_int_equal(strstr(text, "device_free_min_mb to ") != NULL, row[i].free_min);
         assert_ok(xseg_config_set(play.allocator, advised));
         assert_ok(ask(&play, NULL, 30 * MIB));
         assert_int_equal(ask(&play, NULL, 2 * MIB), XSEG_ERR_LIMIT);

@@ -164,6 +164,7 @@ static const struct {
     fault_scenario play;
     const char *config;
     size_t mib; /* of the device */
+    bool integrated;
 } rung[] = {
     {"ask", ask, "expandable_segments:True", 200},
     {"own segments", own_segments, "expandable_segments:True", 200},
@@ -182,13 +183,27 @@ static const struct {
      "expandable_segments:True,per_process_memory_fraction:0.4,garbage_collection_threshold:0.4",
      600},
     {"a limit", other_streams, "expandable_segments:True,per_process_memory_fraction:0.2", 1000},
+    {"a free minimum", other_streams, "device_free_min_mb:800", 1000},
+    {"a free minimum, ask", ask, "device_free_min_mb:800", 1000},
+    {"a free minimum, small to large", small_to_large, "device_free_min_mb:160", 200},
+    {"a free minimum, lend", alloc_fallback, "device_free_min_mb:800", 1000},
+    {"a free minimum, pending", pending, "device_free_min_mb:800", 1000},
+    {"a free minimum, classic", segments,
+     "device_free_min_mb:800,expandable_segments:False,max_split_size_mb:40", 1000},
+    /* A default minimum of 512 MiB, 100 MiB of the host, and 200 MiB for the device. */
+    {"integrated", other_streams, "expandable_segments:True", 812, true},
+    {"integrated, classic", segments, "expandable_segments:False,max_split_size_mb:40", 812, true},
     {"addresses", addresses, "expandable_segments:True", 1000},
     {"before a capture", before_capture, "expandable_segments:True", 200},
 };
 
 static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = rung[i].mib * MIB,
+    struct xseg_sim_settings settings = {sizeof(settings),
+                                         .memory_bytes = rung[i].mib * MIB,
+                                         .integrated = rung[i].integrated,
+                                         .host_bytes = rung[i].integrated ? 100 * MIB : 0,
+                                         .page_cache_bytes = rung[i].integrated ? 600 * MIB : 0,
                                          .single_mapping_calls = one_by_one,
                                          .address_bytes = rung[i].play == addresses ? 4 * GIB : 0};
 

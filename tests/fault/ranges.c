@@ -368,9 +368,9 @@ static void aliased(struct fault_env *env)
 }
 
 /* Aliases, in a pool that is paused; then the first mappings have been removed. */
-static void paused(struct fault_env *env)
+static void pause_and_resume(struct fault_env *env, const char *config)
 {
-    begin(env, NULL);
+    begin(env, config);
     reserve(env, 0, 0);
     commit(env, 0, 0, 3, NULL);
     faults_begin();
@@ -387,6 +387,17 @@ static void paused(struct fault_env *env)
     decommit(env, 0, 8, 1, NULL);
     release(env, 0);
     faults_end();
+}
+
+static void paused(struct fault_env *env)
+{
+    pause_and_resume(env, NULL);
+}
+
+/* The resume queries the free memory. */
+static void paused_with_a_free_minimum(struct fault_env *env)
+{
+    pause_and_resume(env, "device_free_min_mb:100");
 }
 
 /* Holds, over decommits. */
@@ -409,11 +420,11 @@ static void held(struct fault_env *env)
     faults_end();
 }
 
-/* A device with 14 pages of memory, which come from cached blocks, from granules pending unmap, and from pages
+/* The configuration allows 14 pages of memory, which come from cached blocks, from granules pending unmap, and from pages
  * prepared for others; one of the ranges is at its limit. */
-static void running_short(struct fault_env *env)
+static void run_short(struct fault_env *env, const char *config)
 {
-    begin(env, "hard_limit_mb:28");
+    begin(env, config);
     reserve(env, 0, 0);
     reserve(env, 1, 4 * PAGE);
     fault_free(env, fault_alloc(env, MIB, env->side));
@@ -439,6 +450,16 @@ static void running_short(struct fault_env *env)
     release(env, 0);
     release(env, 1);
     faults_end();
+}
+
+static void running_short(struct fault_env *env)
+{
+    run_short(env, "hard_limit_mb:28");
+}
+
+static void at_the_free_minimum(struct fault_env *env)
+{
+    run_short(env, "device_free_min_mb:996");
 }
 
 /* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and
@@ -498,8 +519,10 @@ static const struct fault_suite_scenario scenarios[] = {
     {"with idle pages", with_idle_pages, 3, 3},
     {"aliased", aliased, 4, 4},
     {"paused", paused, 4, 4},
+    {"paused with a free minimum", paused_with_a_free_minimum, 2, 2},
     {"held", held, 3, 3},
     {"running short", running_short, 4, 4},
+    {"at the free minimum", at_the_free_minimum, 2, 2},
     {"restored", restored, 4, 4},
     {"closed", closed, 3, 4},
 };

@@ -27,6 +27,12 @@ static void check_names(const struct recording *recording)
     for (size_t i = 0; i < recording->stack_count; i++)
         for (uint32_t k = 0; k < recording->stacks[i].count; k++)
             HOLDS(recording->stack_frames[recording->stacks[i].first + k] < recording->frame_count);
+    for (size_t i = 0; i < recording->context_count; i++) {
+        const struct recording_context *context = &recording->contexts[i];
+
+        HOLDS(context->label < recording->text_count && context->region < recording->text_count);
+        HOLDS(context->step < recording->text_count && context->stage < recording->text_count);
+    }
     HOLDS(recording->config < recording->text_count);
 }
 
@@ -54,7 +60,7 @@ static void check_device(const struct recording *recording, const struct recordi
         const struct recording_event *event = &device->events[i];
 
         HOLDS(event->action <= RECORDING_OTHER && event->stack < recording->stack_count);
-        HOLDS(event->pool < recording->pool_count && event->label < recording->text_count);
+        HOLDS(event->pool < recording->pool_count && event->context < recording->context_count);
     }
     for (size_t i = 0; i < device->page_count; i++)
         HOLDS(device->pages[i].reason < recording->text_count);
@@ -68,6 +74,8 @@ static void check(const struct recording *recording)
         HOLDS(recording_device(recording, recording->devices[i].number) == &recording->devices[i]);
         check_device(recording, &recording->devices[i]);
     }
+    HOLDS(recording->host.number == RECORDING_HOST);
+    check_device(recording, &recording->host);
     HOLDS((recording_device(recording, -1) != NULL) == (recording->device_count > 0));
 }
 

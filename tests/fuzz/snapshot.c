@@ -2,7 +2,8 @@
 /*
  * Any bytes as a pickle of a memory snapshot; the first opcode is fixed, so that no input is a trace.  Every value of
  * an accepted pickle is in range, its trace can be replayed, the fragmented bytes of its sites have the correct sum,
- * and its profile equals itself.  It can be written as a trace and as an HTML page.
+ * and its profile equals itself.  The same is true of pinned host memory, and of sites by each kind of label.  It can be
+ * written as a trace and as an HTML page.
  */
 #include "src/tools/commands/blame/blame.h"
 #include "src/tools/commands/export/export_trace.h"
@@ -10,6 +11,7 @@
 #include "src/tools/ranks/compare.h"
 #include "src/tools/reading/pickle.h"
 #include "src/tools/reading/recording.h"
+#include "src/tools/replay_model/host_memory.h"
 #include "tests/fuzz/replayable.h"
 
 static void check_value(const struct pickle *pickle, const struct pickle_value *value)
@@ -52,12 +54,13 @@ static void read_pickle(const uint8_t *data, size_t size)
     (void)fclose(file);
 }
 
-static void blame_device(const struct recording *recording, const struct recording_device *device)
+static void blame_device(const struct recording *recording, const struct recording_device *device,
+                         enum sites_by by)
 {
     struct blame blame;
     fragmentation_sum stranded = 0;
 
-    HOLDS(blame_init(&blame, recording, device, SITES_BY_FRAME, 1, BLAME_BY_FRAGMENTED));
+    HOLDS(blame_init(&blame, recording, device, by, 1, BLAME_BY_FRAGMENTED));
     for (uint32_t i = 0; i < blame.sites.count; i++)
         stranded += blame.sums.sites[i].fragmented;
     HOLDS(stranded == blame.sums.fragmented);
@@ -66,6 +69,24 @@ static void blame_device(const struct recording *recording, const struct recordi
           blame.sums.reserved - blame.sums.allocated);
     HOLDS(blame.sums.peak.allocated <= blame.sums.peak.reserved);
     blame_fini(&blame);
+}
+
+/* The sums do not depend on what a site is. */
+static void blame_any(const struct recording *recording, const struct recording_device *device)
+{
+    for (int by = 0; by < SITES_KINDS; by++)
+        blame_device(recording, device, (enum sites_by)by);
+}
+
+static void check_host(const struct recording *recording)
+{
+    struct host_memory host;
+
+    HOLDS(host_memory_init(&host, recording));
+    HOLDS(host.is_recorded == recording_has_host(recording));
+    HOLDS(host.reserved <= host.peak_reserved && host.allocated <= host.peak_allocated);
+    HOLDS(host.is_recorded || host.peak_reserved == 0);
+    blame_any(recording, &recording->host);
 }
 
 static void check_profile(const struct profile *profile)
@@ -133,9 +154,10 @@ static void read_recording(const uint8_t *data, size_t size)
         abort();
     if (recording_read(input, "fuzzed", NULL, &recording, &fault)) {
         for (size_t i = 0; i < recording.device_count; i++)
-            blame_device(&recording, &recording.devices[i]);
+            blame_any(&recording, &recording.devices[i]);
         for (size_t i = 0; i < recording.device_count; i++)
             compare_device(&recording, &recording.devices[i]);
+        check_host(&recording);
         write_devices(&recording);
         recording_fini(&recording);
     } else {

@@ -225,6 +225,8 @@ static void step_configure(struct player *player)
         "idle_ms:-1",
         "hard_limit_mb:150",
         "hard_limit_mb:100000",
+        "device_free_min_mb:40",
+        "device_free_min_mb:0",
         "page_cache_mb:40",
         "page_cache_mb:0",
         "graph_capture_record_stream_reuse:True",

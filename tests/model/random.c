@@ -31,6 +31,7 @@ struct env {
     unsigned count;
     bool is_service; /* decay releases memory, under limits */
     bool has_ages;
+    uint64_t memory, external, free_min; /* of each device; of device 0; device_free_min_mb */
 };
 
 static uint64_t seed_state;
@@ -97,6 +98,17 @@ static void expect_block(struct env *env)
                         (xseg_sim_clock() - held->allocated_ns) / 1000000 + 40);
     else
         assert_true(info.age_ms == UINT64_MAX);
+}
+
+/* Expect that memory was mapped only if the minimum remains free.  before: used bytes of each device */
+static void expect_free_memory(const struct env *env, const uint64_t *before)
+{
+    for (unsigned device = 0; device < DEVICES; device++) {
+        const uint64_t used = xseg_sim_used(device);
+
+        if (used > before[device])
+            assert_true(used + (device == 0 ? env->external : 0) + env->free_min <= env->memory);
+    }
 }
 
 /* --- The steps. --- */
@@ -204,8 +216,18 @@ static void step_service(struct env *env)
     };
 
     xseg_sim_advance(below(200) * 1000000);
-    if (below(8) == 0)
-        assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
+    if (below(8) == 0) {
+        const char *const chosen = config[below(COUNT_OF(config))];
+        const char *const key = strstr(chosen, "device_free_min_mb:");
+
+        assert_ok(xseg_config_set(env->allocator, chosen));
+        if (key != NULL)
+            env->free_min = strtoull(key + strlen("device_free_min_mb:"), NULL, 10) * MIB;
+    }
+    if (below(8) == 0) {
+        env->external = below(100) * 2 * MIB;
+        assert_ok(xseg_sim_set_external_memory(0, env->external));
+    }
     if (below(2) == 0)
         assert_ok(trim_due(env->allocator, 1 + below(1000)));
     for (int i = 0; i < DEVICES; i++) {
@@ -248,7 +270,9 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
                                                .memory_bytes = memory, .real_bytes = real_bytes};
     struct env env = {.allocator = env_open_quietly(&settings, config),
                       .is_service = strstr(config, "idle_ms") != NULL,
-                      .has_ages = strstr(config, "history:") != NULL};
+                      .has_ages = strstr(config, "history:") != NULL,
+                      .memory = memory};
+    uint64_t used[DEVICES];
 
     program.seed = seed_state = seed;
     for (unsigned i = 1; i < STREAMS; i++)
@@ -256,7 +280,10 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     for (int i = 0; i < DEVICES; i++)
         assert_ok(xseg_pool_create(env.allocator, i, NULL, &env.pool[i]));
     for (program.step = 0; program.step < steps; program.step++) {
+        for (unsigned device = 0; device < DEVICES; device++)
+            used[device] = xseg_sim_used(device);
         step(&env);
+        expect_free_memory(&env, used);
         expect_apart(&env);
         if (env.count > 0)
             expect_block(&env);

@@ -852,7 +852,8 @@ static const struct choice choices[] = {
 static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
 {
     const struct xseg_pool_options exportable = {sizeof(exportable), .exportable = true};
-    const bool has_limit = seed % 4 >= 2;
+    /* On a device that nobody else uses, a minimum of free memory is the same limit. */
+    const bool has_hard_limit = seed % 4 == 2, has_free_min = seed % 4 == 3;
     char config[128];
 
     memset(&env, 0, sizeof(env));
@@ -863,12 +864,14 @@ static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
     const struct xseg_sim_settings settings = {
         sizeof(settings),
         .devices = 2,
-        .memory_bytes = has_limit ? GIB : env.limit,
+        .memory_bytes = has_hard_limit || has_free_min ? GIB : env.limit,
         .real_bytes = has_bytes,
         .single_mapping_calls = seed % 8 == 5,
     };
-    (void)snprintf(config, sizeof(config), "page_cache_mb:%u,hard_limit_mb:%u",
-                   (unsigned)(env.cache / MIB), has_limit ? (unsigned)(env.limit / MIB) : 4096);
+    (void)snprintf(config, sizeof(config),
+                   "page_cache_mb:%u,hard_limit_mb:%u,device_free_min_mb:%u",
+                   (unsigned)(env.cache / MIB), has_hard_limit ? (unsigned)(env.limit / MIB) : 4096,
+                   has_free_min ? (unsigned)((GIB - env.limit) / MIB) : 0);
     env.allocator = env_open_quietly(&settings, config);
     driver_open(2, NULL);
     env.pool[0] = env_pool(env.allocator);

@@ -159,6 +159,7 @@ class Allocators(Case):
         self.assertEqual(used.idle_bytes, used.reserved_bytes - 100 * MIB)
         self.assertEqual(used.free_bytes, used.total_bytes - used.physical_bytes)
         self.assertLess(used.free_age_ms, 60000)
+        self.assertEqual((used.free_min_bytes, used.is_integrated), (0, False))
         allocator.allocate(MIB, device=2).free()
         never = allocator.devices()[2]
         self.assertEqual((never.is_open, never.free_bytes, never.free_age_ms), (True, None, None))

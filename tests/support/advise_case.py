@@ -6,7 +6,8 @@ import pathlib
 from folder_case import MIB, TOOL, ToolCase
 
 BASE = 0x7f0000000000
-KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up", "out_of_memory"]
+KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up", "out_of_memory",
+        "transient_peak", "engine_margin"]
 # There a search takes ten times as long.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
 
@@ -39,6 +40,18 @@ def ends_short(request, history=True):
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}}
 
 
+def smallest_pair(pairs, units):
+    """By the definition, of pairs of allocated and reserved bytes: e of some units of 0.001, and c."""
+    least = None
+    total, distinct = sum(allocated for allocated, _ in pairs), set(pairs)
+    for unit in sorted(units):
+        c = max(0, *(1000 * (reserved - allocated) - unit * allocated for allocated, reserved in distinct))
+        average = unit * total + c * len(pairs)
+        if least is None or average < least[0]:
+            least = average, unit, -(-c // 1000)
+    return least[1:]
+
+
 class AdviseTest(ToolCase):
     def file(self, contents, name="job"):
         """Bytes, a trace without its first line, or a snapshot."""
@@ -54,6 +67,27 @@ class AdviseTest(ToolCase):
         for name in ("oom_at", "peak_requested", "peak_reserved", "min_device", "driver_us"):
             self.assertEqual(string[name], found[name], (name, string["config"]))
 
+    def points(self, path, config, *options):
+        """Allocated and reserved bytes after each event; None: the timeline has not a row for each."""
+        timeline = self.folder / "timeline"
+        self.tool("replay", "--config", config, "--timeline", timeline, *options, path, status=None)
+        head, *rows = (line.split("\t") for line in timeline.read_text().splitlines() if not line.startswith("# mark"))
+        if head[0] != "# event" or any(int(row[0]) != number for number, row in enumerate(rows, 1)):
+            return None
+        return [(int(row[2]), int(row[3])) for row in rows]
+
+    def headroom_is_smallest(self, path, string, *options):
+        points = self.points(path, string["config"], *options)
+        if points is None:
+            return
+        headroom = string["headroom"]
+        peaks = [(max(allocated for allocated, _ in points[:at + 1]), reserved) for at, (_, reserved) in enumerate(points)] \
+            if len(points) < 3000 else []
+        for e, c, pairs in ((headroom["e"], headroom["c"], points), (headroom["peak_e"], headroom["peak_c"], peaks)):
+            unit = round(e * 1000)
+            tried = {*range(60), *range(60, 5000, 50), *range(max(0, unit - 3), unit + 4)}
+            self.assertEqual((unit, c), smallest_pair(pairs, tried), string["config"])
+
     def advice(self, path, *options):
         """The JSON, of which each figure is what a replay says."""
         found = json.loads(self.tool("advise", "--json", *options, path).stdout)
@@ -63,6 +97,7 @@ class AdviseTest(ToolCase):
         for name in ("current", "advised", "runner_up"):
             if found[name]:
                 self.holds(path, found[name], *devices)
+                self.headroom_is_smallest(path, found[name], *devices)
         if found["out_of_memory"]:
             self.completes_as_told(path, found)
         return found

@@ -144,7 +144,7 @@ class Program:
 class Model:
     """What a page was given of its file: the columns of src/tools/commands/view/view_model.h."""
 
-    LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "label")
+    LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "context")
     SPAN = ("born", "died", "address", "bytes", "stream", "pool", "page")
 
     def __init__(self, page, number=0):
@@ -158,6 +158,7 @@ class Model:
         self.stacks = [self.column(self.next()) for _ in range(facts["stacks"])]
         self.sites = self.column(facts["stacks"])  # 0: none, n + 1: frame n
         self.pools = self.column(2 * facts["pools"])
+        self.contexts = [self.column(4) for _ in range(facts["contexts"])]  # label, region, step, stage
         signed = {"address"}
         lives = [self.steps(facts["lives"]) if name in signed else self.column(facts["lives"]) for name in self.LIFE]
         self.lives = [dict(zip(self.LIFE, row)) for row in zip(*lives)]

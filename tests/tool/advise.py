@@ -264,6 +264,19 @@ class Report(AdviseTest):
                 told = re.search(rf"^  {row} +(.*)$", text, re.MULTILINE)[1]
                 self.assertEqual(re.split(r"  +", told)[at], figure, (row, string))
 
+    def test_headroom_is_in_text_and_json(self):
+        """3 GiB are allocated at most and 1 GiB at the end, and the classic segment of 2 GiB stays."""
+        path = self.file(CLASSIC + trace(("a", 1, 1024 * MIB, 0), ("a", 2, 2048 * MIB, 0), ("f", 2)))
+        found = self.advice(path)
+        self.assertEqual(found["current"]["headroom"], {"e": 0, "c": 2048 * MIB, "peak_e": 0, "peak_c": 0})
+        self.assertEqual((found["transient_peak"], found["engine_margin"]), (2048 * MIB, 1536 * MIB))
+        text = self.tool("advise", path).stdout
+        for row, cell in (("headroom: e", "0.000"), ("headroom: c", "2.00 GiB"), ("of the peak: e", "0.000"), ("of the peak: c", "0 bytes")):
+            self.assertRegex(text, rf"(?m)^  {row} +{cell}$")
+        self.assertIn("\nengines keep   1.50 GiB today: 0.75 x the transient peak of 2.00 GiB, at least 1.00 GiB\n", text)
+        small = self.advice(self.file(CLASSIC + trace(("a", 1, 4 * MIB, 0), ("f", 1)), "small"))
+        self.assertEqual((small["transient_peak"], small["engine_margin"]), (4 * MIB, 1024 * MIB))
+
     def test_output_is_repeatable(self):
         path = self.file(growing())
         alone = self.tool("advise", path, preexec_fn=lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))

@@ -103,7 +103,7 @@ class Outputs(unittest.TestCase):
         self.check("replay.md", 4)
 
     def test_blame(self):
-        self.check("blame.md", 3)
+        self.check("blame.md", 4)
 
     def test_top(self):
         self.check("top.md", 1)

@@ -62,6 +62,18 @@ class Abilities(ProbeTest):
             self.assertRegex(said, line)
         self.assertNotIn("failed", said)
 
+    def test_an_integrated_device_uses_the_memory_of_the_host(self):
+        unified = {"XSEG_SIM_MEMORY_MB": "16384", "XSEG_SIM_INTEGRATED": "1", "XSEG_SIM_HOST_MB": "2048",
+                   "XSEG_SIM_PAGE_CACHE_MB": "10240"}
+        said = self.probe(**unified)
+        self.assertRegex(said, r"memory +16\.00 GiB, 4\.00 GiB free\n +integrated: the device uses the memory of the host\n"
+                               r" +14\.00 GiB free with reclaimable page cache; xseg leaves 1\.00 GiB free \(device_free_min_mb\)\n")
+        report = self.report(XSEG_ALLOC_CONF="device_free_min_mb:100", **unified)
+        self.assertEqual((report["integrated"], report["free_bytes"], report["available_bytes"], report["free_min_bytes"]),
+                         (True, 4096 * MIB, 14336 * MIB, 100 * MIB))
+        report = self.report()
+        self.assertEqual((report["integrated"], report["available_bytes"], report["free_min_bytes"]), (False, None, 0))
+
     def test_the_same_as_json(self):
         report = self.report(XSEG_SIM_MEMORY_MB="4096", XSEG_SIM_DEVICES="3")
         self.assertEqual((report["device"], report["devices"], report["total_bytes"]), (0, 3, 4096 * MIB))

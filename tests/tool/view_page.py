@@ -239,6 +239,35 @@ class PageTest(FolderCase):
         self.assertGreater(moved[0], zoomed[0])
         self.assertAlmostEqual(moved[1] - moved[0], zoomed[1] - zoomed[0])
 
+    def test_blocks_are_grouped_by_the_chosen_label(self):
+        program = view_program.Program(20, 400)
+        snapshot = program.snapshot()
+        begin, end = program.trace[0]["time_us"], program.trace[-1]["time_us"]
+        step = (end - begin) // 4
+        snapshot["external_annotations"] = [
+            {"stage": stage, "name": f"ProfilerStep#{number}", "device": 0, "time_us": begin + (number + (stage == "END")) * step}
+            for number in range(4) for stage in ("START", "END")]
+        for entry in snapshot["device_traces"][0]:
+            entry["compile_context"] = "Torch-Compiled Region: 0/0"
+        self.open(snapshot)
+        group = self.element("#group")
+        shown = [option.get_attribute("value") for option in group.find_elements(By.TAG_NAME, "option")
+                 if option.get_attribute("hidden") is None]
+        self.assertEqual(shown, ["site", "region", "step"])
+        series = self.run_script(SERIES)
+        group.find_element(By.CSS_SELECTOR, "[value=step]").click()
+        names = [button.text for button in self.browser.find_elements(By.CSS_SELECTOR, ".legend button")]
+        self.assertLessEqual({f"ProfilerStep#{number}" for number in range(4)}, set(names))
+        self.assertIn("allocated by step", self.element("h3").text)
+        self.assertEqual(self.run_script(SERIES), series)
+        self.run_script("const pane = Main.panes[0]; pane.choose(pane.model.lives.count - 1)")
+        number = min(3, (program.trace[self.run_script("const l = Main.panes[0].model.lives; return l.born[l.count - 1]") - 1]["time_us"] - begin) // step)
+        self.assertRegex(self.element("pre").text, rf"\nsite +ProfilerStep#{number}\n(.*\n)*region +Torch-Compiled Region: 0/0\nstep +ProfilerStep#{number}\n")
+        self.element("#search").send_keys("ProfilerStep#2")
+        self.assertRegex(self.element("#found").text, r"^[1-9]\d* blocks, ")
+        group.find_element(By.CSS_SELECTOR, "[value=site]").click()
+        self.assertIn("allocated by call site", self.element("h3").text)
+
     def test_two_files_move_together(self):
         self.open(view_program.Program(10, 300).snapshot(), view_program.Program(11, 500).snapshot())
         self.assertEqual([node.text for node in self.browser.find_elements(By.TAG_NAME, "h2")],

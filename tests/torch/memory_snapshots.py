@@ -71,6 +71,36 @@ def training(path):
     torch.cuda.memory._dump_snapshot(str(path))
 
 
+def annotated(path):
+    """Two training steps whose history has all keys that PyTorch writes only on request."""
+    import torch  # pylint: disable=import-outside-toplevel
+    from torch.profiler import record_function  # pylint: disable=import-outside-toplevel
+
+    model = torch.nn.Linear(1024, 1024).cuda()
+    compiled = torch.compile(model, backend="eager")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept, before, moved = (torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3))
+    storage = moved.untyped_storage()
+    address = storage.data_ptr()
+    storage.resize_(0)
+    del before
+    torch.cuda.memory._record_memory_history(stacks="python", compile_context=True, global_record_annotations=True,
+                                             record_pinned_host_memory=True)
+    with torch.cuda.use_mem_pool(pool):
+        storage._resize_with_addr_(2 * MIB, address)
+    for step in range(2):
+        with record_function(f"train_step {step}"):
+            with record_function("load"):
+                batch = torch.ones(64, 1024, pin_memory=True).cuda()
+            with record_function("forward"):
+                output = compiled(batch)
+            with record_function("backward"):
+                output.sum().backward()
+    torch.cuda.memory._dump_snapshot(str(path))
+    del kept
+
+
 class Example(unittest.TestCase):
     said, folders = {}, {}
 
@@ -187,8 +217,36 @@ class Example(unittest.TestCase):
                 self.assertTrue(any(" < " in name for name in sites), sites)
 
 
+    def test_labels_synthetic_entries_and_pinned_memory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for backend in self.folders:
+                path = pathlib.Path(folder) / f"{backend}.pickle"
+                backends.finish(backends.start(sys.argv[1], backend, HERE, "annotated", str(path)), backend)
+
+                def blame(kind):
+                    return json.loads(self.tool("blame", "--json", f"--label={kind}", path))  # pylint: disable=cell-var-from-loop
+
+                def blocks(report):
+                    return {site["site"]: site["blocks"] for site in report["sites"]}
+
+                steps, stages = blame("step"), blame("stage")
+                tagged = [entry for entry in pickle.loads(path.read_bytes())["device_traces"][0] if entry.get("internal_metadata")]
+                # PyTorch allocates and frees the memory before the address, xseg only the block.
+                sizes = [4 * MIB, 2 * MIB, 4 * MIB, 4 * MIB] if backend == "native" else [2 * MIB]
+                self.assertEqual([entry["size"] for entry in tagged], sizes)
+                self.assertEqual((steps["synthetic"], steps["omitted"]), (len(sizes) - 1, 0))
+                known = {name: count for name, count in blocks(steps).items() if not name.startswith("(")}
+                self.assertEqual(set(known), {"train_step 0", "train_step 1"})
+                self.assertEqual(set(blocks(stages)) - set(blocks(steps)), {"load", "forward", "backward", "(no stage)"})
+                in_stages = [count for name, count in blocks(stages).items() if not name.startswith("(")]
+                self.assertEqual(sum(in_stages), sum(known.values()))
+                regions = blocks(blame("region"))
+                self.assertEqual(regions["Torch-Compiled Region: 0/0"], blocks(stages)["forward"])
+                self.assertEqual({**blocks(steps["host"]), **blocks(stages["host"])}, {"train_step 0": 1, "train_step 1": 1, "load": 2})
+
+
 if __name__ == "__main__":
-    if sys.argv[1] in ("program", "training"):
+    if sys.argv[1] in ("program", "training", "annotated"):
         globals()[sys.argv[1]](pathlib.Path(sys.argv[2]))
         sys.exit()
     backends.require(sys.argv[1], needs_adapter=True)

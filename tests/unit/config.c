@@ -413,6 +413,26 @@ TEST(numbers_have_a_point_in_every_locale)
     }
 }
 
+/* The minimum of free memory is that of the device, unless a number is given. */
+TEST(free_minimum_is_automatic)
+{
+    struct xseg_config config;
+
+    xseg_config_init(&config);
+    assert_int_equal(config.device_free_min_bytes, UINT64_MAX);
+    xseg_config_derive(&config);
+    assert_false(config.decays);
+    config = parsed("device_free_min_mb:7");
+    assert_int_equal(config.device_free_min_bytes, 7 * XSEG_MIB);
+    assert_int_equal(xseg_config_parse(&config, "device_free_min_mb:auto", NULL), XSEG_OK);
+    assert_int_equal(config.device_free_min_bytes, UINT64_MAX);
+    assert_int_equal(parsed("device_free_min_mb:0").device_free_min_bytes, 0);
+    assert_true(parsed("device_free_min_mb:99999999999999").device_free_min_bytes < UINT64_MAX);
+    config = parsed("device_free_min_mb:1");
+    xseg_config_derive(&config);
+    assert_true(config.decays);
+}
+
 /* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
 TEST(keys_of_pytorch_are_ignored)
 {

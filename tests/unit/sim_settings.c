@@ -14,7 +14,8 @@ static const char *const names[] = {
     "XSEG_SIM_BATCH",         "XSEG_SIM_VMM",           "XSEG_SIM_FAIL",         "XSEG_SIM_STRICT",
     "XSEG_SIM_BYTES",         "XSEG_SIM_PEERS",         "XSEG_SIM_TAILS",        "XSEG_SIM_SHARED",
     "XSEG_SIM_FABRIC",        "XSEG_SIM_REUSE_HANDLES", "XSEG_SIM_RDMA",         "XSEG_SIM_DMA_BUF",
-    "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_ADDRESS_ORDER",
+    "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_ADDRESS_ORDER", "XSEG_SIM_INTEGRATED",   "XSEG_SIM_HOST_MB",
+    "XSEG_SIM_PAGE_CACHE_MB",
 };
 
 FIXTURE(clear)
@@ -241,6 +242,9 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
         {"XSEG_SIM_ADDRESS_RANGE", {"no"}},
         {"XSEG_SIM_ADDRESS_ORDER", {"1", "fall"}},
         {"XSEG_SIM_PEERS", {"no"}},
+        {"XSEG_SIM_INTEGRATED", {"2"}},
+        {"XSEG_SIM_HOST_MB", {"-1", "1"}},
+        {"XSEG_SIM_PAGE_CACHE_MB", {"x", "1"}},
         {"XSEG_SIM_TAILS", {"-1"}},
     };
 

@@ -30,7 +30,6 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT, 512},
     {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
     {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 108},
-    {CU_DEVICE_ATTRIBUTE_INTEGRATED, 0},
     {CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 0},
     {CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
     {CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1},
@@ -147,6 +146,9 @@ static bool get_configured_attribute(CUdevice_attribute attribute, int *value)
         return true;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
         *value = sim_machine.config.rdma != XSEG_SIM_RDMA_ABSENT;
+        return true;
+    case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+        *value = sim_machine.config.integrated;
         return true;
     case 124: /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */
         *value = !sim_machine.config.without_dma_buf;

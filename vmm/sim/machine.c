@@ -142,19 +142,23 @@ void sim_machine_start(const struct sim_config *config)
     memset(sim_machine.calls, 0, sizeof(sim_machine.calls));
     memset(sim_machine.device, 0, sizeof(sim_machine.device));
     sim_machine.faults = config->faults;
+    sim_machine.host = config->host;
+    sim_machine.pinned_bytes = 0;
     sim_address_space_init(&sim_machine.addresses, config->address_bytes, config->address_order);
 }
 
 uint64_t sim_memory_available(unsigned device)
 {
-    const uint64_t external = sim_machine.device[device].external_bytes;
-    uint64_t available, others;
+    const bool is_unified = sim_machine.config.integrated;
+    const unsigned first = is_unified ? 0 : device;
+    const unsigned end = is_unified ? sim_machine.config.devices : device + 1;
+    uint64_t used = sim_host_used();
 
     sim_physical_free_unused_exports();
-    others = sim_shared_used_by_others(&sim_machine.shared, device);
-    available = sim_machine.config.memory_bytes - sim_machine.device[device].used;
-    available = others < available ? available - others : 0;
-    return external < available ? available - external : 0;
+    for (unsigned i = first; i < end; i++)
+        used += sim_machine.device[i].used + sim_machine.device[i].external_bytes +
+                sim_shared_used_by_others(&sim_machine.shared, i);
+    return used < sim_machine.config.memory_bytes ? sim_machine.config.memory_bytes - used : 0;
 }
 
 void sim_memory_charge(unsigned device, uint64_t bytes)
@@ -165,6 +169,7 @@ void sim_memory_charge(unsigned device, uint64_t bytes)
     sim_shared_publish(&sim_machine.shared, device, at->used);
     if (at->used > at->peak)
         at->peak = at->used;
+    sim_host_reclaim();
 }
 
 void sim_memory_uncharge(unsigned device, uint64_t bytes)

@@ -17,6 +17,7 @@
  *   capture.h         stream capture.
  *   sharing.h         export and import, IPC, dma-bufs.
  *   shared_machine.h  device memory that processes share.
+ *   unified.h         memory that integrated devices share with the host.
  *   registrar.h       libraries that register memory.
  *   cost.h, fault.h   costs of calls, injected faults.
  *   report.h          error messages, reports, leaks.
@@ -34,7 +35,7 @@
  * lock, in the thread of that call.
  *
  * Invariants: an allocation succeeds only if the used memory of all processes and external_bytes do not exceed that of
- * the device.  IDs are never reused in a process.
+ * the device, on an integrated machine together with the memory of the host.  IDs are never reused in a process.
  *
  * Locking: one mutex protects the machine.  Every exported function acquires it on entry and releases it before it
  * returns; all other functions require that the caller holds it, unless their header says otherwise.  While the
@@ -62,6 +63,7 @@
 #include "vmm/sim/shared_machine.h"
 #include "vmm/sim/sharing.h"
 #include "vmm/sim/stream.h"
+#include "vmm/sim/unified.h"
 #include "xseg/sim.h"
 
 /* Whether the process has a single thread, if the C library reports it. */
@@ -92,6 +94,8 @@ struct sim_config {
     bool single_mapping_calls, without_vmm, without_peers, strict, real_bytes, reuse_handles,
         fabric;
     bool without_dma_buf, without_address_range;
+    bool integrated;      /* unified memory */
+    struct sim_host host; /* initial memory of the host */
     enum xseg_sim_rdma rdma;
     enum xseg_sim_address_order address_order;
     struct sim_faults faults;         /* initial faults */
@@ -147,6 +151,8 @@ struct sim_machine {
     struct sim_memory_file *memory_files;
     struct sim_registrations registrations;
     struct sim_pinned *pinned;
+    uint64_t pinned_bytes;        /* of cuMemHostAlloc */
+    struct sim_host host;         /* unless the machine is shared */
     struct sim_capture *captures; /* active and invalidated captures */
     uint64_t last_visit;          /* number of the last walk over queued work */
 
@@ -274,7 +280,7 @@ static inline void sim_clock_charge(uint64_t nanoseconds)
     sim_machine.driver_time += nanoseconds;
 }
 
-/** Get the free memory of a device, in bytes. */
+/** Get the memory of a device that can be allocated, in bytes. */
 uint64_t sim_memory_available(unsigned device);
 
 /** Add memory to the used memory of a device, or subtract it. */

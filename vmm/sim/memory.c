@@ -150,7 +150,7 @@ static CUresult create_physical(CUmemGenericAllocationHandle *out, size_t bytes,
     if (result != CUDA_SUCCESS)
         return result;
     sim_clock_charge(sim_cost_for_size(sim_machine.config.costs.create, bytes));
-    if (bytes > sim_memory_available((unsigned)prop.location.id))
+    if (!sim_memory_suffices((unsigned)prop.location.id, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!sim_contents_allocate((unsigned)prop.location.id, bytes, prop.requestedHandleTypes != 0,
                                &store))
@@ -261,7 +261,7 @@ static CUresult allocate_memory(CUdeviceptr *out, size_t bytes)
         return CUDA_ERROR_INVALID_CONTEXT;
     sim_clock_charge(sim_cost_for_size(sim_machine.config.costs.alloc, bytes));
     if (bytes > sim_machine.config.memory_bytes ||
-        round_to_granule(bytes) > sim_memory_available(device))
+        !sim_memory_suffices(device, round_to_granule(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (!sim_contents_allocate(device, round_to_granule(bytes), false, &store))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -339,7 +339,7 @@ static CUresult get_memory_info(size_t *free_bytes, size_t *total_bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (sim_context_current(&device) != CUDA_SUCCESS)
         return CUDA_ERROR_INVALID_CONTEXT;
-    *free_bytes = sim_memory_available(device);
+    *free_bytes = sim_memory_reported_free(device);
     *total_bytes = sim_machine.config.memory_bytes;
     return CUDA_SUCCESS;
 }
@@ -357,6 +357,7 @@ xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes)
     devices = sim_machine.config.devices;
     if (device < devices)
         sim_machine.device[device].external_bytes = bytes;
+    sim_host_reclaim();
     sim_unlock();
     if (device < devices)
         return XSEG_OK;
@@ -408,6 +409,8 @@ static CUresult allocate_pinned(void **out, size_t bytes, unsigned flags)
 
     if (out == NULL || bytes == 0 || (flags & ~known) != 0)
         return CUDA_ERROR_INVALID_VALUE;
+    if (sim_machine.config.integrated && !sim_memory_suffices(0, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     pinned = calloc(1, sizeof(*pinned));
     base = pinned != NULL ? map_host_pages(bytes) : MAP_FAILED;
     if (base == MAP_FAILED) {
@@ -421,6 +424,8 @@ static CUresult allocate_pinned(void **out, size_t bytes, unsigned flags)
         .origin = sim_origin_of_call(),
     };
     sim_machine.pinned = pinned;
+    sim_machine.pinned_bytes += bytes;
+    sim_host_reclaim();
     *out = base;
     return CUDA_SUCCESS;
 }
@@ -444,8 +449,10 @@ static void check_pinned_idle(const struct sim_pinned *pinned)
 
 static void pinned_destroy(struct sim_pinned *pinned)
 {
-    if (!pinned->is_registered)
+    if (!pinned->is_registered) {
         (void)munmap((void *)(uintptr_t)pinned->base, pinned->bytes);
+        sim_machine.pinned_bytes -= pinned->bytes;
+    }
     free(pinned);
 }
 

@@ -17,6 +17,8 @@
     "cannot join the simulated machine, '%s'; use a name of up to 64 letters, digits, - and _, " \
     "and at most 64 processes"
 
+#define HOST_FORM "set at most the memory of the machine, and `integrated`"
+
 static struct sim_config default_config(void)
 {
     return (struct sim_config){
@@ -50,6 +52,14 @@ static bool find_costs(const char *text, struct sim_costs *costs, char *why, siz
     return false;
 }
 
+/* Get whether the memory of the host fits in that of the machine, which must be integrated. */
+static bool is_host_valid(const struct sim_config *config)
+{
+    const uint64_t most = config->integrated ? config->memory_bytes : 0;
+
+    return config->host.bytes <= most && config->host.page_cache_bytes <= most - config->host.bytes;
+}
+
 static xseg_status get_config_from_settings(const struct xseg_sim_settings *settings,
                                             struct sim_config *config)
 {
@@ -79,6 +89,8 @@ static xseg_status get_config_from_settings(const struct xseg_sim_settings *sett
     result.without_dma_buf = settings->without_dma_buf;
     result.without_address_range = settings->without_address_range;
     result.address_order = settings->address_order;
+    result.integrated = settings->integrated;
+    result.host = (struct sim_host){settings->host_bytes, settings->page_cache_bytes};
     if (result.devices > SIM_DEVICES_MAX)
         return sim_error(XSEG_ERR_ARGUMENT, "xseg_sim_reset: too many devices, %u; set at most %u",
                          result.devices, SIM_DEVICES_MAX);
@@ -96,6 +108,11 @@ static xseg_status get_config_from_settings(const struct xseg_sim_settings *sett
                          "xseg_sim_reset: memory_bytes is not a multiple of 2 MiB, %" PRIu64
                          " bytes; round it to whole granules",
                          result.memory_bytes);
+    if (!is_host_valid(&result))
+        return sim_error(XSEG_ERR_ARGUMENT,
+                         "xseg_sim_reset: host_bytes and page_cache_bytes are invalid, %" PRIu64
+                         " and %" PRIu64 " bytes; " HOST_FORM,
+                         result.host.bytes, result.host.page_cache_bytes);
     if (!find_costs(settings->costs, &result.costs, why, sizeof(why)))
         return sim_error(XSEG_ERR_ARGUMENT, "xseg_sim_reset: costs: %s", why);
     if (settings->shared != NULL && !sim_shared_join(settings->shared, &result))
@@ -158,6 +175,26 @@ static bool parse_memory(const char *text, struct sim_config *config)
     if (!parse_whole_number(text, 2, UINT64_MAX / MIB, &number) || number % 2 != 0)
         return false;
     config->memory_bytes = number * MIB;
+    return true;
+}
+
+static bool parse_host(const char *text, struct sim_config *config)
+{
+    uint64_t number;
+
+    if (!parse_whole_number(text, 0, UINT64_MAX / MIB, &number))
+        return false;
+    config->host.bytes = number * MIB;
+    return true;
+}
+
+static bool parse_page_cache(const char *text, struct sim_config *config)
+{
+    uint64_t number;
+
+    if (!parse_whole_number(text, 0, UINT64_MAX / MIB, &number))
+        return false;
+    config->host.page_cache_bytes = number * MIB;
     return true;
 }
 
@@ -291,6 +328,9 @@ static const struct {
     FLAG("XSEG_SIM_DMA_BUF", without_dma_buf, 0),
     FLAG("XSEG_SIM_ADDRESS_RANGE", without_address_range, 0),
     {"XSEG_SIM_ADDRESS_ORDER", parse_address_order, "rising, falling or shuffled", 0, 0},
+    FLAG("XSEG_SIM_INTEGRATED", integrated, 1),
+    {"XSEG_SIM_HOST_MB", parse_host, "a number of MiB", 0, 0},
+    {"XSEG_SIM_PAGE_CACHE_MB", parse_page_cache, "a number of MiB", 0, 0},
     {"XSEG_SIM_FAIL", parse_faults,
      "CALL:N[+EVERY][:ERROR] with an empty CALL or a name such as cuMemCreate; separate up to 16 "
      "by commas",
@@ -342,6 +382,15 @@ xseg_status sim_config_from_environment(struct sim_config *config, bool report)
         status =
             report_invalid(report, sim_error(XSEG_ERR_ARGUMENT, "%s: invalid value, '%s'; set %s",
                                              variables[i].name, text, variables[i].form));
+    }
+    if (!is_host_valid(config)) {
+        status = report_invalid(
+            report,
+            sim_error(XSEG_ERR_ARGUMENT,
+                      "XSEG_SIM_HOST_MB and XSEG_SIM_PAGE_CACHE_MB: invalid values, %" PRIu64
+                      " and %" PRIu64 " MiB; " HOST_FORM,
+                      config->host.bytes / MIB, config->host.page_cache_bytes / MIB));
+        config->host = (struct sim_host){0, 0};
     }
     /* Last, because the shared machine overrides the number of devices and their memory. */
     if (shared == NULL || *shared == '\0' || (status != XSEG_OK && !report) ||

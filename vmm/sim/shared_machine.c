@@ -16,6 +16,8 @@ enum { SLOTS = 64, NAME_MAX_BYTES = 64 };
 struct sim_shared_region {
     uint64_t devices; /* 0: not set up */
     uint64_t memory_bytes;
+    uint64_t is_integrated;
+    struct sim_host host; /* of an integrated machine */
     char name[NAME_MAX_BYTES + 16];
     uint64_t used[SLOTS][SIM_DEVICES_MAX];
 };
@@ -109,11 +111,14 @@ static bool map_region(struct sim_shared_machine *shared, const char *path,
     }
     if (region->devices == 0) {
         region->memory_bytes = config->memory_bytes;
+        region->is_integrated = config->integrated;
+        region->host = config->host;
         (void)snprintf(region->name, sizeof(region->name), "%s", path);
         region->devices = config->devices;
     }
     config->devices = (unsigned)region->devices;
     config->memory_bytes = region->memory_bytes;
+    config->integrated = region->is_integrated != 0;
     return true;
 }
 
@@ -172,6 +177,14 @@ uint64_t sim_shared_used_by_others(struct sim_shared_machine *shared, unsigned d
             is_slot_held(shared, slot))
             used += shared->region->used[slot][device];
     return used;
+}
+
+struct sim_host *sim_shared_host(struct sim_shared_machine *shared)
+{
+    if (shared->region == NULL)
+        return NULL;
+    lock_region(shared);
+    return &shared->region->host;
 }
 
 void sim_shared_publish(const struct sim_shared_machine *shared, unsigned device, uint64_t used)

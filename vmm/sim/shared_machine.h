@@ -2,8 +2,8 @@
 /*
  * Shared machine: processes with the same machine name share the memory of its devices.
  *
- * The processes map one POSIX shared memory object.  It contains the number and the memory of the devices, which the
- * first process sets, and a slot per process with the used memory of each device.  A process writes only its own slot.
+ * The processes map one POSIX shared memory object.  It contains the number and the memory of the devices, and the memory
+ * of the host of an integrated machine (unified.h), which the first process sets, and a slot per process with the used memory of each device.  A process writes only its own slot.
  *
  * A process holds an exclusive file lock on the byte of its slot.  The lock ends with the process, so the memory of a
  * killed process is free.  The last process to leave removes the object.  The first process that finds no locked slot
@@ -24,6 +24,7 @@
 
 struct sim_shared_region;
 struct sim_config;
+struct sim_host;
 
 struct sim_shared_machine {
     struct sim_shared_region *region; /* NULL: not shared */
@@ -33,7 +34,8 @@ struct sim_shared_machine {
 };
 
 /**
- * Join the machine of a name.  Copies its number of devices and their memory to the configuration.
+ * Join the machine of a name.  Copies its number of devices, their memory, and whether they are integrated to the
+ * configuration.
  *
  * Returns false if the name is invalid, all slots are used, or a system call fails.
  */
@@ -44,6 +46,9 @@ void sim_shared_leave(struct sim_shared_machine *shared);
 
 /** Get the memory of a device that other processes use.  Locks the machine for this process. */
 uint64_t sim_shared_used_by_others(struct sim_shared_machine *shared, unsigned device);
+
+/** Get the host of the machine, or NULL if the machine is not shared.  Locks the machine for this process. */
+struct sim_host *sim_shared_host(struct sim_shared_machine *shared);
 
 /** Publish the memory of a device that this process uses. */
 void sim_shared_publish(const struct sim_shared_machine *shared, unsigned device, uint64_t used);

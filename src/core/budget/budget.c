@@ -613,10 +613,13 @@ uint64_t xseg_budget_above_share(const struct xseg_device *device)
 static bool can_others_help(const struct xseg_device *device)
 {
     return device->oom_cause == XSEG_OOM_CAUSE_DRIVER ||
-           device->oom_cause == XSEG_OOM_CAUSE_DEVICE || device->oom_cause == XSEG_OOM_CAUSE_BUDGET;
+           device->oom_cause == XSEG_OOM_CAUSE_DEVICE ||
+           device->oom_cause == XSEG_OOM_CAUSE_BUDGET ||
+           device->oom_cause == XSEG_OOM_CAUSE_FREE_MIN;
 }
 
-/* Decide by the free memory of the device whether a growth may succeed.  A growth that a limit denies makes no driver call. */
+/* Decide by the free memory of the device whether a growth may succeed.  A growth that a limit denies makes no driver
+ * call, except one that device_free_min_mb denies, which queries the free memory itself. */
 static void query_free_memory(struct xseg_budget_wait *budget_wait)
 {
     uint64_t free = 0, total = 0;
@@ -649,6 +652,8 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
     const uint64_t now = xseg_clock_system(), time = config->budget_wait_ms * XSEG_MILLISECOND;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    /* Other processes also have to release what device_free_min_mb leaves free. */
+    bytes += xseg_device_free_min(device, config);
     *budget_wait =
         (struct xseg_budget_wait){.bytes = bytes, .early = now + time / 2, .until = now + time};
     if (!xseg_budget_is_open(device) || !can_others_help(device) ||

@@ -213,11 +213,11 @@ struct xseg_budget_split xseg_budget_split(const struct xseg_budget_member *memb
 
 struct xseg_budget_wait {
     struct xseg_device *device; /* NULL: no demand is published */
-    uint64_t bytes;
-    uint64_t early, until; /* clock: other processes have responded; the time has elapsed */
-    uint64_t tried, seen;  /* free memory at the last growth, and at the last query */
-    bool by_limit;         /* a limit denied that growth, without a driver call */
-    bool grows;            /* whether a growth may succeed now */
+    uint64_t bytes;             /* that the request needs, and device_free_min_mb */
+    uint64_t early, until;      /* clock: other processes have responded; the time has elapsed */
+    uint64_t tried, seen;       /* free memory at the last growth, and at the last query */
+    bool by_limit;              /* a limit denied that growth, without creating pages */
+    bool grows;                 /* whether a growth may succeed now */
 };
 
 /*

@@ -52,8 +52,10 @@ void xseg_config_init(struct xseg_config *config)
 
 void xseg_config_derive(struct xseg_config *config)
 {
-    config->decays = config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
-                     config->device_free_min_bytes != 0 || config->has_device_soft_limit;
+    config->decays =
+        config->idle_ms >= 0 || config->soft_limit_bytes != UINT64_MAX ||
+        (config->device_free_min_bytes != 0 && config->device_free_min_bytes != UINT64_MAX) ||
+        config->has_device_soft_limit;
     config->decays_on_calls = config->decays && !xseg_config_has_thread(config);
     config->has_free_checks = config->debug_fill;
     config->has_alloc_epilogue = config->decays_on_calls || config->traced;

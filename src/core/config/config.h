@@ -138,7 +138,7 @@ struct xseg_config {
     uint64_t keep_bytes;
     uint64_t soft_limit_bytes;      /* UINT64_MAX: none */
     uint64_t hard_limit_bytes;      /* UINT64_MAX: none */
-    uint64_t device_free_min_bytes; /* 0: none */
+    uint64_t device_free_min_bytes; /* 0: none; UINT64_MAX: the default of the device */
     uint32_t keep_window_s;         /* 0: none */
     uint32_t reclaim_us_per_s;
     uint32_t page_sizes; /* XSEG_CONFIG_PAGES_* */

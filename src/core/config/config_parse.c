@@ -212,11 +212,15 @@ static bool read_mib(const struct parser *parser, uint64_t *out)
         *out = UINT64_MAX;
         return true;
     }
+    if (row->accepts_unset && token_equals(&parser->token, row->unset_name)) {
+        *out = UINT64_MAX;
+        return true;
+    }
     if (!token_to_integer(&parser->token, &mib) || mib < row->min)
         return false;
     if (row->max != 0 && mib > row->max)
         return false;
-    if (mib > UINT64_MAX / XSEG_MIB && row->unset_name != NULL)
+    if (mib > UINT64_MAX / XSEG_MIB && row->unset_name != NULL && !row->accepts_unset)
         *out = UINT64_MAX;
     else
         *out = xseg_min(mib, UINT64_MAX / XSEG_MIB) * XSEG_MIB;

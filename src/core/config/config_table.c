@@ -317,10 +317,17 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .name = "device_free_min_mb",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
-            .accepted = ANY_MIB,
+            .default_value = XSEG_CONFIG_UNSET,
+            .accepts_unset = true,
+            .accepted = "auto, or " ANY_MIB,
+            .unset_name = "auto",
             .description =
-                "While the driver reports less free memory of a device than this size, idle memory "
-                "of any age is released. With 0, decay does not query the free memory.",
+                "This much memory of a device remains free for other users of the GPU. A request "
+                "that would leave less is served from idle memory, or fails. While others leave "
+                "less, idle memory of any age is released. With 0, the free memory is not "
+                "queried. With auto, the minimum is 0, but on integrated devices, which use the "
+                "memory of the host, it is a sixteenth of the memory, at least 512 MiB, and idle "
+                "memory is released only if another key enables decay.",
         },
     [XSEG_CONFIG_BACKGROUND_THREAD] =
         {

@@ -36,6 +36,7 @@ struct xseg_config_row {
     bool needs_expandable;  /* the key has no effect if expandable_segments is False */
     bool is_at_least_large; /* the minimum is large_segment_size_mb */
     bool allows_minus_one;  /* -1 is unlimited, as PyTorch reports it */
+    bool accepts_unset;     /* unset_name is the spelling of XSEG_CONFIG_UNSET */
     bool excludes_ends;     /* real_min and real_max themselves are rejected */
     size_t offset;          /* of the member in struct xseg_config */
     uint64_t min, max;      /* range in the unit of the string; max 0: no maximum */

@@ -8,6 +8,11 @@
 #include "src/base/check.h"
 #include "src/base/error.h"
 #include "src/core/config/config_table.h"
+#include "vmm/free_memory.h"
+
+/* The default of device_free_min_mb on an integrated device: a sixteenth of the memory, at least 512 MiB. */
+#define INTEGRATED_FREE_PART 16u
+#define INTEGRATED_FREE_MIN  (512 * XSEG_MIB)
 
 void xseg_device_walk(struct xseg_device *device, xseg_block_visitor *visit, void *self)
 {
@@ -65,13 +70,41 @@ uint64_t xseg_device_physical(const struct xseg_device *device)
 
 xseg_status xseg_device_query_memory(struct xseg_device *device, uint64_t *free, uint64_t *total)
 {
-    const xseg_status status = xseg_driver_memory_info(&device->context, free, total);
+    const xseg_status status = xseg_free_memory_query(&device->context, free, total);
 
     if (status != XSEG_OK)
         return status;
     const uint64_t used = *total - xseg_min(*total, *free), taken = xseg_device_physical(device);
     xseg_timestamped_set(&device->used_elsewhere, xseg_clock_coarse(&device->allocator->clock),
                          used - xseg_min(used, taken));
+    return XSEG_OK;
+}
+
+uint64_t xseg_device_free_min(const struct xseg_device *device, const struct xseg_config *config)
+{
+    const struct xseg_context *context = &device->context;
+
+    if (config->device_free_min_bytes != UINT64_MAX)
+        return config->device_free_min_bytes;
+    return context->is_integrated
+               ? xseg_max(context->total_bytes / INTEGRATED_FREE_PART, INTEGRATED_FREE_MIN)
+               : 0;
+}
+
+xseg_status xseg_device_query_free_limit(struct xseg_device *device)
+{
+    const uint64_t min = xseg_device_free_min(device, xseg_allocator_config(device->allocator));
+    uint64_t total = 0;
+
+    XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    device->free_limit = UINT64_MAX;
+    if (min == 0)
+        return XSEG_OK;
+    const xseg_status status = xseg_device_query_memory(device, &device->free_bytes, &total);
+    if (status != XSEG_OK)
+        return status;
+    const uint64_t most = xseg_device_physical(device) + device->free_bytes;
+    device->free_limit = most - xseg_min(most, min);
     return XSEG_OK;
 }
 

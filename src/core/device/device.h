@@ -12,6 +12,10 @@
  *              decay keeps idle      decay releases     requests above fail
  *              memory up to here     idle memory above
  *
+ * device_free_min_mb is a limit whose place depends on other users of the device: the physical
+ * memory at which this much device memory remains free.  Only the driver knows it, so each growth
+ * queries it.
+ *
  * They come from the configuration until xseg_limits_set() sets the limits of one device.  A key
  * that xseg_config_set() names sets its limit for all devices again.
  *
@@ -196,6 +200,7 @@ enum xseg_oom_cause {
     XSEG_OOM_CAUSE_HARD_LIMIT, /* hard_limit_mb, or xseg_limits_set() of the device */
     XSEG_OOM_CAUSE_FRACTION,   /* per_process_memory_fraction */
     XSEG_OOM_CAUSE_BUDGET,     /* budget_file: other processes wait for their shares */
+    XSEG_OOM_CAUSE_FREE_MIN,   /* device_free_min_mb: too little device memory would remain free */
     XSEG_OOM_CAUSE_POOL,       /* limit_bytes of the pool */
     XSEG_OOM_CAUSE_REJECTION   /* throw_on_cudamalloc_oom, and no limit */
 };
@@ -265,6 +270,10 @@ struct xseg_device {
      *             processes use, as of the last query of the driver.
      */
     struct xseg_timestamped fragmented, used_elsewhere;
+    /* Of xseg_device_query_free_limit(): the free memory of the device, and the maximum of the
+     * physical memory that leaves device_free_min_mb free (UINT64_MAX without a minimum).  Guarded
+     * by the device memory lock. */
+    uint64_t free_bytes, free_limit;
 #define XSEG_DEVICE_COUNTER(name, member) atomic_uint_fast64_t name;
     XSEG_DEVICE_COUNTERS(XSEG_DEVICE_COUNTER)
 #undef XSEG_DEVICE_COUNTER
@@ -297,12 +306,26 @@ static inline bool xseg_device_makes_pages(const struct xseg_device *device)
 }
 
 /*
- * Query the free and the total memory of the device from the driver, and record the memory of other
+ * Query the free and the total memory of the device (free_memory.h), and record the memory of other
  * processes.
  *
  * Returns: XSEG_OK; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
  */
 xseg_status xseg_device_query_memory(struct xseg_device *device, uint64_t *free, uint64_t *total);
+
+/* Bytes of device memory that growth leaves free: device_free_min_mb.  Its default is 0, but on an integrated device a
+ * sixteenth of the memory, at least 512 MiB, because the host stops responding when its memory runs out. */
+uint64_t xseg_device_free_min(const struct xseg_device *device, const struct xseg_config *config);
+
+/*
+ * Query the free memory of the device and set free_bytes and free_limit, if there is a minimum of
+ * free memory.  Other processes can allocate memory between this query and a growth.  The caller
+ * holds the device memory lock.
+ *
+ * Returns: XSEG_OK; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
+ * Cost:    a memory query with a minimum, else none
+ */
+xseg_status xseg_device_query_free_limit(struct xseg_device *device);
 
 /* Create copy_stream unless it exists.  The caller holds the device memory lock. */
 xseg_status xseg_device_create_copy_stream(struct xseg_device *device);

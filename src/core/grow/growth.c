@@ -26,13 +26,26 @@ xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more)
     return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_POOL, more);
 }
 
+xseg_status xseg_growth_check_free(struct xseg_pool *pool, uint64_t more)
+{
+    struct xseg_device *device = pool->device;
+    const uint64_t physical = xseg_device_physical(device) + device->unused_quota;
+    const xseg_status status = xseg_device_query_free_limit(device);
+
+    if (status != XSEG_OK)
+        return status;
+    if (physical > device->free_limit || more > device->free_limit - physical)
+        return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_FREE_MIN, more);
+    return XSEG_OK;
+}
+
 xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered)
 {
     struct xseg_device *device = pool->device;
     const uint64_t total = device->context.total_bytes, limit = xseg_device_allowance(device);
     /* The quotas of ranges count as physical memory. */
     const uint64_t physical = xseg_device_physical(device) + device->unused_quota;
-    const xseg_status status = xseg_growth_check_pool(pool, more);
+    xseg_status status = xseg_growth_check_pool(pool, more);
 
     XSEG_ASSERT(covered <= more);
     more -= covered;
@@ -51,8 +64,10 @@ xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t co
         if (physical > max || more > max - physical)
             return xseg_oom_cause_fail(pool, XSEG_OOM_CAUSE_REJECTION, more);
     }
-    device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
-    return XSEG_OK;
+    status = more == 0 ? XSEG_OK : xseg_growth_check_free(pool, more);
+    if (status == XSEG_OK)
+        device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
+    return status;
 }
 
 xseg_status xseg_growth_fail_unpaged(const struct xseg_device *device)

@@ -115,9 +115,18 @@ xseg_status xseg_growth_finish(struct xseg_arena *arena, const struct xseg_alloc
  * Check all limits for a growth of a pool by `more` bytes.
  *
  * covered: the number of these bytes that idle pages cover, which count as physical memory already
- * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY (more than the device has), XSEG_ERR_LIMIT
+ * Returns: XSEG_OK, XSEG_ERR_NO_MEMORY (more than the device has), XSEG_ERR_LIMIT; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
+ * Cost:    with device_free_min_mb a memory query, unless another limit denies the growth or idle pages cover it
  */
 xseg_status xseg_growth_check(struct xseg_pool *pool, uint64_t more, uint64_t covered);
+
+/*
+ * Check that device_free_min_mb of the device's memory remain free if a pool takes `more` bytes.
+ *
+ * Returns: XSEG_OK, XSEG_ERR_LIMIT; XSEG_ERR_DRIVER, XSEG_ERR_DEVICE_LOST
+ * Cost:    a memory query if there is a minimum
+ */
+xseg_status xseg_growth_check_free(struct xseg_pool *pool, uint64_t more);
 
 /* Check the pool's own limit for a growth by `more` bytes: XSEG_OK, XSEG_ERR_LIMIT. */
 xseg_status xseg_growth_check_pool(struct xseg_pool *pool, uint64_t more);

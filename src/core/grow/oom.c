@@ -33,6 +33,8 @@ static const char *name_limit(const struct xseg_device *device)
         return "budget_file";
     case XSEG_OOM_CAUSE_FRACTION:
         return "per_process_memory_fraction";
+    case XSEG_OOM_CAUSE_FREE_MIN:
+        return "device_free_min_mb";
     case XSEG_OOM_CAUSE_REJECTION:
         return "throw_on_cudamalloc_oom";
     default:
@@ -47,6 +49,14 @@ static const char *name_limit(const struct xseg_device *device)
 static void print_limit(struct xseg_strbuf *text, const struct xseg_pool *pool)
 {
     const struct xseg_device *device = pool->device;
+
+    if (device->oom_cause == XSEG_OOM_CAUSE_FREE_MIN) {
+        xseg_strbuf_printf(text, ", minimum ");
+        xseg_strbuf_add_mib(text,
+                            xseg_device_free_min(device, xseg_allocator_config(device->allocator)));
+        xseg_strbuf_printf(text, " free");
+        return;
+    }
 
     if (device->oom_cause == XSEG_OOM_CAUSE_REJECTION) {
         xseg_strbuf_printf(text, ", limit %g of the device",
@@ -120,6 +130,11 @@ xseg_status xseg_oom_cause_fail(struct xseg_pool *pool, enum xseg_oom_cause caus
     if (cause == XSEG_OOM_CAUSE_POOL) {
         xseg_strbuf_add_mib(&text, atomic_load_explicit(&pool->reserved, memory_order_relaxed));
         xseg_strbuf_printf(&text, " used by the pool");
+    } else if (cause == XSEG_OOM_CAUSE_FREE_MIN) {
+        xseg_strbuf_add_mib(&text, device->free_bytes);
+        xseg_strbuf_printf(&text, " of ");
+        xseg_strbuf_add_mib(&text, device->context.total_bytes);
+        xseg_strbuf_printf(&text, " free");
     } else {
         xseg_strbuf_add_mib(&text, xseg_device_physical(device));
         xseg_strbuf_printf(&text, " of ");
@@ -368,9 +383,24 @@ static bool has_driver_memory(const struct denied_request *request, uint64_t fre
     return request->account->free + freed >= request->account->missing;
 }
 
+/* Free memory of the device if `freed` bytes were released and the request was served. */
+static uint64_t free_after(const struct denied_request *request, uint64_t freed)
+{
+    const uint64_t free = request->account->free + freed;
+
+    return free - xseg_min(free, request->account->missing);
+}
+
+static bool leaves_free_memory(const struct denied_request *request, uint64_t freed)
+{
+    return free_after(request, freed) >=
+           xseg_device_free_min(request->pool->device, request->params->config);
+}
+
 static bool is_within_limits(const struct denied_request *request, uint64_t freed)
 {
     return physical_after(request, freed) <= xseg_device_limit(request->pool->device) &&
+           leaves_free_memory(request, freed) &&
            pool_bytes_after(request) <=
                atomic_load_explicit(&request->pool->limit, memory_order_relaxed);
 }
@@ -399,10 +429,11 @@ static uint64_t mib_for(uint64_t bytes)
 }
 
 /* Append the limits that the request would exceed, each with a value that allows the request.  Idle memory does not count: a
- * limit that holds after idle memory is released need not rise.  before: text before the first limit */
+ * limit that holds after idle memory is released need not rise.  before: text before the first change */
 static void print_limit_changes(struct xseg_strbuf *text, const struct denied_request *request,
                                 const char *before)
 {
+    const char *raise = "raise ";
     const struct xseg_device *device = request->pool->device;
     const struct xseg_config *config = request->params->config;
     const uint64_t then = physical_after(request, request->idle);
@@ -411,22 +442,33 @@ static void print_limit_changes(struct xseg_strbuf *text, const struct denied_re
     XSEG_ASSERT(!is_within_limits(request, request->idle));
     if (pool_bytes_after(request) >
         atomic_load_explicit(&request->pool->limit, memory_order_relaxed)) {
-        xseg_strbuf_printf(text, "%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
-                           xseg_pool_label(request->pool), mib_for(pool_bytes_after(request)));
+        xseg_strbuf_printf(text, "%s%slimit_bytes of pool %s to %" PRIu64 " MiB or more", before,
+                           raise, xseg_pool_label(request->pool),
+                           mib_for(pool_bytes_after(request)));
         before = ", and ";
+        raise = "";
     }
     if (then > hard) {
         xseg_strbuf_printf(text,
                            hard == config->hard_limit_bytes
-                               ? "%shard_limit_mb to %" PRIu64 " or more"
-                               : "%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
-                           before, mib_for(then));
+                               ? "%s%shard_limit_mb to %" PRIu64 " or more"
+                               : "%s%shard_bytes of xseg_limits_set() to %" PRIu64 " MiB or more",
+                           before, raise, mib_for(then));
         before = ", and ";
+        raise = "";
     }
     const double fraction = atomic_load_explicit(&device->limits.fraction, memory_order_relaxed);
-    if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes))
-        xseg_strbuf_printf(text, "%sper_process_memory_fraction to %.4f or more", before,
+    if (fraction < 1.0 && then > (uint64_t)(fraction * (double)device->context.total_bytes)) {
+        xseg_strbuf_printf(text, "%s%sper_process_memory_fraction to %.4f or more", before, raise,
                            fraction_for(device, then));
+        before = ", and ";
+    }
+    if (!leaves_free_memory(request, request->idle)) {
+        const uint64_t mib = free_after(request, request->idle) / XSEG_MIB;
+
+        xseg_strbuf_printf(text, "%slower device_free_min_mb to %" PRIu64 "%s", before, mib,
+                           mib == 0 ? "" : " or less");
+    }
 }
 
 /* Choose a setting under which memory cached next to blocks in use would have been released; NULL if there is none. */
@@ -468,7 +510,7 @@ static void print_changes(struct xseg_strbuf *text, const struct denied_request 
         is_first = false;
     }
     if (!is_within_limits(request, request->idle) && has_driver_memory(request, request->idle))
-        print_limit_changes(text, request, is_first ? "; raise " : ", or raise ");
+        print_limit_changes(text, request, is_first ? "; " : ", or ");
 }
 
 /* Append the changes of which each would have served the request, such as "; raise hard_limit_mb to 220 or more". */

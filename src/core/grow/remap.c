@@ -42,18 +42,26 @@ static uint64_t missing_bytes(const struct xseg_remap_plan *plan)
     return have < plan->bytes ? plan->bytes - have : 0;
 }
 
-/* The maximum of the physical memory of the device. */
-static uint64_t physical_limit(const struct xseg_remap_plan *plan)
+/* Deny the creation of a page.  limit: the result of xseg_device_allowance() */
+static xseg_status deny_page(const struct xseg_remap_plan *plan, uint64_t limit, uint64_t page)
 {
-    return xseg_min(xseg_device_allowance(plan->arena->device),
-                    plan->arena->device->context.total_bytes);
+    const struct xseg_device *device = plan->arena->device;
+    enum xseg_oom_cause cause = XSEG_OOM_CAUSE_DEVICE;
+
+    if (device->free_limit < xseg_min(limit, device->context.total_bytes))
+        cause = XSEG_OOM_CAUSE_FREE_MIN;
+    else if (limit < device->context.total_bytes)
+        cause = xseg_oom_cause_of_limit(device, limit);
+    return xseg_oom_cause_fail(plan->arena->pool, cause, page);
 }
 
-/* Create pages of one size while at least a page is missing, as far as limits and the driver allow. */
+/* Create pages of one size while at least a page is missing, as far as limits and the driver allow.  The limit that leaves
+ * device_free_min_mb free is that of the last query. */
 static xseg_status create_pages_of_size(const struct xseg_remap_plan *plan, uint64_t page)
 {
     struct xseg_device *device = plan->arena->device;
-    const uint64_t limit = physical_limit(plan);
+    const uint64_t limit = xseg_device_allowance(device);
+    const uint64_t max = xseg_min(xseg_min(limit, device->free_limit), device->context.total_bytes);
 
     XSEG_ASSERT(page > 0 && page % plan->granule_bytes == 0);
     while (missing_bytes(plan) >= page) {
@@ -61,12 +69,8 @@ static xseg_status create_pages_of_size(const struct xseg_remap_plan *plan, uint
             xseg_page_cache_usable_bytes(&device->page_cache, page, &plan->filter) >=
                 plan->full_pages * page)
             return XSEG_OK;
-        if (xseg_device_physical(device) + device->unused_quota + page > limit)
-            return xseg_oom_cause_fail(plan->arena->pool,
-                                       limit < device->context.total_bytes
-                                           ? xseg_oom_cause_of_limit(device, limit)
-                                           : XSEG_OOM_CAUSE_DEVICE,
-                                       page);
+        if (xseg_device_physical(device) + device->unused_quota + page > max)
+            return deny_page(plan, limit, page);
         device->oom_cause = XSEG_OOM_CAUSE_DRIVER;
         const xseg_status status =
             xseg_page_cache_create(&device->page_cache, page_kind_of(plan, page));
@@ -82,13 +86,22 @@ static bool is_creation_denied(xseg_status status)
 }
 
 /* Create full pages first, since ten small ones cost ten times as much; small pages for the rest. */
-static xseg_status create_pages(const struct xseg_remap_plan *plan)
+static xseg_status create_full_and_small_pages(const struct xseg_remap_plan *plan)
 {
     const xseg_status status = create_pages_of_size(plan, plan->page_bytes);
 
     return status == XSEG_OK || is_creation_denied(status)
                ? create_pages_of_size(plan, plan->granule_bytes)
                : status;
+}
+
+/* Query the memory of the device if pages are missing, then create them. */
+static xseg_status create_pages(const struct xseg_remap_plan *plan)
+{
+    const xseg_status status =
+        missing_bytes(plan) == 0 ? XSEG_OK : xseg_device_query_free_limit(plan->arena->device);
+
+    return status == XSEG_OK ? create_full_and_small_pages(plan) : status;
 }
 
 /* --- Surplus pages. --- */
@@ -138,7 +151,7 @@ static xseg_status convert_surplus_pages(const struct xseg_remap_plan *plan)
 
     while (is_creation_denied(status) && (kind = find_surplus_kind(plan)).bytes != 0 &&
            (reassign_prepared_page(plan, kind) || xseg_page_cache_release_one(pages, kind)))
-        status = fits_full_pages(plan, kind) ? create_pages(plan)
+        status = fits_full_pages(plan, kind) ? create_full_and_small_pages(plan)
                                              : create_pages_of_size(plan, plan->granule_bytes);
     return status;
 }

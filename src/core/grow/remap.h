@@ -39,7 +39,7 @@ struct xseg_remap_plan {
  *
  * Returns: XSEG_OK; XSEG_ERR_NO_MEMORY or XSEG_ERR_LIMIT if there are not enough; XSEG_ERR_HOST_MEMORY, XSEG_ERR_DRIVER.
  *          The page cache can have more pages than before in any case.  The caller maps or releases them.
- * Cost:    creates; a query, or a wait, for each stream whose memory is considered; an unmap for each contiguous run
+ * Cost:    with device_free_min_mb at most two memory queries; creates; a query, or a wait, for each stream whose memory is considered; an unmap for each contiguous run
  */
 xseg_status xseg_remap_pages(struct xseg_device *device, const struct xseg_remap_plan *plan);
 

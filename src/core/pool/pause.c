@@ -478,6 +478,14 @@ static xseg_status roll_back_unmap(struct xseg_pool *pool, struct xseg_contents 
                      reason, xseg_pool_label(pool));
 }
 
+/* On an integrated device, contents in host memory take memory of the device while its pages still exist. */
+static xseg_status check_host_copy(struct xseg_pool *pool, enum xseg_keep keep)
+{
+    return keep == XSEG_KEEP_HOST && pool->device->context.is_integrated
+               ? xseg_growth_check_free(pool, sum_mapped_bytes(pool))
+               : XSEG_OK;
+}
+
 /* Unmap all pages, then release their physical memory. */
 static xseg_status evict_pool(struct xseg_pool *pool, struct xseg_contents *contents)
 {
@@ -514,6 +522,8 @@ static xseg_status run_pause(struct xseg_pool *pool, enum xseg_keep keep, const 
     xseg_status status = close_pool(pool);
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
+    if (status == XSEG_OK)
+        status = check_host_copy(pool, keep);
     if (status == XSEG_OK && keep != XSEG_KEEP_NOTHING)
         status = xseg_device_create_copy_stream(device);
     if (status != XSEG_OK)

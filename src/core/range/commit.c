@@ -639,12 +639,34 @@ xseg_status xseg_ranges_prepare(struct xseg_range *range, uint64_t bytes)
 
 /* --- Quota. --- */
 
-/* Whether the physical memory and the unused quotas of a device are within its limits. */
-static bool is_within_limit(const struct xseg_device *device)
+/* The maximum of the physical memory and the unused quotas of a device, as of the last query of the
+ * free memory. */
+static uint64_t limit_with_quotas(const struct xseg_device *device)
 {
-    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
+    return xseg_min(xseg_min(xseg_device_allowance(device), device->free_limit),
+                    device->context.total_bytes);
+}
 
-    return xseg_device_physical(device) + device->unused_quota <= limit;
+/* Check the physical memory and the unused quotas of a device against its limits. */
+static xseg_status check_quotas(struct xseg_device *device, bool *is_within)
+{
+    const xseg_status status = xseg_device_query_free_limit(device);
+
+    *is_within = status == XSEG_OK &&
+                 xseg_device_physical(device) + device->unused_quota <= limit_with_quotas(device);
+    return status;
+}
+
+static xseg_status fail_quota(const struct xseg_device *device, uint64_t bytes)
+{
+    const uint64_t limit = limit_with_quotas(device);
+
+    return xseg_fail(
+        limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
+        "quota exceeds the available memory of device %d, %" PRIu64 " bytes; %" PRIu64
+        " of %" PRIu64 " bytes used by this allocator, %" PRIu64 " bytes reserved by quotas%s",
+        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->unused_quota,
+        limit == device->free_limit ? "; device_free_min_mb leaves no more" : "");
 }
 
 static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
@@ -652,29 +674,24 @@ static xseg_status set_range_quota(struct xseg_range *range, uint64_t bytes)
     struct xseg_device *device = range->device;
     struct xseg_elastic *elastic = &range->state->elastic;
     const uint64_t before = elastic->quota;
-    xseg_status status = XSEG_OK;
+    bool is_within = bytes <= before;
 
     elastic->quota = bytes;
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
-    if (bytes <= before || is_within_limit(device))
-        return XSEG_OK;
-    if (!xseg_pending_captures(device->pending))
+    xseg_status status = is_within ? XSEG_OK : check_quotas(device, &is_within);
+    if (status == XSEG_OK && !is_within && !xseg_pending_captures(device->pending)) {
         status = xseg_trim_all(device, false);
-    /* An observer that ran during the trim may have released the range. */
-    if (range->state == NULL)
-        return xseg_range_check_handle(range);
-    if (status != XSEG_ERR_DEVICE_LOST && is_within_limit(device))
+        /* An observer that ran during the trim may have released the range. */
+        if (range->state == NULL)
+            return xseg_range_check_handle(range);
+        if (status == XSEG_OK)
+            status = check_quotas(device, &is_within);
+    }
+    if (is_within)
         return XSEG_OK;
     elastic->quota = before;
     xseg_elastic_set_bytes(elastic, elastic->charged, elastic->committing, &device->unused_quota);
-    if (status == XSEG_ERR_DEVICE_LOST)
-        return status;
-    const uint64_t limit = xseg_min(xseg_device_allowance(device), device->context.total_bytes);
-    return xseg_fail(
-        limit < device->context.total_bytes ? XSEG_ERR_LIMIT : XSEG_ERR_NO_MEMORY,
-        "quota exceeds the available memory of device %d, %" PRIu64 " bytes; %" PRIu64
-        " of %" PRIu64 " bytes used by this allocator, %" PRIu64 " bytes reserved by quotas",
-        device->context.ordinal, bytes, xseg_device_physical(device), limit, device->unused_quota);
+    return status == XSEG_OK ? fail_quota(device, bytes) : status;
 }
 
 xseg_status xseg_ranges_set_quota(struct xseg_range *range, uint64_t bytes)

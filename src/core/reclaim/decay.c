@@ -402,12 +402,11 @@ static uint64_t compute_demanded_bytes(struct xseg_device *device, const struct 
         xseg_min(atomic_load_explicit(&device->limits.soft, memory_order_relaxed),
                  atomic_load_explicit(&device->limits.hard, memory_order_relaxed));
     uint64_t target = physical - xseg_min(physical, limit);
+    const uint64_t min = xseg_device_free_min(device, config);
     uint64_t free = 0, total = 0;
 
-    if (config->device_free_min_bytes != 0 &&
-        xseg_device_query_memory(device, &free, &total) == XSEG_OK)
-        target = xseg_max(target, config->device_free_min_bytes -
-                                      xseg_min(free, config->device_free_min_bytes));
+    if (min != 0 && xseg_device_query_memory(device, &free, &total) == XSEG_OK)
+        target = xseg_max(target, min - xseg_min(free, min));
     return target;
 }
 

@@ -409,6 +409,21 @@ static void write_xseg_value(struct snapshot *snapshot)
 
 /* --- The file. --- */
 
+/* Write the settings with the default minimum of free memory of an integrated device, so that a replay on a device of another
+ * kind, as by xseg advise, leaves as much memory free. */
+static void write_settings(struct snapshot *snapshot)
+{
+    struct xseg_config config = *xseg_allocator_config(snapshot->allocator);
+
+    for (size_t i = 0; i < snapshot->count; i++) {
+        const uint64_t min = xseg_device_free_min(snapshot->devices[i].device, &config);
+
+        if (min != 0)
+            config.device_free_min_bytes = min;
+    }
+    xseg_snapshot_write_settings(&snapshot->writer, &config);
+}
+
 static xseg_status write_pickle(struct snapshot *snapshot, int file)
 {
     struct xseg_pickle_writer *pickle = &snapshot->writer.pickle;
@@ -421,7 +436,7 @@ static xseg_status write_pickle(struct snapshot *snapshot, int file)
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_SEGMENTS);
     write_segments(snapshot, false);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_ALLOCATOR_SETTINGS);
-    xseg_snapshot_write_settings(&snapshot->writer, xseg_allocator_config(snapshot->allocator));
+    write_settings(snapshot);
     xseg_pickle_key(pickle, XSEG_SNAPSHOT_EXTERNAL_ANNOTATIONS);
     write_annotations(snapshot);
     write_empty_list(snapshot, XSEG_SNAPSHOT_HOST_SEGMENTS);

@@ -255,9 +255,15 @@ const struct option_row option_table[OPTION_COUNT] = {
     [OPTION_LABEL] =
         {
             .name = "label",
+            .takes = OPTION_TAKES_WORD,
+            .is_optional = true,
+            .argument = "KIND",
+            .words = {"user", "region", "step", "stage"},
             .meaning =
-                "group blocks by label (`xseg_history_label()`, PyTorch's `user_metadata`) instead "
-                "of by call site",
+                "group blocks by a label of their allocation instead of by call site. `user`: the "
+                "label of `xseg_history_label()`, or PyTorch's `user_metadata`. `region`: the "
+                "compiled region of `torch.compile`. `step`, `stage`: the training step, and its "
+                "stage such as forward, by the names of `record_function()`. Default: `user`",
         },
     [OPTION_DEPTH] =
         {

@@ -569,9 +569,10 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 
 json_t *compare_report_whole(const struct profile *profile)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}", "entries",
-                     (json_int_t)profile->entries, "lost", (json_int_t)profile->lost, "truncated",
-                     (json_int_t)profile->truncated, "omitted", (json_int_t)profile->omitted,
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}",
+                     "entries", (json_int_t)profile->entries, "lost", (json_int_t)profile->lost,
+                     "truncated", (json_int_t)profile->truncated, "synthetic",
+                     (json_int_t)profile->synthetic, "omitted", (json_int_t)profile->omitted,
                      "peak", "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
                      "allocated", (json_int_t)compare_whole(COMPARE_PEAK_ALLOCATED, profile),
                      "average", "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile),

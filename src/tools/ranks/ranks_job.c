@@ -15,10 +15,8 @@
 /* Averages are in events: in time, equal ranks differ by the load of their hosts. */
 static void find_rules(struct ranks_job *job)
 {
-    const bool by_label = option_given(job->arguments, OPTION_LABEL);
-
     job->rules = (struct ranks_rules){
-        .profile = {.by = by_label ? SITES_BY_LABEL : SITES_BY_FRAME,
+        .profile = {.by = ranks_job_sites(job->arguments),
                     .depth = (uint32_t)option_number(job->arguments, OPTION_DEPTH),
                     .by_events = true},
         .device = option_device(job->arguments, OPTION_SNAPSHOT_DEVICE),

@@ -23,6 +23,14 @@ struct ranks_job {
     bool has_dropped; /* blocks of a file are omitted, as reported on standard error */
 };
 
+/* What identifies a site by the option --label. */
+static inline enum sites_by ranks_job_sites(const struct option_values *arguments)
+{
+    return option_given(arguments, OPTION_LABEL)
+               ? (enum sites_by)(SITES_BY_LABEL + option_number(arguments, OPTION_LABEL))
+               : SITES_BY_FRAME;
+}
+
 /*
  * Read one folder or two, the operands, by the options --label, --depth and --device.  Files that cannot be read are
  * reported on standard error.

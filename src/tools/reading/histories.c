@@ -33,6 +33,32 @@ static enum recording_action action_of(const char *name)
     return RECORDING_OTHER;
 }
 
+/* The label of an entry, and of an allocation the compiled region; PyTorch writes `N/A` outside of one. */
+static bool read_context(struct reading *reading, const struct pickle_value *value,
+                         struct recording_event *out)
+{
+    const bool is_alloc = out->action == RECORDING_ALLOC;
+    struct recording_context context = {0};
+
+    if (!reading_text(reading, value, READING_USER_METADATA, &context.label) ||
+        (is_alloc && !reading_text(reading, value, READING_COMPILE_CONTEXT, &context.region)))
+        return false;
+    if (context.region != 0 && strcmp(recording_text(reading->out, context.region), "N/A") == 0)
+        context.region = 0;
+    return (context.label == 0 && context.region == 0) ||
+           recording_names_context(&reading->names, &context, &out->context) ||
+           reading_out_of_memory(reading);
+}
+
+/* Whether the allocator tagged an entry; PyTorch writes the key only then. */
+static bool is_internal(struct reading *reading, const struct pickle_value *value)
+{
+    const char *tag =
+        pickle_string(reading->pickle, reading_find(reading, value, READING_INTERNAL_METADATA));
+
+    return tag && tag[0] != '\0';
+}
+
 static bool read_event(struct reading *reading, const struct pickle_value *value,
                        struct recording_event *out)
 {
@@ -53,10 +79,11 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
     if (!reading_required(reading, value, READING_SIZE, &out->bytes) ||
         !reading_optional(reading, value, READING_STREAM, &out->stream) ||
         !reading_pool(reading, value, READING_POOL_ID, &out->pool) ||
-        !reading_text(reading, value, READING_USER_METADATA, &out->label))
+        !read_context(reading, value, out))
         return false;
     if (out->bytes > UINT64_MAX - out->address)
         return reading_fail(reading, "it exceeds the address space");
+    out->is_internal = is_internal(reading, value);
     return reading_stack(reading, reading_list(reading, value, READING_FRAMES), &out->stack);
 }
 
@@ -146,6 +173,79 @@ enum pickle_filter_result histories_filter(void *self, uint32_t list, uint32_t i
         return PICKLE_STOP;
     history->events[history->count++] = event;
     return PICKLE_CONSUME;
+}
+
+/* --- Synthetic events. --- */
+
+/*
+ * To allocate at an address, PyTorch allocates all memory before that address as a prefix block, allocates the block,
+ * and frees the prefix block, all in one call.  It tags these entries, including the allocation of the real block.  The user's
+ * free of the real block is not tagged, so the synthetic entries are the tagged frees and their tagged allocations.
+ */
+struct prefixes {
+    struct recording_event *events;
+    struct id_map
+        allocated; /* by address; number: 1 + the index of the last tagged allocation, or 0 */
+    uint8_t *is_synthetic; /* by event */
+};
+
+static bool has_internal_free(const struct history *history)
+{
+    for (size_t i = 0; i < history->count; i++)
+        if (history->events[i].is_internal &&
+            (history->events[i].action == RECORDING_FREE_REQUESTED ||
+             history->events[i].action == RECORDING_FREE_COMPLETED))
+            return true;
+    return false;
+}
+
+static bool mark_synthetic(struct prefixes *prefixes, size_t number)
+{
+    const struct recording_event *event = &prefixes->events[number];
+    struct id_map_entry *entry;
+
+    if (event->action > RECORDING_FREE_COMPLETED)
+        return true;
+    entry = id_map_find(&prefixes->allocated, event->address);
+    if (event->action == RECORDING_ALLOC) {
+        if (entry)
+            entry->number = event->is_internal ? (uint32_t)number + 1 : 0;
+        return entry || !event->is_internal ||
+               id_map_add(&prefixes->allocated, event->address, (uint32_t)number + 1, 1);
+    }
+    if (!event->is_internal)
+        return true;
+    prefixes->is_synthetic[number] = 1;
+    if (entry && entry->number > 0) {
+        prefixes->is_synthetic[entry->number - 1] = 1;
+        entry->number = 0;
+    }
+    return true;
+}
+
+/* Remove synthetic events.  *out: their number */
+static bool remove_synthetic(struct reading *reading, struct history *history, uint64_t *out)
+{
+    struct prefixes prefixes = {.events = history->events};
+    size_t count = 0;
+    bool fine;
+
+    if (!has_internal_free(history))
+        return true;
+    prefixes.is_synthetic = calloc(history->count, sizeof(*prefixes.is_synthetic));
+    fine = prefixes.is_synthetic != NULL;
+    for (size_t i = 0; fine && i < history->count; i++)
+        fine = mark_synthetic(&prefixes, i);
+    for (size_t i = 0; fine && i < history->count; i++)
+        if (!prefixes.is_synthetic[i])
+            history->events[count++] = history->events[i];
+    id_map_fini(&prefixes.allocated);
+    free(prefixes.is_synthetic);
+    if (!fine)
+        return reading_out_of_memory(reading);
+    *out = history->count - count;
+    history->count = count;
+    return true;
 }
 
 /* --- Pools of older releases. --- */
@@ -253,9 +353,14 @@ bool histories_assign(struct histories *histories, const struct pickle_value *li
     struct recording_event event;
 
     if (reading_count(list) > 0) {
-        (void)snprintf(reading->where, sizeof(reading->where),
-                       "device %d, entry %zu: ", device->number,
-                       history && history->rejected ? history->rejected : 1);
+        const size_t number = history && history->rejected ? history->rejected : 1;
+
+        if (device->number == RECORDING_HOST)
+            (void)snprintf(reading->where, sizeof(reading->where),
+                           "pinned host memory, entry %zu: ", number);
+        else
+            (void)snprintf(reading->where, sizeof(reading->where),
+                           "device %d, entry %zu: ", device->number, number);
         return read_event(reading, pickle_item(reading->pickle, list, 0), &event)
                    ? reading_fail(reading,
                                   "the entry was changed after it was appended to its list")
@@ -263,8 +368,10 @@ bool histories_assign(struct histories *histories, const struct pickle_value *li
     }
     if (history->is_assigned)
         return reading_fail(reading, "the list is shared with another device");
+    if (!remove_synthetic(reading, history, &device->synthetic))
+        return false;
     history->is_assigned = true;
-    device->events = realloc(history->events, history->count * sizeof(*history->events));
+    device->events = realloc(history->events, (history->count + 1) * sizeof(*history->events));
     if (!device->events)
         device->events = history->events;
     device->event_count = history->count;

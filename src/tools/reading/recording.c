@@ -10,16 +10,22 @@
 #include "src/tools/output/message.h"
 #include "src/tools/output/progress.h"
 
+static void free_device(const struct recording_device *device)
+{
+    free(device->segments);
+    free(device->events);
+    free(device->pages);
+}
+
 void recording_fini(struct recording *recording)
 {
-    for (size_t i = 0; i < recording->device_count; i++) {
-        free(recording->devices[i].segments);
-        free(recording->devices[i].events);
-        free(recording->devices[i].pages);
-    }
+    for (size_t i = 0; i < recording->device_count; i++)
+        free_device(&recording->devices[i]);
+    free_device(&recording->host);
     free(recording->devices);
     free(recording->blocks);
     free(recording->pools);
+    free(recording->contexts);
     free(recording->stacks);
     free(recording->stack_frames);
     free(recording->frames);
@@ -156,10 +162,12 @@ struct recording_limit_text recording_file_limit(enum recording_limit limit, uin
     static const char *const one[] = {
         [RECORDING_LIMIT_LOST] = "earlier entry was overwritten",
         [RECORDING_LIMIT_TRUNCATED] = "earlier entry did not fit in the file",
+        [RECORDING_LIMIT_SYNTHETIC] = "synthetic entry of the allocator is not counted",
         [RECORDING_LIMIT_OMITTED] = "inconsistent entry or block is omitted"};
     static const char *const more[] = {
         [RECORDING_LIMIT_LOST] = "earlier entries were overwritten",
         [RECORDING_LIMIT_TRUNCATED] = "earlier entries did not fit in the file",
+        [RECORDING_LIMIT_SYNTHETIC] = "synthetic entries of the allocator are not counted",
         [RECORDING_LIMIT_OMITTED] = "inconsistent entries or blocks are omitted"};
     struct recording_limit_text out;
 

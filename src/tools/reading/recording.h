@@ -5,15 +5,17 @@
  * A snapshot is written by torch.cuda.memory._dump_snapshot() or xseg_snapshot(), or is the list of segments alone.
  * Keys that older releases do not write have defaults.  The key `xseg`, which only xseg writes, is optional.
  *
- * Strings, frames, stacks and pools are interned: equal ones have one index, which is valid in this recording only.
+ * Strings, frames, stacks, pools and contexts are interned: equal ones have one index, which is valid in this recording only.
  *
- *   entry  a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
- *          segment.  Structures and functions name it `event`.
- *   event  in reports: an entry, or a free request and its completion directly after it.  `xseg replay` replays and
- *          counts the events of blocks: allocations and frees.
- *   text   index of a string; 0 is the empty string.
- *   stack  index of a list of frames, innermost first; 0 is the empty list.
- *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
+ *   entry    a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
+ *            segment.  Structures and functions name it `event`.  Synthetic entries, of blocks that the allocator
+ *            allocates and frees within one call, are removed (histories.c).
+ *   event    in reports: an entry, or a free request and its completion directly after it.  `xseg replay` replays and
+ *            counts the events of blocks: allocations and frees.
+ *   text     index of a string; 0 is the empty string.
+ *   stack    index of a list of frames, innermost first; 0 is the empty list.
+ *   pool     index of the pair of numbers that identifies a pool; 0 is the default pool.
+ *   context  index of the labels of an event; 0 has none.
  *
  * Locking: none; a recording does not change after it is read, so several threads may use it.  Several threads may
  * read files, one of them standard input.
@@ -66,14 +68,22 @@ struct recording_stack {
     uint32_t first, count; /* in recording.stack_frames */
 };
 
+/* The labels of an event; each is a text. */
+struct recording_context {
+    uint32_t label;       /* of the user: user_metadata, xseg_history_label() */
+    uint32_t region;      /* compiled region, such as "Torch-Compiled Region: 0/0" */
+    uint32_t step, stage; /* annotations.h */
+};
+
 struct recording_event {
     uint64_t time_us; /* since 1970, or since an origin of the program; 0: unknown */
     uint64_t address; /* OOM: free bytes of the device */
     uint64_t bytes;   /* requested; of a segment its size */
     uint64_t stream;
-    uint32_t stack, pool, label /* text */;
-    uint8_t action; /* enum recording_action */
-    uint8_t cause;  /* enum recording_cause */
+    uint32_t stack, pool, context;
+    uint8_t action;   /* enum recording_action */
+    uint8_t cause;    /* enum recording_cause */
+    bool is_internal; /* the allocator tagged it (`internal_metadata`) */
 };
 
 enum recording_state { RECORDING_INACTIVE, RECORDING_PENDING, RECORDING_ALLOCATED };
@@ -98,6 +108,8 @@ struct recording_page {
     uint32_t reason;     /* text */
 };
 
+#define RECORDING_HOST (-1) /* number of pinned host memory */
+
 struct recording_device {
     int number;
     struct recording_segment *segments; /* [segment_count], by address */
@@ -108,6 +120,7 @@ struct recording_device {
     size_t page_count;
     uint64_t lost,
         truncated; /* entries before the first one: overwritten, and beyond the limit of the file */
+    uint64_t synthetic; /* entries of the allocator's own blocks, which are not in `events` */
     uint64_t single_page_rest; /* bytes of blocks above the request, because of single_page */
 };
 
@@ -119,10 +132,13 @@ struct recording {
     uint32_t *stack_frames;
     struct recording_stack *stacks;
     uint64_t (*pools)[2];
+    struct recording_context *contexts;
     struct recording_block *blocks;
     struct recording_device
-        *devices; /* [device_count], by number; those with a segment or an event */
-    size_t text_count, frame_count, stack_count, pool_count, block_count, device_count;
+        *devices;                 /* [device_count], by number; those with a segment or an event */
+    struct recording_device host; /* pinned host memory; all its memory is classic */
+    size_t text_count, frame_count, stack_count, pool_count, context_count, block_count,
+        device_count;
     bool has_config;
     bool
         names_segments; /* the settings contain expandable_segments; older releases do not write it */
@@ -139,6 +155,12 @@ void recording_fini(struct recording *recording);
 static inline const char *recording_text(const struct recording *recording, uint32_t text)
 {
     return recording->texts + recording->text[text];
+}
+
+/* Whether pinned host memory was recorded. */
+static inline bool recording_has_host(const struct recording *recording)
+{
+    return recording->host.segment_count + recording->host.event_count > 0;
 }
 
 /* The kinds of segments in a recording, by its segments and by events of segments. */
@@ -188,9 +210,14 @@ bool recording_file_read(const char *path, struct recording *out);
 const struct recording_device *recording_file_device(const struct recording *recording, int number,
                                                      struct recording_fault *fault);
 
-/* --- Limits of a recording: entries that it lacks, and entries and blocks that contradict others. --- */
+/* --- Limits of a recording: entries that it lacks, that are synthetic, or that contradict others. --- */
 
-enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_TRUNCATED, RECORDING_LIMIT_OMITTED };
+enum recording_limit {
+    RECORDING_LIMIT_LOST,
+    RECORDING_LIMIT_TRUNCATED,
+    RECORDING_LIMIT_SYNTHETIC,
+    RECORDING_LIMIT_OMITTED
+};
 
 struct recording_limit_text {
     char text[128];

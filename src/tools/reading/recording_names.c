@@ -58,7 +58,7 @@ bool recording_names_text(struct recording_names *names, const char *text, uint3
            (add_text(names, text, length, out) && index_add(&names->texts, hash, *out));
 }
 
-/* --- Frames, pools. --- */
+/* --- Frames, pools, contexts. --- */
 
 static bool is_frame(const void *owner, uint32_t number, const void *what, size_t bytes)
 {
@@ -112,6 +112,28 @@ bool recording_names_pool(struct recording_names *names, const uint64_t id[2], u
     return index_add(&names->pools, hash, *out);
 }
 
+static bool is_context(const void *owner, uint32_t number, const void *what, size_t bytes)
+{
+    const struct recording_names *names = owner;
+    return memcmp(&names->out->contexts[number], what, bytes) == 0;
+}
+
+bool recording_names_context(struct recording_names *names, const struct recording_context *context,
+                             uint32_t *out)
+{
+    const uint64_t hash = index_hash(context, sizeof(*context));
+    struct recording *recording = names->out;
+
+    *out = index_find(&names->contexts, hash, context, sizeof(*context), is_context, names);
+    if (*out != INDEX_NONE)
+        return true;
+    if (!array_reserve((void **)&recording->contexts, recording->context_count, sizeof(*context)))
+        return false;
+    recording->contexts[recording->context_count] = *context;
+    *out = (uint32_t)recording->context_count++;
+    return index_add(&names->contexts, hash, *out);
+}
+
 /* --- Stacks. --- */
 
 static bool is_stack(const void *owner, uint32_t number, const void *what, size_t bytes)
@@ -159,6 +181,7 @@ bool recording_names_stack(struct recording_names *names, const uint32_t *frames
 bool recording_names_init(struct recording_names *names, struct recording *out)
 {
     static const uint64_t default_pool[2] = {0, 0};
+    static const struct recording_context no_context;
     static const uint32_t no_frames[1];
     uint32_t number;
 
@@ -167,6 +190,7 @@ bool recording_names_init(struct recording_names *names, struct recording *out)
     return array_reserve((void **)&out->stack_frames, 0, sizeof(*out->stack_frames)) &&
            recording_names_text(names, "", &number) &&
            recording_names_pool(names, default_pool, &number) &&
+           recording_names_context(names, &no_context, &number) &&
            recording_names_stack(names, no_frames, 0, &number);
 }
 
@@ -176,6 +200,7 @@ void recording_names_fini(struct recording_names *names)
     index_fini(&names->frames);
     index_fini(&names->stacks);
     index_fini(&names->pools);
+    index_fini(&names->contexts);
 }
 
 /* --- Symbolized frames. --- */

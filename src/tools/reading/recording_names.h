@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Interning while a recording is read: each string, frame, stack and pool gets one index in the recording.  Frames
+ * Interning while a recording is read: each string, frame, stack, pool and context gets one index in the recording.  Frames
  * that are a module and an offset are symbolized (symbols.h), once per frame; without symbols a frame remains as
  * recorded.
  *
@@ -16,7 +16,7 @@
 struct recording_names {
     struct recording *out;
     size_t text_bytes, stack_frame_count;
-    struct index texts, frames, stacks, pools;
+    struct index texts, frames, stacks, pools, contexts;
 };
 
 /* Each function returns false if out of host memory. */
@@ -27,6 +27,8 @@ bool recording_names_text(struct recording_names *names, const char *text, uint3
 bool recording_names_frame(struct recording_names *names, const struct recording_frame *frame,
                            uint32_t *out);
 bool recording_names_pool(struct recording_names *names, const uint64_t id[2], uint32_t *out);
+bool recording_names_context(struct recording_names *names, const struct recording_context *context,
+                             uint32_t *out);
 bool recording_names_stack(struct recording_names *names, const uint32_t *frames, size_t count,
                            uint32_t *out);
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "src/tools/containers/containers.h"
+#include "src/tools/reading/annotations.h"
 #include "src/tools/reading/file_kind.h"
 #include "src/tools/reading/histories.h"
 #include "src/tools/reading/pickle.h"
@@ -77,19 +78,17 @@ static bool read_blocks(struct reading *reading, const struct pickle_value *list
     return true;
 }
 
-static bool read_segment(struct reading *reading, const struct pickle_value *value, size_t number,
+static bool read_segment(struct reading *reading, const struct pickle_value *value,
                          struct recording_segment *out)
 {
     const char *type =
         pickle_string(reading->pickle, reading_find(reading, value, READING_SEGMENT_TYPE));
     const struct pickle_value *expandable = reading_find(reading, value, READING_IS_EXPANDABLE);
 
-    (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", number + 1);
     *out = (struct recording_segment){
         .is_small = type && strcmp(type, "small") == 0,
         .is_expandable = expandable && expandable->kind == PICKLE_BOOL && expandable->number,
     };
-    reading->names_expandable |= expandable != NULL;
     if (!reading_required(reading, value, READING_ADDRESS, &out->address) ||
         !reading_required(reading, value, READING_TOTAL_SIZE, &out->bytes) ||
         !reading_optional(reading, value, READING_STREAM, &out->stream) ||
@@ -100,14 +99,22 @@ static bool read_segment(struct reading *reading, const struct pickle_value *val
     return read_blocks(reading, reading_list(reading, value, READING_BLOCKS), out);
 }
 
-/* Allocate the blocks of all segments.  Segments may share a list of blocks, so the number is bounded. */
-static bool allocate_blocks(struct reading *reading, const struct pickle_value *segments)
+static size_t count_blocks(struct reading *reading, const struct pickle_value *segments)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < reading_count(segments); i++)
         count += reading_count(
             reading_list(reading, pickle_item(reading->pickle, segments, i), READING_BLOCKS));
+    return count;
+}
+
+/* Allocate the blocks of all segments.  Segments may share a list of blocks, so the number is bounded. */
+static bool allocate_blocks(struct reading *reading, const struct pickle_value *segments,
+                            const struct pickle_value *host_segments)
+{
+    const size_t count = count_blocks(reading, segments) + count_blocks(reading, host_segments);
+
     if (count > reading->pickle->count || count > UINT32_MAX)
         return reading_fail(reading, "segments share lists of blocks");
     reading->out->blocks = malloc((count + 1) * sizeof(*reading->out->blocks));
@@ -143,10 +150,23 @@ static int compare_segments(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
+static bool add_segment(struct reading *reading, struct recording_device *device,
+                        const struct recording_segment *segment)
+{
+    if (!array_reserve((void **)&device->segments, device->segment_count, sizeof(*segment)))
+        return reading_out_of_memory(reading);
+    device->segments[device->segment_count++] = *segment;
+    return true;
+}
+
+static void sort_segments(struct recording_device *device)
+{
+    if (device->segment_count > 0)
+        qsort(device->segments, device->segment_count, sizeof(*device->segments), compare_segments);
+}
+
 static bool read_segments(struct reading *reading, const struct pickle_value *segments)
 {
-    if (!allocate_blocks(reading, segments))
-        return false;
     for (size_t i = 0; i < reading_count(segments); i++) {
         const struct pickle_value *value = pickle_item(reading->pickle, segments, i);
         struct recording_segment segment;
@@ -154,16 +174,32 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
         uint64_t number = 0;
 
         (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
+        reading->names_expandable |= reading_find(reading, value, READING_IS_EXPANDABLE) != NULL;
         if (!reading_required(reading, value, READING_DEVICE, &number) ||
-            !read_segment(reading, value, i, &segment) || !(device = get_device(reading, number)) ||
-            !array_reserve((void **)&device->segments, device->segment_count, sizeof(segment)))
-            return reading->fault->text[0] ? false : reading_out_of_memory(reading);
-        device->segments[device->segment_count++] = segment;
+            !read_segment(reading, value, &segment) || !(device = get_device(reading, number)) ||
+            !add_segment(reading, device, &segment))
+            return false;
     }
     for (size_t i = 0; i < reading->out->device_count; i++)
-        if (reading->out->devices[i].segment_count > 0)
-            qsort(reading->out->devices[i].segments, reading->out->devices[i].segment_count,
-                  sizeof(struct recording_segment), compare_segments);
+        sort_segments(&reading->out->devices[i]);
+    return true;
+}
+
+static bool read_host_segments(struct reading *reading, const struct pickle_value *segments)
+{
+    struct recording_device *host = &reading->out->host;
+
+    for (size_t i = 0; i < reading_count(segments); i++) {
+        struct recording_segment segment;
+
+        (void)snprintf(reading->where, sizeof(reading->where), "host segment %zu: ", i + 1);
+        if (!read_segment(reading, pickle_item(reading->pickle, segments, i), &segment))
+            return false;
+        segment.is_expandable = false;
+        if (!add_segment(reading, host, &segment))
+            return false;
+    }
+    sort_segments(host);
     return true;
 }
 
@@ -199,6 +235,15 @@ static bool read_traces(struct reading *reading, struct histories *histories,
             return false;
     }
     return true;
+}
+
+/* The entries of pinned host memory are one list, without a device. */
+static bool read_host_trace(struct reading *reading, struct histories *histories,
+                            const struct pickle_value *list)
+{
+    reading->where[0] = '\0';
+    return !list || histories_count(histories, list) == 0 ||
+           histories_assign(histories, list, &reading->out->host);
 }
 
 /* Segments without the key is_expandable are classic, unless the history maps and never allocates segments. */
@@ -416,13 +461,18 @@ static bool read_all(struct reading *reading, struct histories *histories, struc
 {
     const struct pickle_value *top = pickle_top(reading->pickle);
     const struct pickle_value *segments = segments_of(reading);
+    const struct pickle_value *host_segments = reading_list(reading, top, READING_HOST_SEGMENTS);
 
     if (!segments)
         return refuse_other(reading, input);
-    if (!read_segments(reading, segments) ||
-        !read_traces(reading, histories, reading_list(reading, top, READING_DEVICE_TRACES)))
+    if (!allocate_blocks(reading, segments, host_segments) || !read_segments(reading, segments) ||
+        !read_host_segments(reading, host_segments) ||
+        !read_traces(reading, histories, reading_list(reading, top, READING_DEVICE_TRACES)) ||
+        !read_host_trace(reading, histories, reading_list(reading, top, READING_HOST_TRACES)))
         return false;
     infer_expandable(reading);
+    if (!annotations_read(reading, reading_list(reading, top, READING_EXTERNAL_ANNOTATIONS)))
+        return false;
     reading->where[0] = '\0';
     if (!read_config(reading, reading_find(reading, top, READING_ALLOCATOR_SETTINGS)) ||
         !read_own(reading, reading_find(reading, top, READING_XSEG)))
@@ -463,7 +513,7 @@ bool recording_read(struct input *input, const char *name, struct symbols *symbo
     struct histories histories;
     bool fine;
 
-    memset(out, 0, sizeof(*out));
+    *out = (struct recording){.host.number = RECORDING_HOST};
     fault->text[0] = '\0';
     histories_init(&histories, &reading);
     recording_symbols_init(&reading.symbols, symbols);

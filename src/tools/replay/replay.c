@@ -36,6 +36,7 @@ struct run {
     uint32_t captures;            /* that have begun and not ended */
     struct check check;
     struct timeline timeline;
+    struct headroom headroom, headroom_of_peak;
     struct history_writer history;
     struct trace_clock clock;
     struct stopwatch stopwatch; /* runs during calls of the allocator */
@@ -431,22 +432,35 @@ static bool read_stats(struct run *run, struct xseg_statistics *stats)
     return false;
 }
 
+static bool add_headroom(struct run *run, const struct xseg_statistics *stats)
+{
+    const uint64_t reserved = stats->reserved_bytes[0].current;
+
+    if (headroom_add(&run->headroom, stats->allocated_bytes[0].current, reserved) &&
+        headroom_add(&run->headroom_of_peak, stats->allocated_bytes[0].peak, reserved))
+        return true;
+    message_print("%s: out of host memory, headroom", run->settings->file);
+    run->out->end = REPLAY_ERROR;
+    return false;
+}
+
 /* Check the answers of the tape and record a sample between two slices. */
 static bool inspect(struct run *run, size_t done)
 {
     const struct xtrace_op *op = done > 0 ? &run->trace->ops[done - 1] : NULL;
     bool event = op && (op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE);
     bool sample = run->timeline.file && !run->timeline.has_clock && event;
+    bool is_point = run->settings->headroom && event;
     struct xseg_statistics stats;
 
-    if (!sample && check_until(&run->check) != done)
+    if (!sample && !is_point && check_until(&run->check) != done)
         return true;
     if (!read_stats(run, &stats))
         return false;
     check_answers(&run->check, done, &stats);
     if (sample)
         timeline_add(&run->timeline, &stats);
-    return true;
+    return !is_point || add_headroom(run, &stats);
 }
 
 /* Write the events of the last operation, including that at which the replay ends. */
@@ -468,7 +482,8 @@ static size_t end_of_slice(const struct run *run, size_t done)
         to = run->trace->op_count;
     if (run->settings->progress && to > done + PROGRESS_SLICE)
         to = done + PROGRESS_SLICE;
-    if ((run->timeline.file && !run->timeline.has_clock) || run->history.file)
+    if ((run->timeline.file && !run->timeline.has_clock) || run->history.file ||
+        run->settings->headroom)
         to = done + 1;
     return to;
 }
@@ -662,7 +677,10 @@ static void collect(struct run *run)
     out->peak_allocated = stats.allocated_bytes[0].peak;
     out->peak_active = stats.active_bytes[0].peak;
     out->peak_reserved = stats.reserved_bytes[0].peak;
+    out->end_allocated = stats.allocated_bytes[0].current;
     out->end_reserved = stats.reserved_bytes[0].current;
+    out->headroom = headroom_find(&run->headroom);
+    out->headroom_of_peak = headroom_find(&run->headroom_of_peak);
     trace_clock_get(&run->clock, &out->clock);
     if (run->settings->explain &&
         !explanation_query(&out->explanation, run->allocator, run->trace, run->streams)) {
@@ -724,6 +742,8 @@ static bool clean_up(struct run *run)
         fine = false;
     }
     trace_clock_fini(&run->clock);
+    headroom_fini(&run->headroom);
+    headroom_fini(&run->headroom_of_peak);
     free(run->routes);
     free(run->bases);
     free(run->streams);

@@ -26,6 +26,7 @@
 #include "src/tools/replay/check.h"
 #include "src/tools/replay/explanation.h"
 #include "src/tools/replay/gpu.h"
+#include "src/tools/replay/headroom.h"
 #include "src/tools/replay/trace_clock.h"
 #include "src/tools/trace/xtrace.h"
 #include "xseg/xseg.h"
@@ -41,6 +42,7 @@ struct replay_settings {
     FILE *history;    /* NULL: none */
     uint64_t tick_ms; /* trace time between two calls of xseg_trim() with due_only; 0: none */
     bool explain;     /* query at the end why memory is reserved */
+    bool headroom;    /* find the headroom */
     bool quiet;       /* no log lines, and no message when memory runs out */
     bool progress;    /* on standard error */
 };
@@ -59,7 +61,9 @@ struct replay_result {
     uint64_t failed;        /* allocations that failed in the file */
     uint64_t failed_served; /* of these, allocations that succeeded */
     uint64_t peak_requested, peak_allocated, peak_active, peak_reserved;
-    uint64_t end_reserved; /* after the last operation */
+    uint64_t end_allocated, end_reserved; /* after the last operation */
+    /* With replay_settings.headroom, of the points after each event: for the allocated bytes, and for their peak so far. */
+    struct headroom_pair headroom, headroom_of_peak;
     struct xseg_driver_call *calls;
     size_t call_count;
     bool has_driver_time;

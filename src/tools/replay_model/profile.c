@@ -163,7 +163,11 @@ bool profile_init(struct profile *profile, const struct recording *recording,
     bool fine;
 
     *profile = (struct profile){
-        .entries = device->event_count, .lost = device->lost, .truncated = device->truncated};
+        .entries = device->event_count,
+        .lost = device->lost,
+        .truncated = device->truncated,
+        .synthetic = device->synthetic,
+    };
     if (!sites_init(&sites, recording, rules->by, rules->depth))
         return false;
     if (!find_figures(&figures, profile, &sites, device, rules)) {
@@ -258,6 +262,7 @@ bool profile_add(struct profile *to, const struct profile *from)
     to->entries = bounded((fragmentation_sum)to->entries + from->entries);
     to->lost = bounded((fragmentation_sum)to->lost + from->lost);
     to->truncated = bounded((fragmentation_sum)to->truncated + from->truncated);
+    to->synthetic = bounded((fragmentation_sum)to->synthetic + from->synthetic);
     to->dropped.blocks += from->dropped.blocks;
     to->dropped.bytes += from->dropped.bytes;
     to->omitted = bounded((fragmentation_sum)to->omitted + from->omitted);

@@ -51,7 +51,7 @@ struct profile {
     size_t site_count;
     struct profile_figures pending, idle;
     struct profile_figures whole; /* all rows */
-    uint64_t entries, lost, truncated, omitted;
+    uint64_t entries, lost, truncated, synthetic, omitted;
     struct replay_model_dropped dropped;
 };
 

@@ -397,7 +397,7 @@ static enum plan undo_alloc(struct replay_model *model, size_t number)
     return PLAIN;
 }
 
-/* Add the block that an event freed.  Its stack and label are not known before its allocation. */
+/* Add the block that an event freed.  Its stack and context are not known before its allocation. */
 static bool restore_block(struct replay_model *model, const struct recording_event *event,
                           bool is_pending)
 {
@@ -520,7 +520,7 @@ static void replay_alloc(struct replay_model *model, size_t number)
         .requested = event->bytes,
         .since_us = model->now_us,
         .stack = event->stack,
-        .label = event->label,
+        .context = event->context,
         .pool = event->pool,
     };
 

@@ -33,9 +33,9 @@
 
 struct replay_model_block {
     uint64_t address, bytes, stream;
-    uint64_t requested;          /* bytes */
-    uint64_t since_us;           /* time of its last change; at first, the time of the model */
-    uint32_t stack, label, pool; /* of its allocation, if known */
+    uint64_t requested;            /* bytes */
+    uint64_t since_us;             /* time of its last change; at first, the time of the model */
+    uint32_t stack, context, pool; /* of its allocation, if known */
     bool is_pending;
     bool is_older; /* allocated before the first event */
 };

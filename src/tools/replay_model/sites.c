@@ -419,6 +419,45 @@ static bool make_stack_sites(struct sites *sites, uint32_t depth)
 
 /* --- Sites by label. --- */
 
+const char *sites_noun(enum sites_by by)
+{
+    static const char *const nouns[SITES_KINDS] = {
+        [SITES_BY_FRAME] = "site",  [SITES_BY_STACK] = "stack",
+        [SITES_BY_LABEL] = "label", [SITES_BY_REGION] = "compiled region",
+        [SITES_BY_STEP] = "step",   [SITES_BY_STAGE] = "stage",
+    };
+
+    return nouns[by];
+}
+
+uint32_t sites_label(const struct recording_context *context, enum sites_by by)
+{
+    switch (by) {
+    case SITES_BY_LABEL:
+        return context->label;
+    case SITES_BY_REGION:
+        return context->region;
+    case SITES_BY_STEP:
+        return context->step;
+    case SITES_BY_STAGE:
+        return context->stage;
+    case SITES_BY_FRAME:
+    case SITES_BY_STACK:
+        break;
+    }
+    return 0;
+}
+
+static void add_label(struct sites *sites, const struct recording_event *event)
+{
+    const uint32_t label = sites_label(&sites->recording->contexts[event->context], sites->by);
+
+    if (label == 0 || sites->of_label[label] != 0)
+        return;
+    sites->of_label[label] = sites->count;
+    sites->sites[sites->count++] = (struct site){.label = label};
+}
+
 static bool make_label_sites(struct sites *sites)
 {
     const struct recording *recording = sites->recording;
@@ -428,14 +467,10 @@ static bool make_label_sites(struct sites *sites)
     if (!sites->of_label || !sites->sites)
         return false;
     for (size_t i = 0; i < recording->device_count; i++)
-        for (size_t at = 0; at < recording->devices[i].event_count; at++) {
-            const uint32_t label = recording->devices[i].events[at].label;
-
-            if (label == 0 || sites->of_label[label] != 0)
-                continue;
-            sites->of_label[label] = sites->count;
-            sites->sites[sites->count++] = (struct site){.label = label};
-        }
+        for (size_t at = 0; at < recording->devices[i].event_count; at++)
+            add_label(sites, &recording->devices[i].events[at]);
+    for (size_t at = 0; at < recording->host.event_count; at++)
+        add_label(sites, &recording->host.events[at]);
     return true;
 }
 
@@ -446,7 +481,7 @@ bool sites_init(struct sites *sites, const struct recording *recording, enum sit
     sites->recording = recording;
     sites->by = by;
     sites->count = 2;
-    if (by == SITES_BY_LABEL ? make_label_sites(sites) : make_stack_sites(sites, depth))
+    if (sites_are_labels(by) ? make_label_sites(sites) : make_stack_sites(sites, depth))
         return true;
     sites_fini(sites);
     return false;
@@ -464,8 +499,10 @@ void sites_fini(struct sites *sites)
 uint32_t sites_of(const void *self, const struct replay_model_block *block)
 {
     const struct sites *sites = self;
-    const uint32_t site =
-        sites->by == SITES_BY_LABEL ? sites->of_label[block->label] : sites->of_stack[block->stack];
+    const struct recording_context *context = &sites->recording->contexts[block->context];
+    const uint32_t site = sites_are_labels(sites->by)
+                              ? sites->of_label[sites_label(context, sites->by)]
+                              : sites->of_stack[block->stack];
 
     return site == SITES_UNKNOWN && block->is_older ? SITES_OLDER : site;
 }
@@ -552,9 +589,13 @@ char *sites_name(const struct sites *sites, uint32_t number)
 
     if (number == SITES_OLDER)
         return strdup("(allocated before the recording began)");
-    if (number == SITES_UNKNOWN)
-        return strdup(sites->by == SITES_BY_LABEL ? "(no label)" : "(no stack)");
-    if (sites->by == SITES_BY_LABEL)
+    if (number == SITES_UNKNOWN) {
+        char *name = NULL;
+        const enum sites_by by = sites->by == SITES_BY_FRAME ? SITES_BY_STACK : sites->by;
+
+        return asprintf(&name, "(no %s)", sites_noun(by)) < 0 ? NULL : name;
+    }
+    if (sites_are_labels(sites->by))
         return strdup(recording_text(sites->recording, site->label));
     return frames_name(sites, site);
 }

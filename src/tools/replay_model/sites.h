@@ -2,7 +2,8 @@
 /*
  * Call sites of a recording: the attribution of a block to source code, as one line of a report.
  *
- * A site is one frame of the call stack with some of its callers, a whole stack, or a label.  The frame is the first
+ * A site is one frame of the call stack with some of its callers, a whole stack, or a label: that of the user, the compiled
+ * region, the step or the stage of the allocation (annotations.h).  The frame is the first
  * of these that the stack has:
  *
  *   1. the innermost Python frame outside of PyTorch and of Python's own library
@@ -24,7 +25,17 @@
 
 #include "src/tools/replay_model/replay_model.h"
 
-enum sites_by { SITES_BY_FRAME, SITES_BY_STACK, SITES_BY_LABEL };
+/* The kinds of labels are in the order of the words of --label. */
+enum sites_by {
+    SITES_BY_FRAME,
+    SITES_BY_STACK,
+    SITES_BY_LABEL,
+    SITES_BY_REGION,
+    SITES_BY_STEP,
+    SITES_BY_STAGE
+};
+
+#define SITES_KINDS (SITES_BY_STAGE + 1)
 
 #define SITES_UNKNOWN 0u /* the file has no stack or label of it */
 #define SITES_OLDER   1u /* allocated before the first event, without a stack or label */
@@ -40,7 +51,7 @@ struct sites {
     struct site *sites;
     uint32_t *frames;   /* of the recording */
     uint32_t *of_stack; /* [recording.stack_count] */
-    uint32_t *of_label; /* [recording.text_count], by label */
+    uint32_t *of_label; /* [recording.text_count], by text of a label */
     uint32_t count;
     size_t frame_count;
 };
@@ -55,6 +66,18 @@ struct sites {
 bool sites_init(struct sites *sites, const struct recording *recording, enum sites_by by,
                 uint32_t depth);
 void sites_fini(struct sites *sites);
+
+/* Whether sites are labels of any kind. */
+static inline bool sites_are_labels(enum sites_by by)
+{
+    return by >= SITES_BY_LABEL;
+}
+
+/* The singular of what a site is, as the heading of a column: "site", "label", "compiled region". */
+const char *sites_noun(enum sites_by by);
+
+/* The label of a context that is its site; 0: none. */
+uint32_t sites_label(const struct recording_context *context, enum sites_by by);
 
 /* The site of a block; `sites` is a struct sites. */
 uint32_t sites_of(const void *sites, const struct replay_model_block *block);

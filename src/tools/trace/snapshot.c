@@ -546,6 +546,12 @@ static void summarize(const struct snapshot *snapshot)
         at += snprintf(text + at, capacity - (size_t)at,
                        "; %s missing, added where an address is allocated again",
                        amount_of(snapshot->unfreed, "free").text);
+    if (snapshot->device->synthetic > 0)
+        at += snprintf(text + at, capacity - (size_t)at, "; not replayed: %s",
+                       amount_of(snapshot->device->synthetic, "synthetic entry").text);
+    if (recording_has_host(&snapshot->recording))
+        at += snprintf(text + at, capacity - (size_t)at, "; not replayed: pinned host memory, %s",
+                       amount_of(snapshot->recording.host.event_count, "entry").text);
     if (snapshot->omitted > 0)
         (void)snprintf(text + at, capacity - (size_t)at, "; omitted: %s of the entries",
                        amount_count(snapshot->omitted).text);

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Makes train, generate, short, early and late.pickle.zst of this folder: record.py FOLDER, where PyTorch finds a CUDA device.
+"""Makes train, generate, short, early, late and steps.pickle.zst of this folder: record.py FOLDER, where PyTorch finds a CUDA device.
 
 Programs of tests/torch/programs run on PyTorch's own allocator, and it writes what happened.  `short` is `generate` with
-less memory than it needs: the snapshot is of the moment when it ran out.  `early` and `late` are of one run of leak.py.
+less memory than it needs: the snapshot is of the moment when it ran out.  `early` and `late` are of one run of leak.py,
+`steps` of steps.py, with all that PyTorch records on request.
 peaks.json gets what PyTorch counted.
 """
 import json
@@ -28,7 +29,7 @@ KINDS = {
 
 def without_folders(snapshot):
     """Frames name files: of a library from its folder on, of a program by its name.  Where they lay does not belong here."""
-    for entries in snapshot["device_traces"] + [snapshot["segments"]]:
+    for entries in snapshot["device_traces"] + [snapshot[key] for key in ("segments", "host_segments", "host_traces")]:
         for entry in entries:
             for block in [entry, *entry.get("blocks", [])]:
                 for frame in block.get("frames", []):
@@ -68,8 +69,8 @@ def make(name, folder):
     return {key: stats[f"{key}_bytes.all.peak"] for key in ("requested", "allocated", "active", "reserved")}
 
 
-def make_pair(folder):
-    """Two snapshots of a process that leaks."""
+def make_others(folder, program, **more):
+    """The snapshots of a program of this folder."""
     import torch  # pylint: disable=import-outside-toplevel
 
     def snapshot(name):
@@ -77,15 +78,18 @@ def make_pair(folder):
         packed(folder / f"{name}.pickle.zst", pickle.dumps(without_folders(pickle.loads((folder / "raw").read_bytes()))))
         (folder / "raw").unlink()
 
-    torch.cuda.memory._record_memory_history("all", "all", "python", 1 << 20)
-    runpy.run_path(str(HERE / "leak.py"), {"snapshot": snapshot})
+    torch.cuda.memory._record_memory_history("all", "all", "python", 1 << 20, **more)
+    runpy.run_path(str(HERE / f"{program}.py"), {"snapshot": snapshot})
 
 
 def main():
     """All of them."""
     folder = pathlib.Path(sys.argv[1])
     if len(sys.argv) > 2 and sys.argv[2] == "leak":
-        make_pair(folder)
+        make_others(folder, "leak")
+        return
+    if len(sys.argv) > 2 and sys.argv[2] == "steps":
+        make_others(folder, "steps", compile_context=True, global_record_annotations=True, record_pinned_host_memory=True)
         return
     if len(sys.argv) > 2:
         print("\n" + json.dumps(make(sys.argv[2], folder)))
@@ -95,8 +99,9 @@ def main():
         ran = subprocess.run([sys.executable, __file__, str(folder), kind], check=True,
                              env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config}, stdout=subprocess.PIPE)
         peaks[kind] = json.loads(ran.stdout.splitlines()[-1])
-    subprocess.run([sys.executable, __file__, str(folder), "leak"], check=True,
-                   env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    for program in ("leak", "steps"):
+        subprocess.run([sys.executable, __file__, str(folder), program], check=True,
+                       env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
     (folder / "peaks.json").write_text(json.dumps(peaks, indent=2) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/gpu/facts/driver.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* --- FACT-ALC: allocations of the classic kind. --- */
 
 FACT("FACT-ALC-1", an_allocation_of_nothing_is_refused, DEVICE)
@@ -99,6 +103,37 @@ FACT("FACT-INFO-1", the_total_is_that_of_the_device, DEVICE)
     fact_say("%zu MiB", total / MIB);
     ASSERT_EQUAL(total, of_device);
     ASSERT(free_bytes <= total);
+}
+
+/* A value of /proc/meminfo in bytes; 0 if there is none. */
+static size_t meminfo(const char *key)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    unsigned long kib = 0;
+    char line[128];
+
+    while (file != NULL && kib == 0 && fgets(line, sizeof(line), file) != NULL)
+        if (strncmp(line, key, strlen(key)) == 0)
+            kib = strtoul(line + strlen(key), NULL, 10);
+    if (file != NULL)
+        (void)fclose(file);
+    return (size_t)kib * 1024;
+}
+
+FACT("FACT-INFO-5", an_integrated_device_has_the_memory_of_the_host, DEVICE)
+{
+    size_t free_bytes = 0, total = 0;
+    int is_integrated = 0;
+
+    ASSERT_OK(cu.DeviceGetAttribute(&is_integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0));
+    ASSERT_OK(cu.MemGetInfo(&free_bytes, &total));
+    fact_say(is_integrated ? "integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB"
+                           : "not integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB",
+             free_bytes / MIB, total / MIB, meminfo("MemAvailable:") / MIB);
+    if (!is_integrated)
+        return;
+    ASSERT(total <= meminfo("MemTotal:") + total / 8);
+    ASSERT(free_bytes <= meminfo("MemAvailable:") + total / 8);
 }
 
 FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation, VMM)

@@ -201,6 +201,8 @@ class DeviceStats(NamedTuple):
     idle_bytes: int
     free_bytes: Optional[int]
     free_age_ms: Optional[int]
+    free_min_bytes: int
+    is_integrated: bool
 
 
 class RangeInfo(NamedTuple):

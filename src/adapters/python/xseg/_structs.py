@@ -300,6 +300,8 @@ class xseg_device_stats(Structure):
         ("idle_bytes", c_uint64),
         ("free_bytes", c_uint64),
         ("free_age_ms", c_uint64),
+        ("free_min_bytes", c_uint64),
+        ("is_integrated", c_bool),
     ]
 
 

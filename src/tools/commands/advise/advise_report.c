@@ -259,7 +259,17 @@ static void print_shortage(FILE *out, const struct advice *advice)
 
 /* --- The table. --- */
 
-enum row { PEAK, SMALLEST, DRIVER_TIME, COMPLETES, ROWS };
+enum row { PEAK, SMALLEST, DRIVER_TIME, COMPLETES, BOUND_E, BOUND_C, PEAK_E, PEAK_C, ROWS };
+
+/* "0.012" */
+static struct amount ratio(uint32_t e)
+{
+    struct amount out;
+
+    (void)snprintf(out.text, sizeof(out.text), "%" PRIu32 ".%03" PRIu32, e / HEADROOM_UNIT,
+                   e % HEADROOM_UNIT);
+    return out;
+}
 
 static struct amount cell(enum row row, const struct advise_string *string)
 {
@@ -271,6 +281,14 @@ static struct amount cell(enum row row, const struct advise_string *string)
         return amount_bytes(results->min_device);
     if (row == DRIVER_TIME)
         return amount_time((double)results->driver_ns);
+    if (row == BOUND_E)
+        return ratio(results->headroom.e);
+    if (row == BOUND_C)
+        return amount_bytes(results->headroom.c);
+    if (row == PEAK_E)
+        return ratio(results->headroom_of_peak.e);
+    if (row == PEAK_C)
+        return amount_bytes(results->headroom_of_peak.c);
     if (row == COMPLETES)
         return results->serves ? (struct amount){"yes"} : (struct amount){"no"};
     return (struct amount){"none"};
@@ -305,6 +323,45 @@ static void print_table(FILE *out, const struct advice *advice)
     print_cells(out, DRIVER_TIME, "driver time, modeled", columns);
     if (advice->is_short)
         print_cells(out, COMPLETES, label, columns);
+    print_cells(out, BOUND_E, "headroom: e", columns);
+    print_cells(out, BOUND_C, "headroom: c", columns);
+    print_cells(out, PEAK_E, "of the peak: e", columns);
+    print_cells(out, PEAK_C, "of the peak: c", columns);
+}
+
+/* --- Headroom. --- */
+
+#define MARGIN_MIN ((uint64_t)1 << 30)
+
+/* The bytes that are allocated at the peak and not at the end. */
+static uint64_t transient_peak(const struct trial_results *results)
+{
+    return results->peak_allocated - results->end_allocated;
+}
+
+/* The margin that inference engines keep today instead of a bound. */
+static uint64_t engine_margin(const struct trial_results *results)
+{
+    const uint64_t transient = transient_peak(results);
+    const uint64_t margin = transient - transient / 4;
+
+    return margin > MARGIN_MIN ? margin : MARGIN_MIN;
+}
+
+static void print_headroom(FILE *out, const struct advice *advice)
+{
+    const struct trial_results *results = &advice->current.of[0];
+
+    (void)fputc('\n', out);
+    print_head(out, "headroom");
+    (void)fputs(
+        "reserved <= (1 + e) x allocated + c after each event; the lower pair is for the peak of "
+        "allocated so far\n",
+        out);
+    print_head(out, "engines keep");
+    (void)fprintf(out, "%s today: 0.75 x the transient peak of %s, at least %s\n",
+                  amount_bytes(engine_margin(results)).text,
+                  amount_bytes(transient_peak(results)).text, amount_bytes(MARGIN_MIN).text);
 }
 
 static void print_string(FILE *out, const char *head, const char *config)
@@ -379,6 +436,7 @@ bool advise_report_text(FILE *out, const struct advice *advice)
     if (!print_sentences(out, advice))
         return false;
     print_table(out, advice);
+    print_headroom(out, advice);
     (void)fprintf(out, "\n%s replayed\n", amount_of(advice->replayed, "configuration").text);
     return true;
 }
@@ -457,6 +515,14 @@ static json_t *notes_json(const struct advice *advice)
     return list;
 }
 
+static json_t *headroom_json(const struct trial_results *results)
+{
+    return json_pack("{s:f, s:I, s:f, s:I}", "e", (double)results->headroom.e / HEADROOM_UNIT, "c",
+                     (json_int_t)results->headroom.c, "peak_e",
+                     (double)results->headroom_of_peak.e / HEADROOM_UNIT, "peak_c",
+                     (json_int_t)results->headroom_of_peak.c);
+}
+
 /* A string with its results for one program. */
 static json_t *string_json(const struct advice *advice, const struct advise_string *string,
                            size_t program)
@@ -467,11 +533,12 @@ static json_t *string_json(const struct advice *advice, const struct advise_stri
     if (!string->config)
         return json_null();
     return json_pack(
-        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o*, s:o*}", "config", text_json(string->config),
-        "changes", (int)string->changes, "oom_at", (json_int_t)results->oom_at, "peak_requested",
-        (json_int_t)results->peak_requested, "peak_reserved", (json_int_t)results->peak_reserved,
-        "min_device", output_json_number(results->has_min_device, results->min_device), "driver_us",
-        (double)results->driver_ns / 1000, "completes",
+        "{s:o, s:i, s:I, s:I, s:I, s:o?, s:f, s:o, s:o*, s:o*}", "config",
+        text_json(string->config), "changes", (int)string->changes, "oom_at",
+        (json_int_t)results->oom_at, "peak_requested", (json_int_t)results->peak_requested,
+        "peak_reserved", (json_int_t)results->peak_reserved, "min_device",
+        output_json_number(results->has_min_device, results->min_device), "driver_us",
+        (double)results->driver_ns / 1000, "headroom", headroom_json(results), "completes",
         advice->is_short ? json_boolean(results->serves) : NULL, "device_needed",
         needs_more ? json_null() : output_json_number(advice->is_short, results->enough));
 }
@@ -492,13 +559,15 @@ json_t *advise_report_json(const struct advice *advice)
     const struct trial_program *program = &advice->trials->programs[0];
     char *why = advise_why(advice);
     json_t *object = json_pack(
-        "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "trace",
+        "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "trace",
         text_json(program->file), "device_bytes", (json_int_t)program->device_bytes, "replayed",
         (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain, "notes",
         notes_json(advice), "omitted", left_out_json(advice), "current",
         string_json(advice, &advice->current, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
-        string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice));
+        string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice),
+        "transient_peak", (json_int_t)transient_peak(&advice->current.of[0]), "engine_margin",
+        (json_int_t)engine_margin(&advice->current.of[0]));
 
     free(why);
     return object;

@@ -83,15 +83,21 @@ static void replay_trial(const struct trial_program *program, const char *config
                                        .driver = GPU_SIMULATED,
                                        .check = CHECK_OFF,
                                        .tick_ms = option_table[OPTION_TICK].default_number,
+                                       .headroom = in_full,
                                        .quiet = true}};
     const struct replay_result *result = replay_on(&stage, program->device_bytes);
 
+    stage.settings.headroom = false;
     out->is_broken = result->end == REPLAY_ERROR || result->end == REPLAY_MISMATCH;
     out->completes = is_complete(result);
     out->oom_at = result->oom_at;
     out->peak_requested = result->peak_requested;
     out->peak_reserved = result->peak_reserved;
     out->end_reserved = result->end_reserved;
+    out->peak_allocated = result->peak_allocated;
+    out->end_allocated = result->end_allocated;
+    out->headroom = result->headroom;
+    out->headroom_of_peak = result->headroom_of_peak;
     out->driver_ns = result->driver_ns;
     out->failed = result->failed;
     if (in_full)

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "src/tools/replay/headroom.h"
 #include "src/tools/trace/xtrace.h"
 
 #define TRIALS_PROGRAMS 4u /* maximum */
@@ -31,6 +32,7 @@ struct trial_results {
     uint64_t peak_requested, peak_reserved, driver_ns;
     uint64_t end_reserved; /* after the last event */
     uint64_t failed;       /* requests that failed in the file */
+    uint64_t peak_allocated, end_allocated;
     /* On a device of large_bytes, for the comparison of configurations. */
     struct trial_large {
         bool completes;
@@ -40,6 +42,8 @@ struct trial_results {
     bool
         serves; /* completes on a device of target_bytes, including requests that failed in the file */
     /* Only with in_full. */
+    struct headroom_pair headroom,
+        headroom_of_peak; /* of the events that were replayed, on device_bytes */
     bool has_min_device, has_enough;
     uint64_t min_device; /* the smallest device on which the program completes */
     uint64_t enough;     /* the same, including requests that failed in the file */
@@ -73,7 +77,7 @@ struct trials {
 /*
  * Replay all programs under each configuration.
  *
- * @param in_full  also find min_device and, if requests failed in the file, enough: a dozen replays each
+ * @param in_full  also find the headroom, min_device and, if requests failed in the file, enough: a dozen replays each
  * @return false if a process could not be started or was killed; an error message is on standard error
  */
 bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool in_full);

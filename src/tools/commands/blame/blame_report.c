@@ -18,6 +18,11 @@ static uint64_t average(const struct blame *blame, fragmentation_sum sum)
     return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
 }
 
+static bool is_host(const struct blame *blame)
+{
+    return blame->device->number == RECORDING_HOST;
+}
+
 /* --- Text. --- */
 
 static void print_heading(FILE *out, const struct blame *blame)
@@ -28,8 +33,11 @@ static void print_heading(FILE *out, const struct blame *blame)
                                                 : "averages over events: ";
 
     text_print_strong(out, blame->recording->name);
-    (void)fprintf(out, ", device %d: %s", blame->device->number,
-                  amount_of(blame->device->event_count, "entry").text);
+    if (is_host(blame))
+        (void)fputs(", pinned host memory: ", out);
+    else
+        (void)fprintf(out, ", device %d: ", blame->device->number);
+    (void)fputs(amount_of(blame->device->event_count, "entry").text, out);
     if (blame->is_instant)
         (void)fputs("; values at the end\n", out);
     else if (blame->has_times)
@@ -53,10 +61,11 @@ static void print_limits(FILE *out, const struct blame *blame)
     } limits[] = {
         {blame->device->lost, RECORDING_LIMIT_LOST},
         {blame->device->truncated, RECORDING_LIMIT_TRUNCATED},
+        {blame->device->synthetic, RECORDING_LIMIT_SYNTHETIC},
         {blame->left_out, RECORDING_LIMIT_OMITTED},
     };
 
-    if (blame->device->event_count == 0)
+    if (blame->device->event_count == 0 && !is_host(blame))
         (void)fputs("no history was recorded; record one with `_record_memory_history()` in "
                     "PyTorch, or with the key history:all in xseg\n",
                     out);
@@ -175,7 +184,7 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
     print_heading(out, blame);
     print_limits(out, blame);
     text_print_heading(out, "%8s  %12s  %12s  %12s  %s", "share", "fragmented", "allocated",
-                       "at the peak", blame->sites.by == SITES_BY_LABEL ? "label" : "site");
+                       "at the peak", sites_noun(blame->sites.by));
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_FRAGMENTED) {
@@ -250,7 +259,7 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
     return json_pack(
         "{s:o, s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, "
         "s:o, "
-        "s:I, s:o}",
+        "s:I, s:o, s:I}",
         "file", text_json(blame->recording->name), "device", blame->device->number, "by", words[by],
         "entries", (json_int_t)blame->device->event_count, "duration_us",
         (json_int_t)(blame->is_instant || !blame->has_times ? 0 : blame->duration_us),
@@ -262,10 +271,13 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         sum_json(sums->pending + sums->near_pending), "idle", sum_json(sums->idle), "peak", "entry",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
         (json_int_t)sums->peak.allocated, "idle_at_end", reasons_json(blame), "single_page_padding",
-        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));
+        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame), "synthetic",
+        (json_int_t)blame->device->synthetic);
 }
 
 /* --- Folded stacks. --- */
+
+#define FLAME_HOST "(pinned host memory)" /* the outermost frame of its stacks */
 
 /* Print a frame; `;` separates frames, so it is replaced. */
 static bool print_frame(FILE *out, const struct blame *blame, uint32_t frame)
@@ -285,6 +297,8 @@ static bool print_folded(FILE *out, const struct blame *blame, uint32_t number)
 {
     const struct site *site = &blame->sites.sites[number];
 
+    if (is_host(blame))
+        (void)fputs(FLAME_HOST ";", out);
     for (uint32_t i = site->count; i-- > 0;) {
         if (!print_frame(out, blame, blame->sites.frames[site->first + i]))
             return false;
@@ -301,6 +315,7 @@ static bool print_folded(FILE *out, const struct blame *blame, uint32_t number)
 bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
 {
     const struct fragmentation *sums = &blame->sums;
+    const char *const root = is_host(blame) ? FLAME_HOST ";" : "";
 
     for (uint32_t i = 0; i < blame->sites.count; i++) {
         const fragmentation_sum amount = blame_amount(blame, by, blame->order[i]);
@@ -314,7 +329,8 @@ bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by)
     }
     if (by != BLAME_BY_FRAGMENTED)
         return true;
-    (void)fprintf(out, "(pending) %" PRIu64 "\n(idle) %" PRIu64 "\n",
-                  average(blame, sums->pending + sums->near_pending), average(blame, sums->idle));
+    (void)fprintf(out, "%s(pending) %" PRIu64 "\n%s(idle) %" PRIu64 "\n", root,
+                  average(blame, sums->pending + sums->near_pending), root,
+                  average(blame, sums->idle));
     return true;
 }

@@ -20,7 +20,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
 /* Sums are decimal strings, because they can exceed 64 bits. */
 json_t *blame_report_json(const struct blame *blame, enum blame_by by);
 
-/* A line for each stack: frames from the outermost to the innermost, separated by `;`, and average bytes. */
+/* A line for each stack: frames from the outermost to the innermost, separated by `;`, and average bytes.  The outermost frame of pinned host
+ * memory is `(pinned host memory)`. */
 bool blame_report_folded(FILE *out, const struct blame *blame, enum blame_by by);
 
 #endif

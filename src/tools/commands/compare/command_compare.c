@@ -17,6 +17,7 @@
 #include "src/tools/ranks/ranks.h"
 #include "src/tools/ranks/ranks_job.h"
 #include "src/tools/reading/recording.h"
+#include "src/tools/replay_model/host_memory.h"
 
 /* One of the two files that are compared. */
 struct side {
@@ -24,6 +25,7 @@ struct side {
     struct recording recording;
     const struct recording_device *device;
     struct profile profile;
+    struct host_memory host;
 };
 
 /* The state of the command. */
@@ -67,7 +69,7 @@ static bool read_both(struct comparing *comparing)
 static bool find_profile(const struct comparing *comparing, struct side *side)
 {
     const struct profile_rules rules = {
-        .by = option_given(comparing->arguments, OPTION_LABEL) ? SITES_BY_LABEL : SITES_BY_FRAME,
+        .by = ranks_job_sites(comparing->arguments),
         .depth = (uint32_t)option_number(comparing->arguments, OPTION_DEPTH),
         .by_events = true,
         .at_end = !comparing->by_events,
@@ -75,7 +77,8 @@ static bool find_profile(const struct comparing *comparing, struct side *side)
     bool fine;
 
     progress_begin(side->recording.name);
-    fine = profile_init(&side->profile, &side->recording, side->device, &rules);
+    fine = host_memory_init(&side->host, &side->recording) &&
+           profile_init(&side->profile, &side->recording, side->device, &rules);
     progress_end();
     return fine;
 }
@@ -118,7 +121,10 @@ static void print_side(const struct side *side, char letter)
                     stdout);
     print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
     print_limit(side->profile.truncated, RECORDING_LIMIT_TRUNCATED);
+    print_limit(side->profile.synthetic, RECORDING_LIMIT_SYNTHETIC);
     print_limit(side->profile.omitted, RECORDING_LIMIT_OMITTED);
+    if (side->host.is_recorded)
+        (void)printf("   %s\n", host_memory_describe(&side->host).text);
 }
 
 static void print_text(const struct comparing *comparing, const char *verdict,
@@ -133,12 +139,24 @@ static void print_text(const struct comparing *comparing, const char *verdict,
                           comparing->by_events);
 }
 
+static json_t *host_json(const struct host_memory *host)
+{
+    return host->is_recorded
+               ? json_pack("{s:I, s:I, s:I, s:I, s:I}", "entries", (json_int_t)host->entries,
+                           "reserved", (json_int_t)host->reserved, "allocated",
+                           (json_int_t)host->allocated, "peak_reserved",
+                           (json_int_t)host->peak_reserved, "peak_allocated",
+                           (json_int_t)host->peak_allocated)
+               : json_null();
+}
+
 static json_t *side_json(const struct side *side)
 {
     json_t *object = compare_report_whole(&side->profile);
 
     output_json_set(&object, "file", text_json(recording_file_name(side->path)));
     output_json_set(&object, "device", json_integer(side->device->number));
+    output_json_set(&object, "host", host_json(&side->host));
     return object;
 }
 

@@ -434,14 +434,19 @@ static bool write_lives(struct exporting *exporting)
 static void describe_device(struct exporting *exporting)
 {
     const struct recording_device *device = exporting->device;
-    char text[400], *name = NULL;
+    char text[560], *name = NULL;
     struct perfetto_track track = {.description = text, .rank = device->number};
+    size_t length;
 
     (void)snprintf(
         text, sizeof(text), "%s; %s earlier %s overwritten, %s did not fit in the file; %s",
         amount_of(device->event_count, "entry").text, amount_count(device->lost).text,
         device->lost == 1 ? "entry was" : "entries were", amount_count(device->truncated).text,
         recording_file_limit(RECORDING_LIMIT_OMITTED, exporting->model.omitted).text);
+    length = strlen(text);
+    if (device->synthetic > 0)
+        (void)snprintf(text + length, sizeof(text) - length, "; %s",
+                       recording_file_limit(RECORDING_LIMIT_SYNTHETIC, device->synthetic).text);
     if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
         exporting->out_of_memory = true;
         return;

@@ -3,12 +3,14 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "src/tools/output/text.h"
 #include "src/tools/replay/simulator.h"
+#include "xseg/xseg.h"
 
 #define RESULT_NOT_READY    600
 #define STREAM_NON_BLOCKING 1u
@@ -136,6 +138,7 @@ bool probe_driver_open(struct probe_driver *driver, const char *library, int ord
         (void)snprintf(problem, problem_bytes, "simulator is not loaded");
         return false;
     }
+    driver->path = library;
     driver->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!driver->library) {
         (void)snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
@@ -286,6 +289,7 @@ bool probe_driver_wait(struct probe_driver *driver)
 
 /* Constants of cuda.h. */
 enum {
+    ATTRIBUTE_INTEGRATED = 18,
     ATTRIBUTE_MAJOR = 75,
     ATTRIBUTE_MINOR = 76,
     ATTRIBUTE_VMM = 102,
@@ -443,6 +447,37 @@ static uint64_t granularity_of(struct probe_driver *driver, int option)
     return PROBE_CALL(driver, querying, granularity, &bytes, &properties, option) == 0 ? bytes : 0;
 }
 
+static void ignore_log(void *context, enum xseg_log_level level, const char *line)
+{
+    (void)context, (void)level, (void)line;
+}
+
+/* Open an allocator, and read what it finds about the memory of an integrated device. */
+static void query_integrated_memory(const struct probe_driver *driver, struct probe_device *device)
+{
+    const struct xseg_options options = {
+        .struct_size = sizeof(options), .driver = driver->path, .log = ignore_log};
+    const struct xseg_scope scope = {sizeof(scope), .device = device->ordinal};
+    struct xseg_device_stats *stats;
+    struct xseg_allocator *allocator;
+
+    if (xseg_open(NULL, &options, &allocator) != XSEG_OK)
+        return;
+    stats = calloc((size_t)device->devices, sizeof(*stats));
+    /* A growth queries the free memory. */
+    (void)xseg_prewarm(allocator, &scope, 1);
+    if (stats && xseg_device_stats_get(allocator, stats, sizeof(*stats), (size_t)device->devices,
+                                       NULL) == XSEG_OK) {
+        const struct xseg_device_stats *found = &stats[device->ordinal];
+
+        if (found->free_bytes != UINT64_MAX)
+            device->available_bytes = found->free_bytes + found->physical_bytes;
+        device->free_min_bytes = found->free_min_bytes;
+    }
+    free(stats);
+    (void)xseg_close(allocator);
+}
+
 void probe_device_describe(struct probe_driver *driver, int ordinal, struct probe_device *device)
 {
     size_t free_bytes = 0, total_bytes = 0;
@@ -473,6 +508,9 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
     device->has_file = query_attribute(driver, ATTRIBUTE_FILE);
     device->has_fabric = query_attribute(driver, ATTRIBUTE_FABRIC);
     device->has_rdma = query_attribute(driver, ATTRIBUTE_RDMA);
+    device->is_integrated = query_attribute(driver, ATTRIBUTE_INTEGRATED);
+    if (device->is_integrated == 1)
+        query_integrated_memory(driver, device);
     device->is_partition = strstr(device->name, "MIG") != NULL;
     device->is_wsl = !driver->is_simulated && access("/dev/dxg", F_OK) == 0;
     if (device->has_vmm != 1)

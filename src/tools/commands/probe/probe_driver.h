@@ -100,6 +100,7 @@ struct probe_failure {
 
 struct probe_driver {
     void *library;
+    const char *path; /* of the library */
     bool is_simulated, retained, pushed;
     int device;                 /* CUdevice */
     void *context;              /* the primary context, while `retained` */
@@ -190,6 +191,10 @@ struct probe_device {
     char name[96];
     int ordinal, devices, version;
     uint64_t free_bytes, total_bytes;
+    int is_integrated; /* the device uses the memory of the host */
+    /* Of an integrated device, as xseg sees them: free memory with reclaimable page cache, and the memory that growth leaves
+     * free; 0: unknown. */
+    uint64_t available_bytes, free_min_bytes;
     int major, minor;
     uint64_t granularity, best_granularity;      /* 0: unknown */
     int has_vmm, has_file, has_fabric, has_rdma; /* answers */

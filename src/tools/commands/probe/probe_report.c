@@ -111,6 +111,16 @@ static void print_device(FILE *out, const struct probe_report *report)
     (void)snprintf(line.text, sizeof(line.text), "%s, %s free",
                    amount_bytes(device->total_bytes).text, amount_bytes(device->free_bytes).text);
     print_line(out, "memory", line.text);
+    if (device->is_integrated == 1)
+        print_line(out, "", "integrated: the device uses the memory of the host");
+    if (device->available_bytes) {
+        (void)snprintf(line.text, sizeof(line.text),
+                       "%s free with reclaimable page cache; xseg leaves %s free "
+                       "(device_free_min_mb)",
+                       amount_bytes(device->available_bytes).text,
+                       amount_bytes(device->free_min_bytes).text);
+        print_line(out, "", line.text);
+    }
     print_line(out, "xseg uses", choice_of(report).text);
 }
 
@@ -405,14 +415,18 @@ json_t *probe_report_json(const struct probe_report *report)
     const bool is_expandable = probe_device_is_expandable(device);
 
     return json_pack(
-        "{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:o,s:b,s:i,s:o}", "driver",
-        text_json(report->library), "version", device->version, "device", device->ordinal,
+        "{s:o,s:i,s:i,s:i,s:s,s:I,s:I,s:o,s:o,s:I,s:b,s:b,s:s,s:s,s:o,s:s,s:s?,s:o,s:o,s:b,s:i,s:"
+        "o}",
+        "driver", text_json(report->library), "version", device->version, "device", device->ordinal,
         "devices", device->devices, "name", device->name, "free_bytes",
-        (json_int_t)device->free_bytes, "total_bytes", (json_int_t)device->total_bytes, "mig",
-        device->is_partition, "wsl", device->is_wsl, "would_use",
-        is_expandable ? "expandable" : "classic", "why", choice_of(report).text, "can",
-        json_features(report), "costs_are", report->preset ? "modeled" : "measured", "preset",
-        report->preset, "costs", json_costs(report->costs), "first_us", json_firsts(report->driver),
-        "time_was_up", report->costs->is_incomplete, "failed_calls", (int)report->driver->failures,
-        "failures", json_failures(report->driver));
+        (json_int_t)device->free_bytes, "total_bytes", (json_int_t)device->total_bytes,
+        "integrated", json_answer(device->is_integrated), "available_bytes",
+        device->available_bytes ? json_integer((json_int_t)device->available_bytes) : json_null(),
+        "free_min_bytes", (json_int_t)device->free_min_bytes, "mig", device->is_partition, "wsl",
+        device->is_wsl, "would_use", is_expandable ? "expandable" : "classic", "why",
+        choice_of(report).text, "can", json_features(report), "costs_are",
+        report->preset ? "modeled" : "measured", "preset", report->preset, "costs",
+        json_costs(report->costs), "first_us", json_firsts(report->driver), "time_was_up",
+        report->costs->is_incomplete, "failed_calls", (int)report->driver->failures, "failures",
+        json_failures(report->driver));
 }

@@ -145,7 +145,7 @@ static void block_added(void *self, uint32_t slot, const struct replay_model_blo
         .died = pass->end,
         .stack = block->stack,
         .pool = block->pool,
-        .label = block->label,
+        .context = block->context,
     };
 }
 
@@ -157,7 +157,7 @@ static void free_life(struct pass *pass, struct view_life *life)
     life->freed = pass->now;
     if (life->born == 0 && life->stack == 0) {
         life->stack = event->stack;
-        life->label = event->label;
+        life->context = event->context;
     }
     life->free_stack = event->stack == life->stack ? 0 : event->stack;
 }

@@ -26,7 +26,7 @@
 struct view_life {
     uint64_t address, bytes, stream;
     uint32_t born, freed, died; /* moments: allocated, free requested, free completed */
-    uint32_t stack, free_stack, pool, label;
+    uint32_t stack, free_stack, pool, context;
 };
 
 struct view_span {

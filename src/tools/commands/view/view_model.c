@@ -9,6 +9,7 @@
 #include "src/tools/commands/view/view_lives.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
+#include "src/tools/replay_model/host_memory.h"
 #include "src/tools/replay_model/sites.h"
 
 #define STREAMS 256u /* further streams are counted as the last one */
@@ -20,6 +21,7 @@ struct model {
     struct sites sites; /* by frame */
     struct view_lives lives;
     struct view_columns columns;
+    struct host_memory host;
     uint64_t streams[STREAMS];
     size_t stream_count, ooms;
 };
@@ -83,6 +85,12 @@ static void add_names(struct model *model)
         view_columns_add(columns, recording->pools[i][0]);
         view_columns_add(columns, recording->pools[i][1]);
     }
+    for (size_t i = 0; i < recording->context_count; i++) {
+        view_columns_add(columns, recording->contexts[i].label);
+        view_columns_add(columns, recording->contexts[i].region);
+        view_columns_add(columns, recording->contexts[i].step);
+        view_columns_add(columns, recording->contexts[i].stage);
+    }
 }
 
 enum life_column {
@@ -95,7 +103,7 @@ enum life_column {
     LIFE_STACK,
     LIFE_FREE_STACK,
     LIFE_POOL,
-    LIFE_LABEL,
+    LIFE_CONTEXT,
     LIFE_COLUMNS
 };
 
@@ -135,7 +143,7 @@ static void add_life(struct model *model, enum life_column column, const struct 
         view_columns_add(columns, life->pool);
         break;
     default:
-        view_columns_add(columns, life->label);
+        view_columns_add(columns, life->context);
         break;
     }
 }
@@ -250,17 +258,22 @@ static bool write_facts(FILE *out, const struct model *model)
     const struct recording_device *device = model->device;
     json_t *facts = json_pack(
         "{s:o, s:i, s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-        "s:o, s:o, s:o}",
+        "s:I, s:I, "
+        "s:o, s:o, s:o, s:o}",
         "name", text_json(recording->name), "device", device->number, "config",
         text_json(recording_text(recording, recording->config)), "own", (int)recording->is_own,
         "events", (json_int_t)model->lives.event_count, "frames",
         (json_int_t)recording->frame_count, "stacks", (json_int_t)recording->stack_count, "pools",
-        (json_int_t)recording->pool_count, "lives", (json_int_t)model->lives.life_count, "spans",
-        (json_int_t)model->lives.span_count, "ooms", (json_int_t)model->ooms, "pages",
-        (json_int_t)device->page_count, "lost", (json_int_t)device->lost, "omitted",
-        (json_int_t)device->truncated, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
+        (json_int_t)recording->pool_count, "contexts", (json_int_t)recording->context_count,
+        "lives", (json_int_t)model->lives.life_count, "spans", (json_int_t)model->lives.span_count,
+        "ooms", (json_int_t)model->ooms, "pages", (json_int_t)device->page_count, "lost",
+        (json_int_t)device->lost, "omitted", (json_int_t)device->truncated, "synthetic",
+        (json_int_t)device->synthetic, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
         (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
-        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
+        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model),
+        "host",
+        model->host.is_recorded ? json_string(host_memory_describe(&model->host).text)
+                                : json_null());
     const bool fine = facts && write_json(out, facts);
 
     json_decref(facts);
@@ -274,7 +287,8 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
     struct model model = {.recording = recording, .device = device};
     bool fine;
 
-    if (!sites_init(&model.sites, recording, SITES_BY_FRAME, 1))
+    if (!host_memory_init(&model.host, recording) ||
+        !sites_init(&model.sites, recording, SITES_BY_FRAME, 1))
         return false;
     if (!view_lives_init(&model.lives, recording, device)) {
         sites_fini(&model.sites);

@@ -11,8 +11,9 @@
  *   stacks   number of frames, and the frames
  *   sites    for each stack 1 + the frame that is its site (sites.h), or 0
  *   pools    two numbers
+ *   contexts label, compiled region, step, stage: texts, 0 for none
  *   lives    born, less that of the previous life; freed - born + 1, or 0; died - freed + 1, or 0; address, less that
- *            of the previous life (signed); bytes; stream; stack; stack of the free; pool; label
+ *            of the previous life (signed); bytes; stream; stack; stack of the free; pool; context
  *   spans    born, less that of the previous span (signed); died - born; address (as for lives); bytes; stream; pool;
  *            bytes of its pages, 0 where it is classic
  *   ooms     moment, requested bytes, free bytes of the device

@@ -26,7 +26,10 @@ const Details = (() => {
       `freed      ${when(model, lives.freed[life])}${lives.died[life] !== lives.freed[life] ? `, completed ${when(model, lives.died[life])}` : ""}`,
       `stream     ${model.facts.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
     ];
-    if (lives.label[life]) lines.push(`label      ${model.texts[lives.label[life]]}`);
+    for (const kind of Model.LABELS) {
+      const label = Model.labelOf(model, life, kind);
+      if (label !== "") lines.push(`${kind.padEnd(11)}${label}`);
+    }
     lines.push(...(lives.stack[life] ? ["", ...stackLines(model, lives.stack[life])] : ["", "no call stack"]));
     if (lives.freeStack[life]) lines.push("", "freed by", ...stackLines(model, lives.freeStack[life]));
     return lines.join("\n");
@@ -59,7 +62,9 @@ const Details = (() => {
       lines.push(`aggregated: of ${Text.count(facts.recorded)} entries, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
         `product of size and lifetime; memory over time shows the sum of the ${Text.count(facts.summed)} others`);
     if (n === 0) lines.push("no history was recorded: the page shows the state at the end");
+    if (facts.host !== null) lines.push(facts.host);
     if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older entries were overwritten or omitted`);
+    if (facts.synthetic > 0) lines.push(`${Text.count(facts.synthetic)} synthetic entries of the allocator are not counted`);
     if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent entries are omitted`);
     return lines.join("; ");
   }

@@ -33,6 +33,7 @@ const Main = (() => {
 
   function finish() {
     for (const pane of panes) pane.finish();
+    listKinds();
     times.all = performance.now();
     document.documentElement.dataset.ready = "all";
   }
@@ -44,6 +45,17 @@ const Main = (() => {
       pane.drawSoon();
     }
     element("axis").value = byTime ? "time" : "event";
+  }
+
+  // Show the kinds of groups that a file has.
+  function listKinds() {
+    const kinds = new Set(panes.flatMap((pane) => Sites.kindsOf(pane.model)));
+    for (const option of element("group").options) option.hidden = !kinds.has(option.value);
+  }
+
+  function setGroups(kind) {
+    for (const pane of panes) pane.regroup(kind);
+    search();
   }
 
   function setWhole() {
@@ -114,6 +126,7 @@ const Main = (() => {
     });
     element("search").addEventListener("input", search);
     element("axis").addEventListener("change", (event) => setAxis(event.target.value === "time"));
+    element("group").addEventListener("change", (event) => setGroups(event.target.value));
     element("whole").addEventListener("click", setWhole);
     element("help-button").addEventListener("click", () => setHelp(element("help").hidden));
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {

@@ -53,6 +53,16 @@ const Model = (() => {
     }
   }
 
+  // The kinds of labels of an allocation, in the order of the columns.
+  const LABELS = ["label", "region", "step", "stage"];
+
+  // By context, for each kind of label the index of its text; 0: none.
+  function readContexts(reader, count) {
+    const contexts = Object.fromEntries(LABELS.map((kind) => [kind, new Uint32Array(count)]));
+    for (let i = 0; i < count; i++) for (const kind of LABELS) contexts[kind][i] = reader.next();
+    return contexts;
+  }
+
   // Times never decrease, although threads can record theirs out of order.
   function readTimes(reader, n) {
     const time = new Float64Array(n + 2);
@@ -98,7 +108,7 @@ const Model = (() => {
       stack: reader.column(new Uint32Array(count)),
       freeStack: reader.column(new Uint32Array(count)),
       pool: reader.column(new Uint32Array(count)),
-      label: reader.column(new Uint32Array(count)),
+      context: reader.column(new Uint32Array(count)),
     };
   }
 
@@ -153,6 +163,7 @@ const Model = (() => {
     };
     model.stacks = readStacks(reader, facts.stacks);
     model.pools = reader.column(new Float64Array(2 * facts.pools));
+    model.contexts = readContexts(reader, facts.contexts);
     model.lives = readLives(reader, facts.lives, n + 1);
     model.spans = readSpans(reader, facts.spans);
     model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), left: reader.next() }));
@@ -164,5 +175,6 @@ const Model = (() => {
   }
 
   const poolName = (model, pool) => (pool === 0 ? "default" : `(${model.pools[2 * pool]}, ${model.pools[2 * pool + 1]})`);
-  return { KINDS, read, poolName };
+  const labelOf = (model, life, kind) => model.texts[model.contexts[kind][model.lives.context[life]]];
+  return { KINDS, LABELS, read, poolName, labelOf };
 })();

@@ -21,14 +21,32 @@ const Pane = (() => {
   class Pane {
     constructor(number, model, root, changed) {
       Object.assign(this, { number, model, changed, cursor: model.n, chosen: -1, chosenBand: -1, search: null });
-      this.sites = Sites.find(model);
-      this.memory = new Series.Memory(model, this.sites);
+      this.setGroups("site");
       this.view = new Axis.View(model);
       this.isDim = (band) => (this.search !== null && !this.search.bands[band]) || (this.chosenBand >= 0 && this.chosenBand !== band);
       this.isLifeDim = (life) => (this.search !== null && !this.search.found[life]) ||
         (this.chosenBand >= 0 && this.chosenBand !== this.bandOf(life, this.cursor));
       this.build(root);
       this.listen();
+    }
+
+    // Group the blocks by call site or by a kind of label.
+    setGroups(kind) {
+      this.kind = kind;
+      this.sites = Sites.find(this.model, kind);
+      this.memory = new Series.Memory(this.model, this.sites);
+    }
+
+    regroup(kind) {
+      this.setGroups(kind);
+      this.heading.textContent = this.timelineHeading();
+      this.setTheme();
+      this.chooseBand(-1);
+      if (this.chosen >= 0) this.choose(this.chosen);
+    }
+
+    timelineHeading() {
+      return `Memory over time: allocated by ${Sites.KINDS[this.kind]}, and reserved`;
     }
 
     bandOf(life, moment) {
@@ -41,7 +59,7 @@ const Pane = (() => {
       this.root = make(root, "section", { className: "pane", tabIndex: 0 });
       make(this.root, "h2", { textContent: this.model.facts.name });
       make(this.root, "div", { className: "figures", textContent: Details.file(this) });
-      make(this.root, "h3", { textContent: "Memory over time: allocated by call site, and reserved" });
+      this.heading = make(this.root, "h3", { textContent: this.timelineHeading() });
       this.timeline = make(this.root, "canvas", { className: "timeline" });
       this.legend = make(this.root, "ul", { className: "legend" });
       this.hover = make(this.root, "div", { className: "figures", textContent: "\u00a0" });
@@ -106,7 +124,7 @@ const Pane = (() => {
       const { sites } = this;
       const names = sites.order.slice(0, Sites.BANDS).map((site, band) => [band, sites.names[site]]);
       const count = sites.order.length - names.length;
-      const others = [count > 0 ? `${Text.count(count)} other sites` : "", this.model.summed ? "omitted blocks" : ""].filter((name) => name !== "");
+      const others = [count > 0 ? `${Text.count(count)} other ${Sites.KINDS[this.kind]}s` : "", this.model.summed ? "omitted blocks" : ""].filter((name) => name !== "");
       if (others.length > 0) names.push([Sites.OTHERS, others.join(", ")]);
       names.push([Sites.PENDING, STATE_NAMES.pending]);
       return names;

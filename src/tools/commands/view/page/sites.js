@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Call sites: the tool chooses and names them as for `xseg blame` (src/tools/replay_model/sites.h).  The site of a block without
-// a call stack is its label.
+// a call stack is its label.  Blocks can also be grouped by a kind of label; the label is the site then.
 const Sites = (() => {
   const BANDS = 12; // sites with a color; the others share one band
   const OTHERS = BANDS;
@@ -22,14 +22,42 @@ const Sites = (() => {
 
   const stackText = (model, stack) => Array.from(framesOf(model, stack), (frame) => frameText(model, frame));
 
+  // The names of what blocks are grouped by: "site" is the call site, the others are kinds of labels.
+  const KINDS = { site: "call site", label: "label", region: "compiled region", step: "step", stage: "stage" };
+
+  // Numbers for names, in the order of their first use.
+  class Names {
+    constructor() {
+      this.names = [];
+      this.numbers = new Map();
+    }
+
+    number(name) {
+      if (!this.numbers.has(name)) this.numbers.set(name, this.names.push(name) - 1);
+      return this.numbers.get(name);
+    }
+  }
+
+  // The kinds that the file has.
+  function kindsOf(model) {
+    const has = (kind) => model.lives.context.some((context) => model.contexts[kind][context] !== 0);
+    return ["site", ...Model.LABELS.filter(has)];
+  }
+
   // The site of each life, and the sites sorted by bytes x events, the largest first.
-  function find(model) {
-    const names = [];
-    const numbers = new Map();
-    const number = (name) => {
-      if (!numbers.has(name)) numbers.set(name, names.push(name) - 1);
-      return numbers.get(name);
-    };
+  function find(model, kind) {
+    const names = new Names();
+    const ofLife = kind === "site" ? findCallSites(model, names) : findLabels(model, kind, names);
+    return { names: names.names, ofLife, ...rank(model.lives, ofLife, names.names.length) };
+  }
+
+  function findLabels(model, kind, names) {
+    const ofContext = Uint32Array.from(model.contexts[kind], (text) => names.number(text === 0 ? `(no ${KINDS[kind]})` : model.texts[text]));
+    return Uint32Array.from(model.lives.context, (context) => ofContext[context]);
+  }
+
+  function findCallSites(model, names) {
+    const number = (name) => names.number(name);
     const ofStack = new Int32Array(model.facts.stacks).fill(-1);
     for (let stack = 1; stack < ofStack.length; stack++) {
       const site = model.stacks.site[stack];
@@ -40,14 +68,15 @@ const Sites = (() => {
     const ofLife = new Uint32Array(lives.count);
     const ofLabel = new Map();
     for (let i = 0; i < lives.count; i++) {
+      const label = model.contexts.label[lives.context[i]];
       let site = ofStack[lives.stack[i]];
-      if (site < 0 && lives.label[i] !== 0) {
-        if (!ofLabel.has(lives.label[i])) ofLabel.set(lives.label[i], number(`label ${model.texts[lives.label[i]]}`));
-        site = ofLabel.get(lives.label[i]);
+      if (site < 0 && label !== 0) {
+        if (!ofLabel.has(label)) ofLabel.set(label, number(`label ${model.texts[label]}`));
+        site = ofLabel.get(label);
       }
       ofLife[i] = site < 0 ? unknown : site;
     }
-    return { names, ofLife, ...rank(lives, ofLife, names.length) };
+    return ofLife;
   }
 
   function rank(lives, ofLife, count) {
@@ -59,5 +88,5 @@ const Sites = (() => {
     return { order, band };
   }
 
-  return { BANDS, OTHERS, PENDING, find, frameText, stackText };
+  return { BANDS, OTHERS, PENDING, KINDS, kindsOf, find, frameText, stackText };
 })();
