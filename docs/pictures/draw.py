@@ -87,7 +87,7 @@ class Picture:
         return "\n".join(self.parts) + "\n</svg>\n"
 
 
-LEGEND = (("allocated", "allocated"), ("cached", "cached"), ("pending", "pending free"), ("unmapped", "addresses without memory"))
+LEGEND = (("allocated", "allocated"), ("cached", "cached"), ("pending", "pending free"), ("unmapped", "unmapped addresses"))
 
 
 def layers():
@@ -103,16 +103,16 @@ def layers():
     picture.text(74, 114, "arena", "title")
     picture.text(124, 114, "one stream and one size class: requests of at most 1 MiB, or larger ones; a free index and a lock", "faint")
     picture.text(74, 152, "segment", "title")
-    picture.text(148, 152, "one reserved range of virtual addresses (cuMemAddressReserve)", "faint")
-    segment = [(160, "outline", "20 MiB page"), (160, "outline", "20 MiB page"), (140, "unmapped", ""), (160, "outline", "20 MiB page"),
-               (90, "unmapped", "")]
+    picture.text(148, 152, "one reserved virtual address range (cuMemAddressReserve)", "faint")
+    segment = [(160, "outline", "20 MiB page"), (160, "outline", "20 MiB page"), (160, "unmapped", ""), (160, "outline", "20 MiB page"),
+               (70, "unmapped", "")]
     picture.row(74, 164, 46, segment)
     blocks = [(110, "allocated", "block"), (50, "cached", ""), (120, "allocated", "block"), (40, "pending", ""),
-              (140, "unmapped", ""), (100, "allocated", "block"), (60, "cached", ""), (90, "unmapped", "")]
-    for x in (74, 394, 534, 694, 784):
+              (160, "unmapped", ""), (100, "allocated", "block"), (60, "cached", ""), (70, "unmapped", "")]
+    for x in (74, 394, 554, 714, 784):
         picture.path("guide", (x, 210), (x, 244))
     picture.row(74, 244, 40, blocks)
-    picture.text(74, 312, "pages: one handle each (cuMemCreate), mapped into the range on demand (cuMemMap)", "faint")
+    picture.text(74, 312, "pages: one handle each (cuMemCreate), mapped at multiples of the page size on demand (cuMemMap)", "faint")
     picture.text(74, 332, "blocks: they divide the segment without gaps, and may begin and end inside a page; a request gets one block",
                  "faint")
     picture.legend(74, 364, *LEGEND)
@@ -152,6 +152,7 @@ def growth():
             picture.text(x, at + 12, sums[column], "faint")
         y += max(len(classic), len(expandable)) * (height - 4) + 34
     picture.legend(20, y + 8, LEGEND[0], LEGEND[1], LEGEND[3])
+    picture.text(560, y + 8, "The numbers in the blocks are sizes in MiB.", "faint")
     return picture.finish()
 
 
@@ -169,7 +170,7 @@ def states():
     picture.arrow((750, 104), (750, 168), label="free: other streams\nuse it", at=(744, 134), anchor="end")
     picture.arrow((680, 192), (440, 192), (440, 106), label="its events have completed", at=(560, 210))
     picture.arrow((90, 104), (90, 192), (198, 192), label="growth", at=(140, 186))
-    picture.arrow((340, 182), (395, 182), (395, 106), label="mapped", at=(366, 176))
+    picture.arrow((340, 182), (410, 182), (410, 106), label="mapped", at=(375, 176))
     picture.arrow((375, 104), (375, 160), (290, 160), (290, 168), label="reclaim, growth", at=(322, 154))
     picture.arrow((200, 202), (60, 202), (60, 106), label="unmapped", at=(130, 218))
     picture.text(40, 244, "A thread claims blocks, then unlocks the arena and calls the driver; other threads do not use claimed blocks.", "faint")
@@ -189,7 +190,7 @@ def request():
     """The lifetime of a request, from allocation to release."""
     picture = Picture(860, 470, "What happens to a request from its allocation to the release of its memory")
     rows = [
-        (50, "xseg_alloc", "round the size; find the arena of the stream"),
+        (50, "xseg_alloc()", "round the size; find the arena of the stream"),
         (130, "best fit", "the smallest cached block that is large enough; split it"),
         (210, "growth", "map pages into the segment, within the limits"),
         (290, "fallback chain", "remap idle pages, wait for streams, release idle memory"),
@@ -197,31 +198,32 @@ def request():
     ]
     for y, title, detail in rows:
         picture.box(20, y, 380, 50, "box", [title], [detail])
-    for (y, *_), label in zip(rows, ("", "miss", "a limit or the driver denies it", "no step frees enough")):
+    for (y, *_), label in zip(rows, ("", "miss", "a limit or the driver denies it", "every step fails")):
         picture.arrow((120, y + 50), (120, y + 78), label=label, at=(128, y + 68), anchor="start")
-    picture.box(520, 130, 320, 50, "allocated", ["allocated block"], ["returned to the caller"])
+    picture.box(520, 130, 300, 50, "allocated", ["allocated block"], ["returned to the caller"])
     for y, label in ((155, "hit"), (235, ""), (315, "")):
         if y == 155:
             picture.arrow((400, y), (518, y), label=label, at=(458, y - 7))
         else:
             picture.arrow((400, y), (460, y), (460, 165), (518, 165), label="", at=None)
-    picture.box(520, 210, 320, 50, "pending", ["pending free"], ["only if other streams used the block"])
-    picture.box(520, 290, 320, 50, "cached", ["cached"], ["coalesced with free neighbors, reusable"])
-    picture.box(520, 370, 320, 50, "unmapped", ["unmapped"], ["the memory is released, the addresses remain"])
-    picture.arrow((620, 180), (620, 208), label="xseg_free", at=(628, 198), anchor="start")
+    picture.box(520, 210, 300, 50, "pending", ["pending free"], ["only if other streams used the block"])
+    picture.box(520, 290, 300, 50, "cached", ["cached"], ["coalesced with cached neighbors, reusable"])
+    picture.box(520, 370, 300, 50, "unmapped", ["unmapped"], ["the memory is released, the addresses remain"])
+    picture.arrow((620, 180), (620, 208), label="xseg_free()", at=(628, 198), anchor="start")
     picture.arrow((620, 260), (620, 288), label="its events have completed", at=(628, 278), anchor="start")
     picture.arrow((620, 340), (620, 368), label="trim, decay or a limit", at=(628, 358), anchor="start")
+    picture.arrow((820, 155), (840, 155), (840, 315), (822, 315))
     picture.text(20, 30, "A hit makes no driver call. A miss calls the driver only for the pages that it needs.", "faint")
-    picture.text(20, 450, "If no other stream used the block, its free makes it cached immediately.", "faint")
+    picture.text(20, 450, "If no other stream used the block, xseg_free() makes it cached immediately (right arrow).", "faint")
     return picture.finish()
 
 
 def cache():
     """A paged KV cache on an elastic range."""
     picture = Picture(860, 380, "A paged KV cache on an elastic range: tensors have the length of the worst case, pages exist where blocks are in use")
-    picture.text(20, 30, "range: addresses for the worst case of all layers, reserved once; tensors and captured graphs stay valid", "faint")
+    picture.text(20, 30, "range: addresses for the worst case of all layers, reserved once; tensors and captured graphs remain valid", "faint")
     for layer, y in enumerate((50, 120, 190)):
-        picture.text(20, y + 26, f"layer {layer}" if layer < 2 else "layer n", "title")
+        picture.text(20, y + 26, f"layer {layer}", "title")
         cells = [(90, "allocated", "page 0"), (90, "allocated", "page 1"), (90, "unmapped", ""), (90, "allocated", "page 3"),
                  (90, "pending", "page 4"), (300, "unmapped", "")]
         picture.row(90, y, 44, cells)
@@ -229,11 +231,11 @@ def cache():
     picture.text(90, 276, "maps 2 MiB in each layer", "faint")
     picture.arrow((230, 252), (315, 252), (315, 238))
     picture.text(360, 258, "decommit page 4", "")
-    picture.text(360, 276, "unmaps it in each layer, after the work queued on its stream", "faint")
+    picture.text(360, 276, "unmaps it in each layer, after the work queued on the given stream", "faint")
     picture.arrow((505, 252), (525, 252), (525, 238))
-    picture.text(20, 314, "In each layer a page has 2 MiB: 32 blocks of 64 KiB.", "faint")
+    picture.text(20, 314, "A page is one granule in each layer: 2 MiB, 32 blocks of 64 KiB.", "faint")
     picture.text(20, 332, "Other requests can use the memory of pages that are not committed.", "faint")
-    picture.legend(20, 360, ("allocated", "committed"), ("pending", "pending unmap"), ("unmapped", "addresses without memory"))
+    picture.legend(20, 360, ("allocated", "committed"), ("pending", "pending unmap"), ("unmapped", "unmapped addresses"))
     return picture.finish()
 
 
