@@ -14,20 +14,15 @@
 #define XSEG_ENVIRONMENT(X)                                                                        \
     X("ALLOC_CONF", "library", "configuration string of allocators that are opened without one")   \
     X("DRIVER", "library", "driver library to load instead of libcuda.so.1")                       \
-    X("OOM_SNAPSHOT", "library",                                                                   \
-      "directory for snapshots of failed requests; the key oom_snapshot has priority")             \
+    X("OOM_SNAPSHOT", "library", "directory for snapshots of failed requests, see oom_snapshot")   \
     X("LIBRARY", "Python", "libxseg.so to load instead of the library of the package xseg")        \
     X("TORCH", "Python", "1: import `xseg.torch` right after torch; 0 or empty: do not")           \
-    X("TORCH_REGISTERED", "Python",                                                                \
-      "regular expression; matching tags and labels are `xseg.torch.registered` ones")             \
+    X("TORCH_REGISTERED", "Python", "regular expression of names of registered tags")              \
     X("SIM_ADDRESSES_MB", "simulator", "virtual addresses that can be reserved, in MiB")           \
-    X("SIM_ADDRESS_RANGE", "simulator",                                                            \
-      "0 or 1: whether cuMemGetAddressRange supports mapped memory")                               \
-    X("SIM_BATCH", "simulator",                                                                    \
-      "0 or 1: whether one call can unmap or set access of several mappings")                      \
+    X("SIM_ADDRESS_RANGE", "simulator", "0 or 1: cuMemGetAddressRange supports mapped memory")     \
+    X("SIM_BATCH", "simulator", "0 or 1: one call can unmap or set access of several mappings")    \
     X("SIM_BYTES", "simulator", "0 or 1: whether memory has contents")                             \
-    X("SIM_COSTS", "simulator",                                                                    \
-      "preset or file of the costs of driver calls, also for `xseg probe`")                        \
+    X("SIM_COSTS", "simulator", "preset or file of driver call costs, also for `xseg probe`")      \
     X("SIM_DEVICES", "simulator", "number of devices")                                             \
     X("SIM_DMA_BUF", "simulator", "0 or 1: whether address ranges have dma-bufs")                  \
     X("SIM_FAIL", "simulator", "driver calls that fail")                                           \
@@ -42,8 +37,7 @@
     X("SIM_STRICT", "simulator", "0 or 1: whether undefined behavior ends the process")            \
     X("SIM_TAILS", "simulator", "seed of the distribution of costs; 0: constant costs")            \
     X("SIM_VMM", "simulator", "0 or 1: whether devices support virtual memory management")         \
-    X("OLD_DRIVER", "tests",                                                                       \
-      "entry point that the stand-in for an old driver lacks, or its version")                     \
+    X("OLD_DRIVER", "tests", "entry point that the old driver of a test lacks, or its version")    \
     X("TEST_EVERY", "tests", "steps of torch/steps between two snapshots")                         \
     X("TEST_INJECTED", "tests", "set: the tool of support/injection.c reports that it was loaded") \
     X("TEST_OLD_DRIVER", "tests", "path of the stand-in for an old driver")                        \
@@ -52,8 +46,7 @@
     X("TEST_SNAPSHOTS", "tests", "directory for the snapshots of model/history")                   \
     X("TEST_STEPS", "tests", "number of steps of each program of model tests")                     \
     X("TEST_TRACE", "tests", "set: model tests print each step")                                   \
-    X("REFERENCE", "benchmarks",                                                                   \
-      "Python environment with PyTorch, or a directory that contains one as v/")                   \
+    X("REFERENCE", "benchmarks", "Python environment with PyTorch, or a directory with one as v/") \
     X("REFERENCE_BUSY", "benchmarks", "function of the CUDA stand-in that keeps a stream busy")    \
     X("REFERENCE_CUDA", "benchmarks", "directory of a CUDA stand-in, for hosts without a GPU")
 

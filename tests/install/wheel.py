@@ -18,7 +18,7 @@ import zipfile
 
 from checks import Absent, expect, run, run_cases, start
 
-# Names without a folder, as docs/python.md has them.
+# Names without a folder, as on docs/pytorch.md.
 NAMED = """
 import ctypes, xseg
 with xseg.open() as allocator, xseg.open(driver="libxseg-sim.so") as other:
@@ -160,17 +160,17 @@ def finds_its_libraries(place):
 
 
 def runs_what_is_shown(place):
-    """The C program of README.md, built as docs/installing.md shows it, and the commands by which docs/python.md runs programs."""
+    """The C program of README.md, and the Python program of docs/pytorch.md, by the commands of docs/getting-started.md."""
     def shown(page, words):
         blocks = re.findall(r"^```\w*\n(.*?)^```$", (place.root / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
         return next(block for block in blocks if words in block)
 
     folder = place.scratch / "shown"
     folder.mkdir(exist_ok=True)
-    for name, page, words in (("program.py", "docs/python.md", "import xseg\n\nwith xseg.open"), ("program.c", "README.md", "int main(void)")):
+    for name, page, words in (("program.py", "docs/pytorch.md", "import xseg\n\nwith xseg.open"), ("program.c", "README.md", "int main(void)")):
         (folder / name).write_text(shown(page, words), encoding="utf-8")
-    build = shown("docs/installing.md", "cc program.c -I$folder").replace("cc ", shlex.join(place.compiler) + " ", 1)
-    use = shown("docs/python.md", "LD_PRELOAD=$folder").replace("LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.0 LD_PRELOAD")
+    build = shown("docs/getting-started.md", "cc program.c -I$folder").replace("cc ", shlex.join(place.compiler) + " ", 1)
+    use = shown("docs/getting-started.md", "LD_PRELOAD=$folder").replace("LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.0 LD_PRELOAD")
     said = run("sh", "-ec", f"cd {folder}\n{build}\nmv a.out program\n{use}", PATH=f"{place.python.parent}:{os.environ['PATH']}")
     expect(said.startswith("<xseg.Block 0x"), said)
 

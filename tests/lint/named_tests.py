@@ -7,11 +7,6 @@ TEST = re.compile(r"`([a-z]+/\w+)`((?: [a-z]\w*)*)")
 BESIDE = re.compile(r'"(\w+\.py)"')
 
 
-def is_list(cell):
-    """Whether a cell has nothing but tests and commas."""
-    return TEST.search(cell) and not TEST.sub("", cell).replace(",", "").strip()
-
-
 def source(root, test):
     """What a test is made of: its file, and those beside it that it names; None without such a test."""
     for ending in (".c", ".py"):

@@ -84,7 +84,7 @@ class Arrays(unittest.TestCase):
             cuda.device_array(2 << 30, dtype=numpy.uint8)
 
     def test_the_example_of_the_page_prints_what_stands_there(self):
-        text = (cases.ROOT / "docs/python.md").read_text(encoding="utf-8")
+        text = (cases.ROOT / "docs/pytorch.md").read_text(encoding="utf-8")
         program, output = re.search(r"```python\n(import xseg_sim, xseg\.numba\n.*?)```\n\n```\n[^\n]*\n(.*?)```", text,
                                     re.DOTALL).groups()
         with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/preload.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/getting-started.md"
 # Two devices that keep contents, and handles of streams that are reused.
 TWO = {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1", "XSEG_SIM_REUSE_HANDLES": "1"}
 SEGMENTS = ("expandable_segments:True", "expandable_segments:False")
@@ -112,7 +112,7 @@ class Preload(unittest.TestCase):
 
     def test_the_lines_of_the_page_run_as_they_stand(self):
         text = PAGE.read_text(encoding="utf-8")
-        lines = re.search(r"```\n(.*?)```", text, re.DOTALL)[1].splitlines()
+        lines = re.search(r"```\n(LD_PRELOAD=.*?)```", text, re.DOTALL)[1].splitlines()
         self.assertEqual(len(lines), 2)
         for line in lines:
             self.assertIn("libxseg-preload.so ./program", line)

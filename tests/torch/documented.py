@@ -124,11 +124,11 @@ def check_words():
     expect(told == [(registered.cache.data_ptr(), 200 * MIB)], told)
     expect_error(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
     xseg.torch.unpin(registered.cache)
-    ranged = run_shown("xseg.torch.range(", xseg=xseg, torch=torch)
+    ranged = run_shown("cache = xseg.torch.range(", xseg=xseg, torch=torch)
     expect(ranged.keys.shape == (1 << 20, 4096) and ranged.cache.info().committed_bytes == 0, ranged.cache.info())
-    saver = run_shown("from xseg.torch.memory_saver import")
+    saver = run_shown("from xseg.torch.memory_saver import", PAGE.with_name("engines.md"))
     expect(saver.torch_memory_saver.enabled, "enabled")
-    line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.with_name("python.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[0]
     names = {"torch": torch, "block": run.allocator.allocate(1 << 20)}
     exec(line, names)
     expect(names["tensor"].data_ptr() == names["block"].pointer and names["tensor"].shape == (1 << 18,), names["tensor"].shape)
@@ -178,7 +178,7 @@ def stand_in_for_vllm():
 def check_sleep():
     """The recipe for vLLM's sleep mode: weights come back, the cache is dropped, graphs stay valid."""
     gpu_worker, cumem = stand_in_for_vllm()
-    recipe = run_shown("class CuMemAllocator")
+    recipe = run_shown("class CuMemAllocator", PAGE.with_name("engines.md"))
     expect(gpu_worker.CuMemAllocator is cumem.CuMemAllocator is recipe.CuMemAllocator, "in its place")
     worker = recipe.Worker()
     worker.load()

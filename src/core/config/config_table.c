@@ -17,7 +17,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPANDABLE_SEGMENTS] =
         {
             .name = "expandable_segments",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(expandable_segments),
             .default_value = 1,
@@ -30,7 +29,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_LARGE_SEGMENT_SIZE] =
         {
             .name = "large_segment_size_mb",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(large_segment_bytes),
             .default_value = 20,
@@ -45,7 +43,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_MAX_SPLIT_SIZE] =
         {
             .name = "max_split_size_mb",
-            .source = "PyTorch",
             .allows_minus_one = true,
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_split_bytes),
@@ -60,7 +57,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
         {
             .name = "max_non_split_rounding_mb",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(max_non_split_rounding_bytes),
             .default_value = 20,
@@ -74,7 +70,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
         {
             .name = "roundup_power2_divisions",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_DIVISIONS,
             .offset = MEMBER(roundup_divisions),
             .accepted = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
@@ -86,7 +81,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_MEMORY_FRACTION] =
         {
             .name = "per_process_memory_fraction",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(memory_fraction),
             .default_value = 1,
@@ -100,7 +94,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_GARBAGE_COLLECTION] =
         {
             .name = "garbage_collection_threshold",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(garbage_collection_threshold),
             .real_max = 1,
@@ -114,7 +107,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {
             .name = "graph_capture_record_stream_reuse",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(graph_capture_record_stream_reuse),
             .accepted = ANY_BOOL,
@@ -126,7 +118,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_THROW_ON_OOM] =
         {
             .name = "throw_on_cudamalloc_oom",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(throw_on_cudamalloc_oom),
             .accepted = ANY_BOOL,
@@ -138,7 +129,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RESERVE] =
         {
             .name = "expandable_segments_reserve",
-            .source = "PyTorch",
             .type = XSEG_CONFIG_SIZE,
             .offset = MEMBER(expandable_segments_reserve),
             .needs_expandable = true,
@@ -151,7 +141,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PAGE] =
         {
             .name = "page_size",
-            .source = "pytorch/pytorch#172056, #96995",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(page_sizes),
             .needs_expandable = true,
@@ -161,14 +150,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                 "With `fixed`, large segments have pages of large_segment_size_mb, except under "
                 "memory pressure. With `auto`, large growths have larger pages, which need fewer "
                 "driver calls but are released only as a whole. Near the memory limit small "
-                "growths have pages of 2 MiB; see [performance](performance.md). With `small`, all "
+                "growths have pages of 2 MiB; see [measurements](measurements.md). With `small`, all "
                 "pages are 2 MiB, which needs more driver calls and minimizes fragmentation; see "
                 "[out of memory](out-of-memory.md).",
         },
     [XSEG_CONFIG_DEBUG_FILL] =
         {
             .name = "debug_fill",
-            .source = "pytorch/pytorch#58385",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(debug_fill),
             .accepted = ANY_BOOL,
@@ -179,7 +167,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_UNMAP_ON_FREE] =
         {
             .name = "unmap_on_free",
-            .source = "pytorch/pytorch#58385",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(unmap_on_free),
             .needs_expandable = true,
@@ -192,7 +179,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_GUARD_PAGE] =
         {
             .name = "guard_page",
-            .source = "rapidsai/rmm#1899, ROCm/MIOpen#3666",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(guard_page),
             .needs_expandable = true,
@@ -205,7 +191,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BLOCK_USER] =
         {
             .name = "block_user",
-            .source = "PyTorch (adapter: contexts of snapshots)",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(block_user),
             .accepted = ANY_BOOL,
@@ -217,7 +202,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY] =
         {
             .name = "history",
-            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history),
             .choice = {"nothing", "state", "all"},
@@ -230,7 +214,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY_STACKS] =
         {
             .name = "history_stacks",
-            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_CHOICE,
             .offset = MEMBER(history_stacks),
             .choice = {"none", "state", "alloc", "all"},
@@ -243,7 +226,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY_EVENTS] =
         {
             .name = "history_events",
-            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(history_events),
             .default_value = 65536,
@@ -257,7 +239,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HISTORY_SKIP] =
         {
             .name = "history_skip",
-            .source = "PyTorch (`_record_memory_history()`)",
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
             .accepted = "a list of actions such as [free_completed,segment_map]",
@@ -266,7 +247,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_IDLE] =
         {
             .name = "idle_ms",
-            .source = "vllm-project/vllm#15287, triton-inference-server/server#2659",
             .type = XSEG_CONFIG_PERIOD,
             .offset = MEMBER(idle_ms),
             .default_value = XSEG_CONFIG_UNSET,
@@ -279,7 +259,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_KEEP] =
         {
             .name = "keep_mb",
-            .source = "microsoft/onnxruntime#7284",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
             .accepted = ANY_MIB ", at most soft_limit_mb and hard_limit_mb",
@@ -288,7 +267,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_KEEP_WINDOW] =
         {
             .name = "keep_window_s",
-            .source = "JuliaGPU/CuArrays.jl#83",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(keep_window_s),
             .max = 1209600,
@@ -300,7 +278,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RECLAIM_TIME] =
         {
             .name = "reclaim_us_per_s",
-            .source = "microsoft/onnxruntime#13464",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(reclaim_us_per_s),
             .default_value = 10000,
@@ -313,7 +290,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_SOFT_LIMIT] =
         {
             .name = "soft_limit_mb",
-            .source = "JuliaGPU/CUDA.jl#718, #2040",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(soft_limit_bytes),
             .default_value = XSEG_CONFIG_UNSET,
@@ -325,7 +301,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_HARD_LIMIT] =
         {
             .name = "hard_limit_mb",
-            .source = "JuliaGPU/CUDA.jl#718, pytorch/pytorch#58466",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(hard_limit_bytes),
             .default_value = XSEG_CONFIG_UNSET,
@@ -338,7 +313,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {
             .name = "device_free_min_mb",
-            .source = "radixark/miles#137",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(device_free_min_bytes),
             .accepted = ANY_MIB,
@@ -349,7 +323,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BACKGROUND_THREAD] =
         {
             .name = "background_thread",
-            .source = "JuliaGPU/CUDA.jl#2190, microsoft/onnxruntime#13464",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(background_thread),
             .accepted = ANY_BOOL,
@@ -360,7 +333,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PAGE_CACHE] =
         {
             .name = "page_cache_mb",
-            .source = "pytorch/pytorch#166116",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(page_cache_bytes),
             .needs_expandable = true,
@@ -373,7 +345,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_EXPORTABLE] =
         {
             .name = "exportable",
-            .source = "PyTorch (adapter: IPC), pytorch/pytorch#130330",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(exportable),
             .needs_expandable = true,
@@ -387,22 +358,18 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_RDMA] =
         {
             .name = "rdma",
-            .source = "PyTorch (adapter), vllm-project/vllm#29569",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(rdma),
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
                 "If True, network adapters can access the memory of xseg (GPUDirect RDMA). The key "
-                "applies to default pools of devices that are opened later, and to pools that are "
-                "created later without memory functions. If the driver does not support this, a "
-                "log line "
-                "reports the reason, and the memory has ordinary pages.",
+                "applies to the same pools as exportable. If the driver does not support this, a "
+                "log line reports the reason, and the memory has ordinary pages.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT] =
         {
             .name = "oom_snapshot",
-            .source = "pytorch/pytorch#32101, Lightning-AI/pytorch-lightning#16901",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(oom_snapshot),
             .accepted = "none, or the path of a directory, at most 255 characters without blanks, "
@@ -411,14 +378,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .description =
                 "A request that fails for lack of memory or because of a limit first "
                 "writes a snapshot into this directory, at most 3 per allocator; see "
-                "[snapshots](snapshots.md). If the key is unset, the variable "
+                "[history](history.md). If the key is unset, the variable "
                 "`XSEG_OOM_SNAPSHOT` specifies the directory. With `none` no snapshot is "
                 "written, even if the variable is set.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {
             .name = "oom_snapshot_ms",
-            .source = "pytorch/pytorch#172672",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(oom_snapshot_ms),
             .default_value = 2000,
@@ -432,7 +398,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
         {
             .name = "oom_snapshot_mb",
-            .source = "pytorch/pytorch#176290",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(oom_snapshot_bytes),
             .default_value = 512,
@@ -444,7 +409,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_PUBLISH] =
         {
             .name = "publish",
-            .source = "roboflow/inference#2657, vllm-project/vllm#26850",
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(publish),
             .accepted = ANY_BOOL,
@@ -456,7 +420,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BUDGET_FILE] =
         {
             .name = "budget_file",
-            .source = "ovg-project/kvcached#87, #221",
             .type = XSEG_CONFIG_PATH,
             .offset = MEMBER(budget_file),
             .accepted =
@@ -465,13 +428,12 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .unset_name = "none",
             .description = "Processes with the same shared budget file share their devices. Each "
                            "process releases idle memory on the demand of another one; see "
-                           "[processes](processes.md). A name selects the file "
+                           "[sharing](sharing.md). A name selects the file "
                            "`/dev/shm/xseg-UID-NAME`. The key implies background_thread:True.",
         },
     [XSEG_CONFIG_BUDGET_SHARE] =
         {
             .name = "budget_share",
-            .source = "ovg-project/kvcached#87",
             .type = XSEG_CONFIG_REAL,
             .offset = MEMBER(budget_share),
             .real_max = 1,
@@ -483,7 +445,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BUDGET_MIN] =
         {
             .name = "budget_min_mb",
-            .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(budget_min_bytes),
             .accepted = ANY_MIB,
@@ -494,7 +455,6 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
     [XSEG_CONFIG_BUDGET_WAIT] =
         {
             .name = "budget_wait_ms",
-            .source = "ovg-project/kvcached#221",
             .type = XSEG_CONFIG_NUMBER,
             .offset = MEMBER(budget_wait_ms),
             .default_value = 200,

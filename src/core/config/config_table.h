@@ -46,7 +46,6 @@ struct xseg_config_row {
     const char *accepted;    /* completes "expected ..." */
     const char *unset_name;  /* name of a value that has no spelling, or NULL */
     const char *description;
-    const char *source; /* who requested the key: PyTorch, or threads of issue trackers */
 };
 
 extern const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS];

@@ -6,7 +6,7 @@
 
 The dynamic loader identifies libraries by their soname.  After the import of this package, libcuda.so.1 in this process is the
 simulator.  Child processes must import xseg_sim themselves.  Kernels compute nothing.  PyTorch does not run, because it also needs
-NVIDIA's libraries (see docs/python.md).
+NVIDIA's libraries (see docs/getting-started.md).
 
 The environment variables XSEG_SIM_* configure the simulated host; xseg/sim.h of the package xseg documents them.
 """
