@@ -99,8 +99,8 @@ static void import_share(struct worker *worker, struct share *mine,
     mark_block(block, FEATURE(IMPORT));
 }
 
-/* Export the segment of a block, and import it for a moment.  The export ends with the block's pool. */
-static void share_segment(struct worker *worker, const struct block *block)
+/* Export the segment of a block, and import it.  The export ends with the block's pool. */
+static void share_segment(struct worker *worker, struct share *mine, const struct block *block)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     const uint64_t epoch = fault_epoch();
@@ -109,15 +109,17 @@ static void share_segment(struct worker *worker, const struct block *block)
     xseg_status status = CALL(xseg_export_segment, allocator, block->ptr, &token);
 
     failure_note(worker->number, "export the segment of %p: %d", (void *)block->ptr, status);
-    /* UNSUPPORTED: the pool has been released. */
-    CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_PAUSED ||
-          status == XSEG_ERR_UNSUPPORTED);
-    if (status == XSEG_OK)
+    if (status == XSEG_OK) {
+        worker->world->had_shares = true;
         status = CALL(xseg_import, allocator, block->device, &token, &base);
+        failure_note(worker->number, "import of the segment: %d, %p", status, base);
+    }
+    /* UNSUPPORTED: the pool is not exportable or has been released, or faults have made the device appear without
+     * pages.  PAUSED, NOT_ALLOCATED: another thread pauses the pool. */
+    CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_PAUSED ||
+          status == XSEG_ERR_UNSUPPORTED || status == XSEG_ERR_NOT_ALLOCATED);
     if (status == XSEG_OK)
-        status = CALL(xseg_import_close, allocator, base);
-    CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_PAUSED ||
-          !fault_was_none(epoch) || (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
+        *mine = (struct share){.imported = base, .base = base, .device = block->device};
 }
 
 void step_share(struct worker *worker)
@@ -135,6 +137,10 @@ void step_share(struct worker *worker)
         block = any_block(worker);
     if (block == NULL || mine->exported != NULL || mine->imported != NULL)
         return;
+    if (block->tag != NULL && chance(worker, 8)) {
+        share_segment(worker, mine, block);
+        return;
+    }
     const uint64_t epoch = fault_epoch();
     const bool by_token = chance(worker, 2);
 
@@ -152,8 +158,6 @@ void step_share(struct worker *worker)
           (block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE)));
     world->had_shares = true;
     mark_block(block, FEATURE(EXPORT));
-    if (block->tag != NULL && chance(worker, 4))
-        share_segment(worker, block);
     *mine = (struct share){.exported = block->ptr, .device = block->device};
     import_share(worker, mine, &exported, by_token ? &token : NULL, block);
 }
