@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Imports xseg.torch right after torch, whichever module imports torch.
+"""Imports xseg.torch right after torch, whichever module imports torch, and loads libxseg-ipc.so right before.
 
 xseg_torch.pth imports this module unless XSEG_TORCH is unset, empty or 0.  If the import of xseg.torch fails, the error is written
 to standard error and PyTorch keeps its own allocator, because child processes inherit the variable whether they use it or not.
 """
+import contextlib
 import importlib.abc
 import os
 import sys
+
+
+def prepare():
+    """Load libxseg-ipc.so before torch loads the CUDA runtime.  Errors are those of switch(), which needs the same files."""
+    if os.environ.get("XSEG_TORCH", "1") == "1":
+        with contextlib.suppress(ImportError, OSError):
+            from xseg import _library  # pylint: disable=import-outside-toplevel
+            _library.load_ipc()
 
 
 def switch():
@@ -46,6 +55,7 @@ class Finder(importlib.abc.MetaPathFinder):
         """The spec of torch; None for every other module."""
         if fullname != "torch":
             return None
+        prepare()
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find and finder is not self else None
