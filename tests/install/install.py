@@ -86,7 +86,7 @@ def files_are_complete(tree, root, version, is_whole=True):
     want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
     for name in ("libxseg", "libxseg-sim") if is_whole else ("libxseg",):
         want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
-    want |= {"lib/libxseg.a", "lib/libxseg-preload.so", "lib/libxseg-torch.so", "lib/pkgconfig/xseg.pc",
+    want |= {"lib/libxseg.a", "lib/libxseg-ipc.so", "lib/libxseg-preload.so", "lib/libxseg-torch.so", "lib/pkgconfig/xseg.pc",
              "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
     if is_whole:
         want |= {"bin/xseg", "lib/pkgconfig/xseg-sim.pc", "share/man/man1/xseg.1",

@@ -86,8 +86,7 @@ EXPORT int map_page(int descriptor, size_t bytes, uint64_t *out)
 {
     const struct access access = {1 /* device */, 0, 3 /* read and write */};
     uint64_t handle = 0;
-    int result =
-        cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, POSIX_FD);
+    int result = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, POSIX_FD);
 
     if (result == 0)
         result = cuMemAddressReserve(out, bytes, 0, 0, 0);

@@ -10,6 +10,10 @@ import os
 import sys
 
 
+#: The message of the failure that switch() has written; "": none.
+error = ""  # pylint: disable=invalid-name
+
+
 def prepare():
     """Load libxseg-ipc.so before torch loads the CUDA runtime.  Errors are those of switch(), which needs the same files."""
     if os.environ.get("XSEG_TORCH", "1") == "1":
@@ -26,17 +30,22 @@ def switch():
         return
     try:
         import xseg.torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
-    except Exception as error:  # pylint: disable=broad-exception-caught
+    except Exception as failure:  # pylint: disable=broad-exception-caught
+        global error  # pylint: disable=global-statement
+        error = str(failure)
         print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {error}", file=sys.stderr)
 
 
 def follow(loader):
-    """Make a loader call switch() after it has executed torch.  The type and the attributes of the loader are unchanged afterwards."""
+    """Make a loader call prepare() before it executes torch, and switch() after.  The type and the attributes of the loader are unchanged afterwards."""
 
     def exec_module(module):
         del loader.exec_module
+        is_import = sys.modules.get(module.__name__) is module
+        if is_import:
+            prepare()
         loader.exec_module(module)
-        if sys.modules.get(module.__name__) is module:
+        if is_import and sys.modules.get(module.__name__) is module:
             if FINDER in sys.meta_path:
                 sys.meta_path.remove(FINDER)
             switch()
@@ -55,7 +64,6 @@ class Finder(importlib.abc.MetaPathFinder):
         """The spec of torch; None for every other module."""
         if fullname != "torch":
             return None
-        prepare()
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find and finder is not self else None
