@@ -6,6 +6,7 @@ to standard error and PyTorch keeps its own allocator, because child processes i
 """
 import contextlib
 import importlib.abc
+import importlib.util
 import os
 import sys
 
@@ -30,10 +31,23 @@ def switch():
         return
     try:
         import xseg.torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
+        sys.meta_path.insert(0, SaverFinder())
     except Exception as failure:  # pylint: disable=broad-exception-caught
         global error  # pylint: disable=global-statement
         error = str(failure)
         print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {error}", file=sys.stderr)
+
+
+class SaverFinder(importlib.abc.MetaPathFinder):
+    """Finds xseg's implementation of torch_memory_saver by the name of that package, which intercepts cudaMalloc() and so
+    releases no memory of xseg."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The spec of torch_memory_saver; None for every other module."""
+        if fullname != "torch_memory_saver":
+            return None
+        found = os.path.join(os.path.dirname(os.path.abspath(__file__)), "xseg/engines/torch_memory_saver.py")
+        return importlib.util.spec_from_file_location(fullname, found)
 
 
 def follow(loader):

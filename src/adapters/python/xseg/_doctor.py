@@ -16,9 +16,8 @@ from typing import Any, Iterator, List, NamedTuple
 
 from xseg import _library
 from xseg._structs import VERSION
+from xseg.engines import TESTED
 
-#: Versions of the engines whose modules were tested, see docs/engines.md.
-TESTED = {"vllm": "0.33.0", "sglang": "0.5.23"}
 PLUGINS = {"vllm": ("vLLM", "vllm.general_plugins", "VLLM_PLUGINS"), "sglang": ("SGLang", "sglang.srt.plugins", "SGLANG_PLUGINS")}
 VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # in the order in which xseg reads them
 START = "start the program by `xseg run`"
@@ -160,8 +159,11 @@ def _memory_saver() -> Iterator[Line]:
     elif loaded is not None and not hasattr(loaded, "is_xseg"):
         yield Line("fail", "memory saver", "torch_memory_saver is imported, whose pause() releases no memory of xseg; set XSEG_TORCH=1, or import "
                    "xseg.torch before it")
-    else:
+    elif loaded is not None or "SaverFinder" in {type(finder).__name__ for finder in sys.meta_path}:
         yield Line("ok", "memory saver", "the import of torch_memory_saver finds the implementation by tags of xseg")
+    else:
+        yield Line("note", "memory saver", "the import of torch_memory_saver finds the installed package, whose pause() releases no memory of xseg; "
+                   "set XSEG_TORCH=1, or import xseg.torch.memory_saver instead")
 
 
 def _engine(package: str) -> Iterator[Line]:
