@@ -123,7 +123,7 @@ def names_are_right(tree, root):
         expect(f"soname: [{name}.so.0]" in said, f"{name}.so: {said}")
         expect("NODELETE" in said, f"{name}.so: {said}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
-    expect(exported == symbols.declared(root, False), f"exported: {sorted(exported)}")
+    expect(exported == symbols.declared(root), f"exported: {sorted(exported)}")
     rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
                                          tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
