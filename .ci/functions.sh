@@ -16,20 +16,34 @@ configure() {
     fi
 }
 
-# Run a function in a separate process group, and exit with its status.  Ctrl-C, SIGTERM and SIGHUP terminate the group;
-# then the status is 130.  Its programs receive SIGTERM only, so those in Python print no traceback.
+# Run a function in a separate process group, and exit with its status.  Ctrl-C, SIGTERM and SIGHUP end the group; then the
+# status is 130.  The group receives SIGTERM for each of them: a program in Python would print a traceback after SIGINT.
 run_interruptible() {
-    local group interrupted='' status=0
+    local group='' interrupted='' status=0
+    # The trap is set first, so that no signal is lost.  A signal that arrives before `group` is set ends the group below.
+    trap interrupt INT TERM HUP
     set -m
     "$@" </dev/null &
     group=$!
     set +m
-    trap 'interrupted=1; kill -TERM -- "-$group" 2>/dev/null || true' INT TERM HUP
+    [ -z "$interrupted" ] || interrupt
     wait "$group" || status=$?
-    if [ -n "$interrupted" ]; then
-        wait "$group" 2>/dev/null || true
-        say "interrupted"
-        exit 130
-    fi
-    exit "$status"
+    [ -n "$interrupted" ] || exit "$status"
+    # Another signal interrupts `wait`.
+    while kill -0 "$group" 2>/dev/null; do
+        wait "$group" 2>/dev/null || sleep 0.1
+    done
+    # Programs of the function may outlive it; a zombie that is never reaped belongs to the group, so the time is limited.
+    for _ in {1..100}; do
+        kill -0 -- "-$group" 2>/dev/null || break
+        sleep 0.1
+    done
+    exit 130
+}
+
+# The function may print a tally as its last line, so the message precedes the signal.
+interrupt() {
+    [ -n "$interrupted" ] || say "interrupted"
+    interrupted=1
+    [ -z "$group" ] || kill -TERM -- "-$group" 2>/dev/null || true
 }

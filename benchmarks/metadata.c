@@ -39,9 +39,8 @@ int main(int argc, char **argv)
     const double grown = (double)(resident_bytes() - before - BLOCKS * sizeof(*live.blocks));
     const uint64_t host = bench_host_bytes();
     if (host != BENCH_UNKNOWN)
-        measure_print("metadata", "10^6 live", "% of mapped, counted",
-                      100.0 * (double)host / mapped, "");
-    measure_print("metadata", "10^6 live", "% of mapped, measured", 100.0 * grown / mapped, "");
+        measure_print("metadata", "10^6 live", "%, counted", 100.0 * (double)host / mapped, "");
+    measure_print("metadata", "10^6 live", "%, measured", 100.0 * grown / mapped, "");
     live_fini(&live);
     return 0;
 }

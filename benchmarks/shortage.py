@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Computes the results of docs/internals/shortage.md: traces under memory pressure, on xseg and on PyTorch's allocator.
+"""Computes the results of docs/measurements.md: traces under memory pressure, on xseg and on PyTorch's allocator.
 
 shortage.py TOOL [TRACE...]          smallest device, and driver time on PyTorch's smallest device
 shortage.py TOOL --bounds            lower and upper bound of the smallest device with pages of 2 MiB

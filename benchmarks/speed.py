@@ -42,13 +42,14 @@ RECORD = ("<!-- Measured: benchmarks/run --vs-torch --record writes it. -->",
           "<!-- End of what was measured. -->")
 
 NOTES = """
+  %         metadata: host memory in percent of the mapped memory
   ns        per pair of one allocation and its free; replay: per allocation or free; growth: per growth; trim: per
             trim; history: per pair, which records three events.  Measured on the host, including the work of the
             simulated driver
   counted   by the allocator; modeled: by the simulator, after an A100
   spread    difference between the quartiles of the rounds' medians, in percent of the median
   target    of the project; * marks a missed target"""
-RATIO_NOTES = """  ratio     PyTorch's time / xseg's time within a round: median, lowest and highest of all rounds
+RATIO_NOTES = """  ratio     PyTorch's time / xseg's time within a round: the median of all rounds; range: lowest, highest
 """
 
 
@@ -122,12 +123,13 @@ class Table:
 
     def lines(self, without):
         """The lines of the table.  without: the reason why there are no columns of PyTorch, or ""."""
-        theirs = "" if without else f" {'PyTorch':>9} {'spread':>7} {'ratio':>7} {'lowest, highest':>17}"
-        head = f"{'benchmark':<9} {'case':<32} {'xseg':>9} {'spread':>7}{theirs} {'target':>6}  unit"
+        theirs = "" if without else f" {'PyTorch':>7} {'ratio':>5} {'range':>10}"
+        head = f"{'benchmark':<9} {'case':<29} {'xseg':>6} {'spread':>6}{theirs} {'target':>6} unit"
         yield head
-        yield "-" * (len(head) + 3)
+        yield "-" * (len(head) + 10)
         for (benchmark, case, unit), by_allocator in self.values.items():
             yield self.line(benchmark, case, unit, by_allocator, not without)
+        yield from (f"  {benchmark}, {case}: {note}" for (benchmark, case), note in self.notes.items() if note)
         if without:
             yield f"\n  no ratios to PyTorch: {without}"
 
@@ -142,17 +144,17 @@ class Table:
         """One row."""
         ours, theirs = by_allocator.get("xseg", []), by_allocator.get("PyTorch", [])
         cells, ratios, target = "", [], target_of(benchmark, case)
-        for values in (ours, theirs) if has_torch else (ours,):
-            cells += f" {short(statistics.median(values)) if values else '-':>9} {spread(values):>7}"
+        cells += f" {short(statistics.median(ours)) if ours else '-':>6} {spread(ours):>6}"
+        if has_torch:
+            cells += f" {short(statistics.median(theirs)) if theirs else '-':>7}"
         if ours and theirs and unit == "ns" and benchmark not in NOT_COMPARED:
             ratios = [b / a for a, b in zip(ours, theirs)]
-            cells += f" {statistics.median(ratios):>7.1f} {f'{min(ratios):.1f}, {max(ratios):.1f}':>17}"
+            cells += f" {statistics.median(ratios):>5.1f} {f'{min(ratios):.1f}, {max(ratios):.1f}':>10}"
         elif has_torch:
-            cells += " " * 26
+            cells += " " * 17
         if not has_torch and target and not target[0]:
             target = None
-        note = f", {self.notes[benchmark, case]}" if (benchmark, case) in self.notes else ""
-        return f"{benchmark:<9} {case:<32}{cells} {mark(target, ours, ratios):>7} {unit}{note}".rstrip()
+        return f"{benchmark:<9} {case:<29}{cells} {mark(target, ours, ratios):>6} {unit}".rstrip()
 
 
 def target_of(benchmark, case):

@@ -126,7 +126,7 @@ xseg_status xseg_alloc_with(struct xseg_allocator *allocator, const struct xseg_
     const struct xseg_request chosen = request_of(request);
     XSEG_ENTRY_REQUIRE(out != NULL, "out is NULL");
     xseg_allocator_gather(allocator, chosen.user);
-    return xseg_hit_stream_request(allocator, &chosen, out);
+    return xseg_hit_alloc_request(allocator, &chosen, out);
 }
 
 xseg_status xseg_free(struct xseg_allocator *allocator, void *ptr)

@@ -7,6 +7,7 @@
 
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
+#include "vmm/segment_internal.h"
 
 /* Count the memory of a page as unknown exactly if no granule can use it. */
 static void update_unknown_bytes(const struct xseg_segment *segment,

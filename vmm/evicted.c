@@ -2,7 +2,7 @@
 #include "vmm/evicted.h"
 
 #include "src/base/align.h"
-#include "vmm/alias.h"
+#include "vmm/segment_internal.h"
 
 /* --- Runs of pages. --- */
 

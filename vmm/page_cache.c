@@ -42,9 +42,9 @@ static bool is_of_kind(const struct xseg_page_cache_stack *stack, struct xseg_pa
            stack->kind.prepared_for == kind.prepared_for;
 }
 
-static uint32_t *find_bucket(const struct xseg_page_cache *cache, const void *filter)
+static uint32_t *find_bucket(const struct xseg_page_cache *cache, const void *prepared_for)
 {
-    const uint64_t hash = (uint64_t)(uintptr_t)filter * 0x9e3779b97f4a7c15u;
+    const uint64_t hash = (uint64_t)(uintptr_t)prepared_for * 0x9e3779b97f4a7c15u;
 
     return &cache->bucket[(size_t)(hash >> 32) & (cache->buckets - 1)];
 }

@@ -8,7 +8,7 @@
 #include "src/base/align.h"
 #include "src/base/error.h"
 #include "src/base/host_memory.h"
-#include "vmm/alias.h"
+#include "vmm/segment_internal.h"
 
 /* Alignment of every block, and so of every segment. */
 #define ALIGNMENT 512u
@@ -398,10 +398,10 @@ static uint32_t choose_page_length(const struct xseg_segment *segment, uint32_t 
                                    const struct xseg_page_source *source, uint64_t idle_full)
 {
     const uint32_t full = (uint32_t)(segment->page_bytes / segment->granule_bytes);
-    const bool is_wanted = source->use_small ? idle_full != 0 : at % full == 0;
+    const bool is_preferred = source->use_small ? idle_full != 0 : at % full == 0;
     uint32_t length = full;
 
-    if (!is_wanted || !can_place_page(segment, at, end, full))
+    if (!is_preferred || !can_place_page(segment, at, end, full))
         return 1;
     while (!source->use_small && 2 * length * segment->granule_bytes <= source->max_page_bytes &&
            can_place_page(segment, at, end, 2 * length))

@@ -5,7 +5,7 @@
 
 #include "src/base/align.h"
 #include "src/base/error.h"
-#include "vmm/alias.h"
+#include "vmm/segment_internal.h"
 
 /* A range of granules; a classic segment has one granule. */
 struct granule_run {

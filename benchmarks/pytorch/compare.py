@@ -205,17 +205,17 @@ def main():
     except Failed as error:
         sys.exit(f"compare.py: {error}")
     speed.show_progress("")
-    line += f", PyTorch {about['own']['torch']}, {about['own']['device']}"
+    software = f"PyTorch {about['own']['torch']}, {about['own']['device']}"
     table = list(lines(measured))
     print("", *table, NOTES, sep="\n")
     if options.alone:
         print(f"  without xseg: {options.alone}")
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "pytorch.json").write_text(json.dumps(
-        {"machine": line, "rounds": options.rounds, "about": about, "modes": measured}, indent=1) + "\n", encoding="utf-8")
+        {"machine": f"{line}, {software}", "rounds": options.rounds, "about": about, "modes": measured}, indent=1) + "\n", encoding="utf-8")
     write_bars(measured, options.out / "pytorch-bars.tsv")
     if options.record and not options.alone:
-        speed.record(options.record, [line, "", *table], RECORD)
+        speed.record(options.record, [line, software, "", *table], RECORD)
 
 
 if __name__ == "__main__":

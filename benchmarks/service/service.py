@@ -68,10 +68,10 @@ def print_runs(runs):
                       for i, (cell, width) in enumerate(zip(cells, widths))).rstrip())
     print("-" * sum(widths))
     for name, run in runs.items():
-        cells = (f"{run['live_time_avg'] / GIB:.2f}", f"{run['reserved_time_avg'] / GIB:.2f}",
-                 f"{run['reserved_time_avg'] / run['live_time_avg']:.3f}",
+        cells = (f"{run['allocated_time_avg'] / GIB:.2f}", f"{run['reserved_time_avg'] / GIB:.2f}",
+                 f"{run['reserved_time_avg'] / run['allocated_time_avg']:.3f}",
                  f"{run['peak_reserved'] / GIB:.2f}", f"{run['driver_us'] / 1e6:.2f}",
-                 f"{run['driver_us'] / run['requests']:.0f}", f"{run['max_call_us']:.0f}",
+                 f"{run['driver_us'] / run['requests']:.0f}", f"{run['max_operation_us']:.0f}",
                  f"{run['max_request_us']:.0f}", f"{run['request_path_syncs']}",
                  f"{waits(run) - run['request_path_syncs']}")
         print(f"{name:<{widths[0]}}" + "".join(f"{cell:>{width}}"
@@ -93,7 +93,7 @@ def print_drift(timeline):
 def print_targets(runs):
     kept, emptied, decayed = (runs[name] for name in ("kept", "emptied", "decayed"))
     print("\n  reserved / live      "
-          f"{decayed['reserved_time_avg'] / decayed['live_time_avg']:.3f}, target: 1.10\n"
+          f"{decayed['reserved_time_avg'] / decayed['allocated_time_avg']:.3f}, target: 1.10\n"
           f"  driver time          {decayed['driver_us'] / emptied['driver_us']:.3f} of emptying, "
           "target: 0.20\n"
           f"  waits on requests    {decayed['request_path_syncs']}, target: 0\n"

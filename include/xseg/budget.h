@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Shared budget: statistics of the processes that divide the memory of devices among them by a budget file
- * (docs/processes.md).
+ * (docs/sharing.md).
  *
  *     static bool print_member(void *context, const struct xseg_budget_entry *entry)
  *     {

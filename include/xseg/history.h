@@ -24,8 +24,8 @@
  *
  * Terms:
  *   event     one change of a block or segment (enum xseg_history_action).
- *   stack     a call stack of the process.  Equal stacks are stored once and identified by a number.
- *   frames    a number by which the user's hook identifies frames of an interpreter, such as Python frames.
+ *   stack     a call stack of the process.  Equal stacks are stored once, under one ID.
+ *   frames    an ID by which the user's hook identifies frames of an interpreter, such as Python frames.
  *   label     a string that the user attaches to a thread.  Events and blocks of the thread have its label.
  *   sweep     the detection of labels and frames that are no longer used, in a call of the user.
  */
@@ -65,15 +65,15 @@ struct xseg_history_entry {
     enum xseg_history_action action;
     int device;
     xseg_stream stream;
-    uint32_t pool;       /* number of the private pool that has the memory; 0: default pool */
+    uint32_t pool;       /* ID of the private pool that has the memory; 0: default pool */
     bool is_fallback;    /* block of the default pool in memory of `pool` (use_on_oom) */
     void *base;          /* start address; NULL if the event has none */
     uint64_t bytes;      /* size; OOM: free memory; BUDGET_REQUEST: demand */
     uint64_t requested;  /* ALLOC, FREE_*, OOM: requested size; otherwise as `bytes` */
     uint64_t time_ns;    /* time of xseg_options.clock, or of CLOCK_MONOTONIC */
     uint32_t order;      /* events of segments, annotations: sequence number; otherwise 0 */
-    uint32_t stack;      /* stack number, for xseg_history_stack(); 0: not recorded */
-    uint32_t frames;     /* frames number of the hook; 0: none */
+    uint32_t stack;      /* ID of the stack, for xseg_history_stack(); 0: not recorded */
+    uint32_t frames;     /* frame ID of the hook; 0: none */
     int thread;          /* thread ID of the kernel */
     const char *label;   /* label of the thread; ANNOTATION: the annotation; NULL: none */
     uint64_t pool_id[2]; /* id of the pool's options; {0, 0}: none */
@@ -146,11 +146,11 @@ struct xseg_history_frame {
  * Functions, files and lines are known after xseg_snapshot() has looked them up.  Modules that were unloaded keep their
  * paths and build IDs.
  *
- * @param stack    stack number of an event or a block.
+ * @param stack    stack ID of an event or a block.
  * @param visit    called for each frame, which is valid during the callback; returns false to end the walk.
  * @param context  first argument of visit.
  *
- * @return XSEG_ERR_ARGUMENT  also: no stack has this number.
+ * @return XSEG_ERR_ARGUMENT  also: no stack has this ID.
  * Cost: no driver call, no lock.
  */
 XSEG_API xseg_status xseg_history_stack(struct xseg_allocator *allocator, uint32_t stack,
@@ -176,11 +176,11 @@ XSEG_API const char *xseg_history_stack_method(struct xseg_allocator *allocator)
 struct xseg_history_hook {
     size_t struct_size; /* sizeof(struct xseg_history_hook) */
     void *context;      /* first argument of each callback */
-    /* Returns the number of the frames of the calling thread; 0: none. */
+    /* Returns the ID of the frames of the calling thread; 0: none. */
     uint32_t (*gather)(void *context);
-    /* Writes frames as terminated text of up to `bytes`; false: unknown number.  May be NULL. */
+    /* Writes frames as terminated text of up to `bytes`; false: unknown ID.  May be NULL. */
     bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
-    /* Receives the numbers that are in use, after a sweep.  May be NULL. */
+    /* Receives the frame IDs that are in use, after a sweep.  May be NULL. */
     void (*discard)(void *context, const uint32_t *kept, size_t count);
 };
 
@@ -192,7 +192,7 @@ struct xseg_history_hook {
  *
  * gather: called for each recorded stack, without a lock.
  *
- * discard: receives the numbers that events and blocks use.  A number that is not among them can be discarded if
+ * discard: receives the frame IDs that events and blocks use.  An ID that is not among them can be discarded if
  * `gather` has not returned it since the previous call of `discard`.  `discard` runs without a lock, in one thread at a
  * time, after a sweep.  A sweep runs in xseg_history_clear(), after many stacks were recorded, and when a new label or
  * annotation finds the table of labels full.

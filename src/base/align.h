@@ -57,19 +57,4 @@ static inline uint64_t xseg_add_saturate(uint64_t a, uint64_t b)
 
 #define XSEG_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Select one of two pointers without a branch, for unpredictable conditions.  Compilers emit a branch for `?:`, and load
- * from memory for an array of both. */
-static inline void *xseg_select(bool cond, void *yes, void *no)
-{
-#if defined(__x86_64__)
-    __asm__("testb %1, %1\n\tcmovnz %2, %0" : "+r"(no) : "q"(cond), "r"(yes) : "cc");
-    return no;
-#else
-    const uintptr_t mask = -(uintptr_t)cond;
-
-    /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    return (void *)(((uintptr_t)yes & mask) | ((uintptr_t)no & ~mask));
-#endif
-}
-
 #endif

@@ -30,10 +30,10 @@
  * If the kernel does not provide membarrier(), `has_membarrier` is false: no lock has an owner, and each unlock of the
  * shared path executes a fence.  If only a later call fails, xseg_membarrier() uses slower methods and still succeeds.
  *
- * docs/internals/memory-order.md justifies the order of each access.  ThreadSanitizer does not know membarrier(), so in
- * its builds a biased lock is a single exchanged word (XSEG_BIASED_LOCK_IS_ATOMIC).  A pthread mutex is not an
- * alternative there: ThreadSanitizer's deadlock detector supports at most 64 mutexes per thread, and a thread can hold the
- * locks of all arenas of a device.
+ * docs/architecture.md justifies the barrier.  ThreadSanitizer does not know membarrier(), so in its builds a biased lock
+ * is a single exchanged word (XSEG_BIASED_LOCK_IS_ATOMIC).  A pthread mutex is not an alternative there:
+ * ThreadSanitizer's deadlock detector supports at most 64 mutexes per thread, and a thread can hold the locks of all
+ * arenas of a device.
  */
 #ifndef XSEG_BASE_BIASED_LOCK_H
 #define XSEG_BASE_BIASED_LOCK_H

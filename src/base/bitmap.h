@@ -2,8 +2,8 @@
 /*
  * A hierarchical bitmap: a set of small numbers in which the next or previous member is found in O(1).
  *
- * There are three levels.  The lowest has one bit per number.  Each bit of `summary` tells whether a word of the lowest
- * level has a bit set, and each bit of `top` tells the same of a word of `summary`.  So a search reads at most three words
+ * There are three levels.  The lowest has one bit per number.  Each bit of `summary` indicates whether a word of the lowest
+ * level has a bit set, and each bit of `top` the same for a word of `summary`.  So a search reads at most three words
  * on the way up and two on the way down.  One word of `top` covers 64^3 = 262,144 numbers.  The caller provides the
  * storage, xseg_bitmap_words() words.
  *

@@ -10,7 +10,7 @@ static uint64_t read_clock(const struct xseg_clock *clock, clockid_t id)
     if (clock->read != NULL)
         return clock->read(clock->self);
     (void)clock_gettime(id, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return (uint64_t)now.tv_sec * XSEG_SECOND + (uint64_t)now.tv_nsec;
 }
 
 uint64_t xseg_clock_coarse(const struct xseg_clock *clock)

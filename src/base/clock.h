@@ -9,6 +9,10 @@
 
 #include <stdint.h>
 
+/* Times are in nanoseconds. */
+#define XSEG_MILLISECOND UINT64_C(1000000)
+#define XSEG_SECOND      UINT64_C(1000000000)
+
 /* read: the user's clock; NULL: CLOCK_MONOTONIC */
 struct xseg_clock {
     uint64_t (*read)(void *self);

@@ -7,8 +7,8 @@
  *
  * An *atomic file* is written to a temporary file, PATH.PID.N.part, and renamed to its path when it is complete.  Readers see
  * either the previous file or the complete new one.  If the path is a symbolic link, its target is replaced.  A device, a
- * pipe, and the file of standard output or standard error (such as /dev/stdout) are written directly.  A process that is
- * killed leaves the temporary file behind.
+ * pipe, and the file of standard output or standard error (such as /dev/stdout) are written directly.  The temporary
+ * file of a killed process remains.
  *
  * Locking: none; one thread uses a writer or a file.
  */

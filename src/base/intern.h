@@ -3,7 +3,7 @@
  * An intern store: values that are stored once, never move, and are looked up without a lock.
  *
  * It has two parts.  A *bump allocator* carves records of any size from one reserved range of host addresses and never
- * frees them.  Addresses are reserved at once and committed as they are needed.  A record never moves, so a thread that has
+ * frees them.  All addresses are reserved first and committed as they are needed.  A record never moves, so a thread that has
  * its address reads it without a lock, and a 32-bit *handle*, the offset in units of XSEG_BUMP_UNIT, identifies it.
  *
  * An *intern table* maps hashes to handles.  It knows neither keys nor records: the caller iterates over the handles of a

@@ -3,7 +3,7 @@
  * A pickle writer: writes dictionaries, lists, strings and numbers front to back through a buffered file.
  *
  * The pickle has protocol 4 without frames, and only opcodes that the viewer of PyTorch's snapshots reads
- * (docs/snapshots.md).  Items are written in batches of at most 1000, as in Python.  Bytes of strings that are not valid
+ * (docs/history.md).  Items are written in batches of at most 1000, as in Python.  Bytes of strings that are not valid
  * UTF-8 become question marks.  Numbers above INT64_MAX become INT64_MAX, because some readers reject longer ones.
  *
  *   interned string  a key or another frequent string, passed as an index into the caller's table.  It is written once, and

@@ -225,7 +225,7 @@ static inline bool xseg_shared_budget_is_own(const struct xseg_shared_budget *bu
  * Returns: ERR_FILE if the file is no longer a valid shared budget file (removed, renamed, replaced, overwritten, truncated,
  *          extended, writable by every user, hard-linked), the program has closed its descriptor, or a system call fails.
  *          The file is not written then.  A later call succeeds if the file is valid again; since other processes may use
- *          another file by then, close the file and open it again.
+ *          another file then, close the file and open it again.
  *          ERR_FORKED in a forked child, and for a closed file.
  * Cost:    none if nothing has changed; otherwise four system calls.
  */

@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The binary interface of libxseg.so is the one recorded in libxseg.abi.
-
-abi.py ROOT LIBRARY            compare; prints TAP
-abi.py ROOT LIBRARY --write    update libxseg.abi
-
-abidw of libabigail reads the interface from the library's debug information, abidiff compares it with the record.  The
-record makes every change of the interface visible in review.  Compatibility with a release is checked from 1.0 on.
-"""
+"""The binary interface of libxseg.so, read by abidw, equals the recorded libxseg.abi, by abidiff: abi.py ROOT LIBRARY [--write]; --write
+updates the record.  Compatibility with a release is checked from 1.0 on."""
 import pathlib
 import platform
 import re
@@ -22,7 +16,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def run(*command):
-    """What a command prints; complains with it if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout}{done.stderr}")
@@ -108,7 +101,6 @@ def absent(library):
 
 
 def main(root, library, option=None):
-    """Print TAP; returns the exit status."""
     root, record = pathlib.Path(root), HERE / "libxseg.abi"
     why = absent(library)
     if why:

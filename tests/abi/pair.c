@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A programme that gives and reads every public structure that has struct_size.  pair.py compiles it against headers of one
- * version and runs it on a library of another, whose structures are longer or shorter.  What lies behind a structure
- * must not be read or written.
+ * A program that passes and reads each public structure with struct_size.  pair.py compiles it with the headers of one
+ * version and runs it with the library of another version, whose structures are longer or shorter.  Bytes past the end
+ * of a structure must not be read or written.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,70 +35,30 @@ static struct {
         shares;
 } seen;
 
-static bool see_key(void *context, const struct xseg_config_key *key)
-{
-    (void)context;
-    seen.keys += key->struct_size > sizeof(size_t) && key->name != NULL;
-    return true;
-}
+/* A callback that counts a structure if a condition holds; `end` is its last statement. */
+#define SEE(result, counter, type, condition, end)                    \
+    static result see_##counter(void *context, const struct type *it) \
+    {                                                                 \
+        (void)context;                                                \
+        seen.counter += (condition);                                  \
+        end;                                                          \
+    }
 
-static bool see_share(void *context, const struct xseg_budget_entry *entry)
-{
-    (void)context;
-    seen.shares += entry->struct_size > sizeof(size_t) && entry->is_readable;
-    return true;
-}
-
-static bool see_block(void *context, const struct xseg_block_info *block)
-{
-    seen.blocks += block->base == context && block->state == XSEG_BLOCK_ALLOCATED;
-    return true;
-}
-
-static bool see_reason(void *context, const struct xseg_reason *reason)
-{
-    seen.reasons += reason->kind == XSEG_REASON_ALLOCATED && reason->block == context;
-    return true;
-}
-
-static bool see_mapping(void *context, const struct xseg_mapping *mapping)
-{
-    (void)context;
-    seen.mappings += mapping->bytes != 0 && mapping->generation != 0;
-    return true;
-}
-
-static bool see_entry(void *context, const struct xseg_history_entry *entry)
-{
-    (void)context;
-    seen.entries += entry->action == XSEG_HISTORY_ALLOC && entry->requested == 3000;
-    return true;
-}
-
-static bool see_frame(void *context, const struct xseg_history_frame *frame)
-{
-    (void)context;
-    seen.frames += frame->pc != NULL;
-    return true;
-}
-
-static void see_shortage(void *context, const struct xseg_oom_info *shortage)
-{
-    (void)context;
-    seen.shortages += shortage->status == XSEG_ERR_LIMIT && shortage->bytes == (size_t)1 << 30;
-}
-
-static void see_trace(void *context, const struct xseg_trace_entry *entry)
-{
-    (void)context;
-    seen.traces += entry->action == XSEG_TRACE_ALLOC && entry->bytes == 3000;
-}
-
-static void see_came(void *context, const struct xseg_mapping *mapping)
-{
-    (void)context;
-    seen.came += mapping->bytes != 0;
-}
+SEE(bool, keys, xseg_config_key, it->struct_size > sizeof(size_t) && it->name != NULL, return true)
+SEE(bool, shares, xseg_budget_entry, it->struct_size > sizeof(size_t) && it->is_readable,
+    return true)
+SEE(bool, blocks, xseg_block_info, it->base == context && it->state == XSEG_BLOCK_ALLOCATED,
+    return true)
+SEE(bool, reasons, xseg_reason, it->kind == XSEG_REASON_ALLOCATED && it->block == context,
+    return true)
+SEE(bool, mappings, xseg_mapping, it->bytes != 0 && it->generation != 0, return true)
+SEE(bool, entries, xseg_history_entry, it->action == XSEG_HISTORY_ALLOC && it->requested == 3000,
+    return true)
+SEE(bool, frames, xseg_history_frame, it->pc != NULL, return true)
+SEE(void, shortages, xseg_oom_info, it->status == XSEG_ERR_LIMIT && it->bytes == (size_t)1 << 30,
+    return )
+SEE(void, traces, xseg_trace_entry, it->action == XSEG_TRACE_ALLOC && it->bytes == 3000, return )
+SEE(void, came, xseg_mapping, it->bytes != 0, return )
 
 static bool see_entered(void *context, struct xseg_registered *run)
 {
@@ -145,8 +105,8 @@ static void look(struct xseg_allocator *allocator, void *block)
     size_t count = 0;
 
     where.it.device = 0;
-    DONE(xseg_for_each_block(allocator, &where.it, see_block, block));
-    DONE(xseg_explain(allocator, &where.it, see_reason, block, &sums.it));
+    DONE(xseg_for_each_block(allocator, &where.it, see_blocks, block));
+    DONE(xseg_explain(allocator, &where.it, see_reasons, block, &sums.it));
     CHECK(sums.it.in_allocated_blocks >= 3000 && sums.behind == BEHIND);
     DONE(xseg_stats_get(allocator, &where.it, &stats.it));
     CHECK(stats.it.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.behind == BEHIND);
@@ -154,11 +114,11 @@ static void look(struct xseg_allocator *allocator, void *block)
     for (size_t i = 0; i < count && i < 8; i++)
         CHECK(devices[i].struct_size > sizeof(size_t) && devices[i].device == (int)i);
     CHECK(devices[0].allocated_bytes >= 3000);
-    DONE(xseg_for_each_mapping(allocator, &where.it, see_mapping, NULL));
-    DONE(xseg_for_each_event(allocator, 0, see_entry, NULL, &summary.it));
+    DONE(xseg_for_each_mapping(allocator, &where.it, see_mappings, NULL));
+    DONE(xseg_for_each_event(allocator, 0, see_entries, NULL, &summary.it));
     CHECK(summary.it.events != 0 && summary.it.stacks != 0 && summary.behind == BEHIND);
     DONE(xseg_block_query(allocator, block, &info.it));
-    DONE(xseg_history_stack(allocator, info.it.stack, see_frame, NULL));
+    DONE(xseg_history_stack(allocator, info.it.stack, see_frames, NULL));
     CHECK(seen.blocks == 1 && seen.reasons == 1 && seen.mappings != 0 && seen.entries != 0 &&
           seen.frames != 0);
 }
@@ -222,7 +182,7 @@ static void use_range(struct xseg_allocator *allocator)
     DONE(xseg_range_release(range));
 }
 
-/* A ledger that an allocator has open. */
+/* A budget file that an allocator has open. */
 static void share_devices(const char *driver, const char *path)
 {
     struct xseg_options options = {sizeof(options)};
@@ -233,7 +193,7 @@ static void share_devices(const char *driver, const char *path)
     snprintf(config, sizeof(config), "budget_file:%s", name);
     options.driver = driver;
     DONE(xseg_open(config, &options, &allocator));
-    DONE(xseg_budget_members(name, see_share, NULL));
+    DONE(xseg_budget_members(name, see_shares, NULL));
     CHECK(seen.shares == 1);
     DONE(xseg_close(allocator));
 }
@@ -251,12 +211,12 @@ int main(int argc, char **argv)
     uint64_t id = 0;
 
     CHECK(argc == 2);
-    DONE(xseg_config_keys(NULL, NULL, see_key, NULL));
+    DONE(xseg_config_keys(NULL, NULL, see_keys, NULL));
     options.it.driver = getenv("XSEG_DRIVER");
     DONE(xseg_open("expandable_segments:True,history:all,history_stacks:all,block_user:True",
                    &options.it, &allocator));
-    observer.it.on_out_of_memory = see_shortage;
-    observer.it.on_trace = see_trace;
+    observer.it.on_out_of_memory = see_shortages;
+    observer.it.on_trace = see_traces;
     observer.it.on_map = see_came;
     DONE(xseg_observer_add(allocator, &observer.it, &id));
     hook.it.gather = gather;

@@ -3,8 +3,8 @@
 
 pair.py ROOT LIBRARY CC...   prints TAP
 
-A copy of the tree is made in which every public structure with struct_size has one more member at its end, and
-libxseg.so is compiled of it.  pair.c is compiled against the headers of both.
+The test creates a copy of the tree in which every public structure with struct_size has one more member at its end, and
+builds libxseg.so from it.  pair.c is compiled against the headers of both.
 """
 import concurrent.futures
 import os
@@ -31,7 +31,7 @@ def grow(root, folder):
         shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("tools", "adapters", "package", "sim"))
     grown = []
     for header in sorted((folder / "include/xseg").glob("*.h")):
-        if header.name != "sim.h":  # the simulator's, which is of the program's own version
+        if header.name not in ("sim.h", "ipc.h"):  # of other libraries
             text = header.read_text()
             grown += [name for _, name in STRUCT.findall(text)]
             header.write_text(STRUCT.sub(r"\1    size_t one_more;\n};", text))
@@ -55,7 +55,6 @@ def build(folder, compiler):
 
 
 def main(root, library, *compiler):
-    """Print TAP; returns the exit status."""
     root, library = pathlib.Path(root), pathlib.Path(library)
     program = pathlib.Path(__file__).with_name("pair.c")
     failed = 0

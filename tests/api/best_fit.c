@@ -4,13 +4,10 @@
 #include <stdio.h>
 
 #include "tests/support/env.h"
-#include "tests/support/trim_due.h"
 
 /* Of two blocks of the same effective size, the smaller one is used, although the other cannot grow. */
-TEST(smaller_of_two_blocks_with_equal_growth_is_used)
+TEST_ON(smaller_of_two_blocks_with_equal_growth_is_used, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
     void *small = env_alloc(allocator, 20 * MIB, NULL);
     void *unmapped = env_alloc(allocator, 40 * MIB, NULL);
     void *wall = env_alloc(allocator, 20 * MIB, NULL);
@@ -21,28 +18,22 @@ TEST(smaller_of_two_blocks_with_equal_growth_is_used)
     env_free(allocator, large, small);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), small);
     env_free(allocator, small, wall, end);
-    env_close(allocator);
 }
 
 /* A block of max_split_size_mb itself is oversize, so only oversize requests use it. */
-TEST(block_of_the_largest_split_size_is_not_split)
+TEST_ON(block_of_the_largest_split_size_is_not_split,
+        env_open("expandable_segments:False,max_split_size_mb:40"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False,max_split_size_mb:40");
-
     void *large = env_alloc(allocator, 40 * MIB, NULL);
     env_free(allocator, large);
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     assert_ptr_not_equal(ptr, large);
     assert_ptr_equal(env_alloc(allocator, 40 * MIB, NULL), large);
     env_free(allocator, ptr, large);
-    env_close(allocator);
 }
 
-/* With small pages, growth selects the range that needs the fewest pages, not the lowest unmapped range. */
-TEST(growth_with_small_pages_needs_the_fewest_pages)
+TEST_ON(growth_with_small_pages_needs_the_fewest_pages, env_open("page_size:small"))
 {
-    struct xseg_allocator *allocator = env_open("page_size:small");
-
     void *low = env_alloc(allocator, 8 * MIB, NULL);
     void *wall = env_alloc(allocator, 2 * MIB, NULL);
     void *cached = env_alloc(allocator, 6 * MIB, NULL);
@@ -54,7 +45,6 @@ TEST(growth_with_small_pages_needs_the_fewest_pages)
     assert_ptr_equal(env_alloc(allocator, 8 * MIB, NULL), cached);
     assert_int_equal(env_reserved(allocator), 12 * MIB); /* 8 + 2 + 2 */
     env_free(allocator, cached, wall, end);
-    env_close(allocator);
 }
 
 static bool count_low_memory(void *context, const struct xseg_oom_info *oom)
@@ -65,37 +55,26 @@ static bool count_low_memory(void *context, const struct xseg_oom_info *oom)
 }
 
 /* Pages of the page cache count against the limit only once. */
-TEST(page_cache_serves_a_growth_at_the_limit)
+TEST_ON(page_cache_serves_a_growth_at_the_limit,
+        env_open_with_clock(NULL, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100"))
 {
-    struct xseg_allocator *allocator =
-        env_open_with_clock(NULL, "idle_ms:100,page_cache_mb:100,hard_limit_mb:100");
     const xseg_stream stream = env_stream();
     unsigned calls = 0;
-    const struct xseg_observer observer = {sizeof(observer), .context = &calls,
-                                           .on_low_memory = count_low_memory};
-    uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id =
+        env_observe(allocator, .context = &calls, .on_low_memory = count_low_memory);
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
-    for (unsigned i = 0; i < 30; i++) {
-        xseg_sim_advance(UINT64_C(10000000));
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
+    env_pass_time(allocator, 30, 10);
     assert_int_equal(env_stats(allocator).idle_page_bytes, 100 * MIB);
     void *ptr = env_alloc(allocator, 100 * MIB, stream);
     assert_int_equal(calls, 0);
     assert_int_equal(env_stats(allocator).idle_page_bytes, 0);
     env_free(allocator, ptr);
     assert_ok(xseg_observer_remove(allocator, id));
-    env_close(allocator, stream);
 }
 
-/*
- * --- Examples E1 to E12: growth, splitting, trim, a use on another stream, a capture. The expected values are those of
- * PyTorch 2.15's allocator, in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and E7 also verify what NVIDIA's
- * "Memory Issues" of CUDA graphs state about expandable segments: addresses without memory, growth in place, pages that
- * are unmapped individually. ---
- */
+/* Examples E1 to E12, with the values of PyTorch 2.15 in the nine columns of a tape (docs/replay.md).  E1, E3, E4 and
+ * E7 verify NVIDIA's statements on expandable segments: addresses without memory, growth in place, unmaps by page. */
 
 static void expect(struct xseg_allocator *allocator, const char *numbers)
 {
@@ -126,9 +105,8 @@ static void expect_counts(struct xseg_allocator *allocator, uint64_t growths, ui
 }
 
 /* E1: one page of 2 MiB, whose head is allocated; the rest does not count as an inactive split. */
-TEST(e1_a_first_small_block_maps_a_page)
+TEST_ON(e1_a_first_small_block_maps_a_page, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *ptr = env_alloc(allocator, 1000, NULL);
 
     expect(allocator, "1024 1024 0 2097152 1000 1 1 0 0");
@@ -137,25 +115,21 @@ TEST(e1_a_first_small_block_maps_a_page)
     assert_int_equal(env_block(allocator, ptr).free_after, 2 * MIB - 1024);
     assert_int_equal(xseg_sim_used(0), 2 * MIB);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* E2: with a classic segment the tail is an inactive split. */
-TEST(e2_classic_request_allocates_a_segment)
+TEST_ON(e2_classic_request_allocates_a_segment, env_open("expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:False");
     void *ptr = env_alloc(allocator, 1000, NULL);
 
     expect(allocator, "1024 1024 2096128 2097152 1000 1 1 1 1");
     expect_counts(allocator, 1, 0, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* E3: 30 MiB map two pages of 20 MiB.  E4: 20 MiB more need one page, after the cached tail of 10 MiB. */
-TEST(e3_e4_a_cached_tail_grows)
+TEST_ON(e3_e4_a_cached_tail_grows, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 30 * MIB, NULL);
     const struct xseg_block_info info = env_block(allocator, first);
 
@@ -172,16 +146,11 @@ TEST(e3_e4_a_cached_tail_grows)
     assert_ptr_equal(second, first + 30 * MIB);
     assert_int_equal(env_block(allocator, second).segment_mapped, 60 * MIB);
     env_free(allocator, first, second);
-    env_close(allocator);
 }
 
-/*
- * E5: the tail of 10 MiB is the best fit for 8, but could grow, so the enclosed block of 30 is used.  E6: all idle
- * pages are released in one call.  PyTorch frees the addresses as well; here the segment keeps them.
- */
-TEST(e5_e6_growable_tail_is_not_used)
+/* E5: the tail of 10 MiB fits best, but can grow, so the block of 30 is used.  E6: one call releases all idle pages. */
+TEST_ON(e5_e6_growable_tail_is_not_used, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *first = env_alloc(allocator, 30 * MIB, NULL);
     char *second = env_alloc(allocator, 20 * MIB, NULL);
 
@@ -202,16 +171,11 @@ TEST(e5_e6_growable_tail_is_not_used)
     assert_int_equal(env_stats(allocator).address_bytes, 90 * GIB);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, NULL), first);
     env_free(allocator, first);
-    env_close(allocator);
 }
 
-/*
- * E7: 2 MiB are allocated in the second of three pages; the first and the third are released.  E8: 45 MiB do not fit
- * into the unmapped first page and the free memory after it, so the segment grows after the allocated block.
- */
-TEST(e7_e8_trim_releases_idle_pages_only)
+/* E7: the first and the third of three pages are released.  E8: 45 MiB do not fit before the allocated block. */
+TEST_ON(e7_e8_trim_releases_idle_pages_only, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     char *before = env_alloc(allocator, 25 * MIB, NULL);
     char *live = env_alloc(allocator, 2 * MIB, NULL);
     char *after = env_alloc(allocator, 33 * MIB, NULL);
@@ -233,18 +197,15 @@ TEST(e7_e8_trim_releases_idle_pages_only)
     assert_ptr_equal(next, live + 2 * MIB);
     assert_int_equal(env_block(allocator, live).unmapped_before, 20 * MIB);
     env_free(allocator, live, next);
-    env_close(allocator);
 }
 
 /* E9: a freed block is active until the other stream completes and an allocation polls. */
-TEST(e9_use_by_another_stream_delays_the_free)
+TEST_ON(e9_use_by_another_stream_delays_the_free, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream side = env_stream();
     char *first = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, first, side));
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
+    env_use(allocator, first, side);
     expect(allocator, "5242880 5242880 0 20971520 5242880 1 1 0 0");
     env_free(allocator, first);
     expect(allocator, "0 5242880 0 20971520 5242880 0 1 0 0");
@@ -263,14 +224,11 @@ TEST(e9_use_by_another_stream_delays_the_free)
     expect(allocator, "9437184 9437184 0 20971520 9437184 2 2 0 0");
     expect_counts(allocator, 1, 0, 0);
     env_free(allocator, third, first + 4 * MIB);
-    env_close(allocator, side);
 }
 
-/* E12: a capture's pool has separate segments, which stay reserved after the graph is destroyed, until the cache is
- * emptied. */
-TEST(e12_graph_pool_has_separate_segments)
+/* E12: the segments of a capture's pool stay reserved after the graph is destroyed, until the cache is emptied. */
+TEST_ON(e12_graph_pool_has_separate_segments, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     void *outside = env_alloc(allocator, 5 * MIB, NULL);
@@ -304,5 +262,4 @@ TEST(e12_graph_pool_has_separate_segments)
     expect(allocator, "15728640 15728640 0 41943040 15728640 3 3 0 0");
     expect_counts(allocator, 4, 2, 2);
     env_free(allocator, outside, next, last);
-    env_close(allocator, stream);
 }

@@ -4,10 +4,8 @@
 #include "tests/support/members.h"
 #include "tests/support/trim_due.h"
 
-TEST_WITH(idle_memory_moves_to_another_member_and_back, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(idle_memory_moves_to_another_member_and_back, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     member_make_idle(one, 900 * MIB);
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 900 * MIB);
     /* 400 MiB are within the share of 512; 124 of 1024 are free. */
@@ -74,11 +72,8 @@ TEST_WITH(ranges_and_classic_segments_take_part, members_begin, members_end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* The resumed pool requests memory while another member is idle. */
-TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(resumed_pool_requests_memory, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     assert_ok(member_call(one, 'p', 0, 500 * MIB).status);
     assert_ok(member_call(one, 's', 0, 0).status);
     assert_ok(member_call(other, 'a', 0, 900 * MIB).status);
@@ -89,10 +84,8 @@ TEST_WITH(resumed_pool_requests_memory, members_begin, members_end)
 }
 
 /* Idle memory of a retained pool cannot be released. */
-TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(memory_of_a_retained_pool_is_not_awaited, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     assert_ok(member_call(one, 'p', 0, 900 * MIB).status);
     assert_ok(member_call(one, 'f', 0, 0).status);
     (void)member_expect_denied(other, 'a', 0, 400 * MIB);
@@ -100,10 +93,8 @@ TEST_WITH(memory_of_a_retained_pool_is_not_awaited, members_begin, members_end)
     assert_ok(member_call(one, 'p', 1, 600 * MIB).status);
 }
 
-TEST_WITH(captures_send_no_request, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(captures_send_no_request, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     member_make_idle(one, 900 * MIB);
     assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
     assert_ok(member_call(other, 'm', 0, 0).status);
@@ -131,7 +122,6 @@ TEST_WITH(killed_and_stopped_members_block_no_others, members_begin, members_end
     EXPECT_OK(member_call(other, 'a', 1, 200 * MIB));
 }
 
-/* A member below its share is served with released memory before a member above its share. */
 TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end)
 {
     const unsigned one = member_start(""), greedy = member_start(""), poor = member_start("");
@@ -170,8 +160,6 @@ TEST_WITH(members_above_their_share_do_not_deadlock, members_begin, members_end)
     }
 }
 
-/* --- Invalid budget files. --- */
-
 static void write_file(const char *text, mode_t mode)
 {
     const int file = open(members.budget_file, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0600);
@@ -206,10 +194,8 @@ TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
     EXPECT_OK(member_call(other, 'a', 0, 400 * MIB));
 }
 
-TEST_WITH(removed_budget_file_is_recreated, members_begin, members_end)
+TEST_OF_TWO_MEMBERS(removed_budget_file_is_recreated, members_end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     member_make_idle(one, 900 * MIB);
     assert_ok(member_call(other, 'a', 1, 2 * MIB).status);
     assert_int_equal(unlink(members.budget_file), 0);
@@ -241,16 +227,11 @@ TEST_WITH(large_numbers_are_bounded, members_begin, members_end)
     assert_int_equal(member_call(one, ' ', 0, 0).taken, 800 * MIB);
 }
 
-TEST(invalid_budget_keys_are_rejected)
+TEST_ON(invalid_budget_keys_are_rejected, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
-    env_expect_error(xseg_config_set(allocator, "budget_share:1.5"), XSEG_ERR_CONFIG,
-                     "budget_share");
-    env_expect_error(xseg_config_set(allocator, "budget_wait_ms:0"), XSEG_ERR_CONFIG,
-                     "budget_wait_ms");
+    assert_error(xseg_config_set(allocator, "budget_share:1.5"), CONFIG, "budget_share");
+    assert_error(xseg_config_set(allocator, "budget_wait_ms:0"), CONFIG, "budget_wait_ms");
     assert_ok(xseg_config_set(allocator, "budget_file:none"));
-    env_close(allocator);
 }
 
 /* --- Observability: reasons for idle memory, events, statistics, and the budget file. --- */
@@ -279,7 +260,6 @@ static struct xseg_allocator *join(const char *config)
     return allocator;
 }
 
-/* Close, and detach from the shared device. */
 static void leave(struct xseg_allocator *allocator)
 {
     const struct xseg_sim_settings alone = {sizeof(alone)};
@@ -287,8 +267,6 @@ static void leave(struct xseg_allocator *allocator)
     env_close(allocator);
     assert_ok(xseg_sim_reset(&alone));
 }
-
-/* --- Reasons for idle memory. --- */
 
 /* Of the memory above the share, and of other memory: an address and an age. */
 struct explained {
@@ -441,8 +419,6 @@ TEST_WITH(page_cache_is_released_first, members_begin, members_end)
     leave(allocator);
 }
 
-/* --- Events. --- */
-
 TEST_WITH(waiting_request_is_recorded, members_begin, members_end)
 {
     const unsigned other = member_start(PATIENT);
@@ -451,7 +427,7 @@ TEST_WITH(waiting_request_is_recorded, members_begin, members_end)
     const xseg_stream stream = env_stream();
     member_make_idle(other, 900 * MIB);
     void *block = env_alloc(allocator, 400 * MIB, stream);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     const struct xseg_history_entry ask = history_only(&recorded, XSEG_HISTORY_BUDGET_REQUEST);
     const struct xseg_history_entry alloc = history_only(&recorded, XSEG_HISTORY_ALLOC);
     assert_null(ask.base);
@@ -464,7 +440,6 @@ TEST_WITH(waiting_request_is_recorded, members_begin, members_end)
     assert_int_not_equal(ask.stack, 0);
     assert_true(ask.time_ns <= alloc.time_ns);
     assert_int_equal(recorded.entry[0].action, XSEG_HISTORY_BUDGET_REQUEST);
-    free(recorded.entry);
     env_free(allocator, block);
     env_close(allocator, stream);
     member_end(other);
@@ -477,11 +452,10 @@ TEST_WITH(single_member_sends_no_request, members_begin, members_end)
 
     void *block = env_alloc(allocator, 700 * MIB, NULL);
     assert_int_equal(xseg_alloc(allocator, 0, 600 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++)
         assert_int_not_equal(recorded.entry[i].action, XSEG_HISTORY_BUDGET_REQUEST);
     (void)history_only(&recorded, XSEG_HISTORY_OOM);
-    free(recorded.entry);
     env_free(allocator, block);
     leave(allocator);
 }
@@ -489,7 +463,7 @@ TEST_WITH(single_member_sends_no_request, members_begin, members_end)
 /* Bytes of the release events; each event is followed by its unmap. */
 static uint64_t recorded_releases(struct xseg_allocator *allocator)
 {
-    const struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     uint64_t released = 0, unmapped = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -506,7 +480,6 @@ static uint64_t recorded_releases(struct xseg_allocator *allocator)
         assert_int_equal(entry[1].bytes, entry->bytes);
     }
     assert_int_equal(released, unmapped);
-    free(recorded.entry);
     return released;
 }
 
@@ -528,8 +501,6 @@ TEST_WITH(budget_releases_are_recorded, members_begin, members_end)
     assert_true(recorded_releases(allocator) >= 276 * MIB);
     leave(allocator);
 }
-
-/* --- Metrics. --- */
 
 /* The value of a metric of device 0; -1 if there is none. */
 static double metric(struct xseg_allocator *allocator, const char *name)
@@ -571,8 +542,6 @@ TEST_WITH(metrics_include_the_budget, members_begin, members_end)
     assert_true(metric(allocator, "xseg_budget_requests_total") < 0);
     leave(allocator);
 }
-
-/* --- The budget file. --- */
 
 struct seen {
     struct xseg_budget_entry entry[8];
@@ -640,7 +609,6 @@ TEST_WITH(budget_members_are_listed, members_begin, members_end)
     assert_int_equal(read_members().count, 0);
 }
 
-/* A member with an invalid record is listed without further statistics. */
 TEST_WITH(unreadable_member_is_listed, members_begin, members_end)
 {
     static const unsigned char nonsense[] = {1, 2, 3};
@@ -674,12 +642,10 @@ TEST_WITH(invalid_budget_file_names_are_rejected, members_begin, members_end)
 {
     struct seen seen = {.max = 1};
 
-    env_expect_error(xseg_budget_members(NULL, see, &seen), XSEG_ERR_ARGUMENT, "name is NULL");
-    env_expect_error(xseg_budget_members("x", NULL, NULL), XSEG_ERR_ARGUMENT, "visit is NULL");
-    env_expect_error(xseg_budget_members("a b", see, &seen), XSEG_ERR_ARGUMENT,
-                     "is invalid, \"a b\"; ");
-    env_expect_error(xseg_budget_members(members.budget_file, see, &seen), XSEG_ERR_FILE,
-                     members.budget_file);
+    assert_error(xseg_budget_members(NULL, see, &seen), ARGUMENT, "name is NULL");
+    assert_error(xseg_budget_members("x", NULL, NULL), ARGUMENT, "visit is NULL");
+    assert_error(xseg_budget_members("a b", see, &seen), ARGUMENT, "is invalid, \"a b\"; ");
+    assert_error(xseg_budget_members(members.budget_file, see, &seen), FILE, members.budget_file);
     assert_int_equal(access(members.budget_file, F_OK), -1);
     assert_int_equal(seen.count, 0);
 }

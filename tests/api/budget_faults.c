@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Budget files under faults: foreign files, full file systems, other versions, truncation, invalid contents, clocks,
- * forks, and changes while in use.  The allocator continues, logs the fault once, and waits no longer than otherwise.
- */
+/* Budget files under faults: the allocator continues, logs the fault once, and waits no longer than otherwise. */
 #include <grp.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -23,7 +20,6 @@ static int end(void **state)
     return members_end(state);
 }
 
-/* Memory moves from one member to the other. */
 static void expect_transfer(unsigned one, unsigned other)
 {
     EXPECT_OK(member_call(one, 'a', 60, 900 * MIB));
@@ -54,8 +50,6 @@ static void put(off_t at, const void *bytes, size_t count)
     assert_int_equal(pwrite(file, bytes, count, at), count);
     (void)close(file);
 }
-
-/* --- Files that this process cannot use. --- */
 
 /* Root can open all files: change the user. */
 static void become_nobody(void)
@@ -111,12 +105,8 @@ TEST_WITH(file_of_a_newer_version_is_not_used, members_begin, end)
     expect_alone(member_start(""), "does not match, 99 in ");
 }
 
-/* --- Changes while the file is in use. --- */
-
-TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
+TEST_OF_TWO_MEMBERS(truncated_budget_file_is_recreated, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     expect_transfer(one, other);
     assert_int_equal(truncate(members.budget_file, 5000), 0);
     MEMBER_EVENTUALLY(one, answer.lines == 1 &&
@@ -132,7 +122,6 @@ TEST_WITH(truncated_budget_file_is_recreated, members_begin, end)
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 1);
 }
 
-/* Whether the file is still the foreign one. */
 static bool is_foreign(size_t bytes)
 {
     static char read_bytes[20000];
@@ -170,9 +159,8 @@ TEST_WITH(foreign_file_is_not_overwritten, members_begin, end)
 }
 
 /* Invalid bytes in a slot last for one round at most, since each member rewrites its record. */
-TEST_WITH(invalid_bytes_in_a_slot_are_overwritten, members_begin, end)
+TEST_OF_TWO_MEMBERS(invalid_bytes_in_a_slot_are_overwritten, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
     unsigned char bytes[SLOT];
 
     expect_transfer(one, other);
@@ -186,8 +174,6 @@ TEST_WITH(invalid_bytes_in_a_slot_are_overwritten, members_begin, end)
     assert_int_equal(member_call(one, ' ', 0, 0).lines, 0);
     assert_int_equal(member_call(other, ' ', 0, 0).lines, 0);
 }
-
-/* --- Statistics of other members. --- */
 
 /* Join the budget file.  Returns statistics to publish, with the device of the other members. */
 static struct xseg_shared_budget_device join_members(void)
@@ -241,10 +227,8 @@ TEST_WITH(demand_with_a_future_time_ends, members_begin, end)
 }
 
 /* The age of a demand is that of the last request, so threads that wait in turn do not time out. */
-TEST_WITH(demand_of_threads_that_wait_in_turn_persists, members_begin, end)
+TEST_OF_TWO_MEMBERS(demand_of_threads_that_wait_in_turn_persists, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     EXPECT_OK(member_call(one, 'a', 0, 900 * MIB));
     EXPECT_OK(member_call(other, 'a', 0, 2 * MIB));
     member_send(other, 'T', 0, 400 * MIB);
@@ -267,7 +251,6 @@ TEST_WITH(member_that_joins_later_is_requested, members_begin, end)
     EXPECT_OK(member_call(one, 'a', 0, 400 * MIB));
 }
 
-/* Large values of other members neither deny a free page nor cause a wait. */
 TEST_WITH(large_values_of_others_have_no_effect, members_begin, end)
 {
     const unsigned one = member_start("");
@@ -299,12 +282,8 @@ TEST_WITH(large_values_are_clamped, members_begin, end)
     expect_transfer(one, other);
 }
 
-/* --- The process. --- */
-
-TEST_WITH(fork_in_a_member_has_no_effect, members_begin, end)
+TEST_OF_TWO_MEMBERS(fork_in_a_member_has_no_effect, end)
 {
-    const unsigned one = member_start(""), other = member_start("");
-
     expect_transfer(one, other);
     for (unsigned i = 0; i < 5; i++)
         EXPECT_OK(member_call(one, 'F', 0, 0));
@@ -341,10 +320,7 @@ TEST_WITH(budget_file_can_be_changed_at_any_time, members_begin, end)
     assert_int_equal(unlink(path), 0);
 }
 
-/*
- * --- Members in user, PID and time namespaces, as in containers, and members of several users with one budget file.
- * ---
- */
+/* --- Members in user, PID and time namespaces, and members of several users with one budget file. --- */
 
 #ifndef CLONE_NEWTIME
 #define CLONE_NEWTIME 0x80
@@ -468,8 +444,6 @@ TEST_WITH(member_with_another_clock_shares_memory, members_begin, end)
     }
 }
 
-/* --- Users of a group. --- */
-
 #define GROUP 60000u
 
 static uid_t next_user = GROUP;
@@ -483,7 +457,7 @@ static void become_next_user(void)
         _exit(2);
 }
 
-/* As in docs/processes.md for notebooks: the set-group-ID bit of the folder gives the file to the group. */
+/* As in docs/sharing.md for notebooks: the set-group-ID bit of the folder gives the file to the group. */
 TEST_WITH(users_of_a_group_share_memory, members_begin, end)
 {
     struct stat file;

@@ -1,63 +1,38 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Captures, and the calls that the library must not make during a capture: events, uses, released pools, other devices.
- * Most tests reproduce defects of PyTorch's allocator.
- */
-#include <pthread.h>
+/* Captures, and calls that the library must not make in them.  Most tests reproduce defects of PyTorch's allocator. */
 
 #include "tests/support/env.h"
 
 /* The allocator of a test, two streams, and a pool for captures of `stream`. */
-static struct xseg_allocator *allocator;
+static struct xseg_allocator *opened;
 static xseg_stream stream, side;
 static struct xseg_pool *pool;
 
-static void open_capture(const char *config)
+static struct xseg_allocator *open_capture(const char *config)
 {
-    allocator = env_open(config);
+    opened = env_open(config);
     stream = env_stream();
     side = env_stream();
-    pool = env_pool(allocator);
-}
-
-static int open_default(void **state)
-{
-    (void)state;
-    open_capture(NULL);
-    return 0;
-}
-
-static int open_reuse(void **state)
-{
-    (void)state;
-    open_capture("graph_capture_record_stream_reuse:True");
-    return 0;
-}
-
-static int close_capture(void **state)
-{
-    (void)state;
-    env_close(allocator, stream, side);
-    return 0;
+    pool = env_pool(opened);
+    return opened;
 }
 
 static uint64_t active(void)
 {
-    return env_stats(allocator).active[XSEG_STAT_ALL].current;
+    return env_stats(opened).active[XSEG_STAT_ALL].current;
 }
 
 static void *alloc_in_thread(void *unused)
 {
     (void)unused;
-    return env_alloc(allocator, 3 * MIB, NULL);
+    return env_alloc(opened, 3 * MIB, NULL);
 }
 
 /* Work is pending on other streams, whose events are polled after the capture. */
-TEST_WITH(capture_makes_no_unsafe_calls, open_default, close_capture)
+TEST_ON(capture_makes_no_unsafe_calls, open_capture(NULL))
 {
     void *before = env_alloc(allocator, 5 * MIB, NULL);
-    void *across = env_alloc(allocator, 5 * MIB, NULL), *other = NULL;
-    pthread_t thread;
+    void *across = env_alloc(allocator, 5 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     assert_ok(xseg_record_stream(allocator, before, side));
@@ -71,9 +46,7 @@ TEST_WITH(capture_makes_no_unsafe_calls, open_default, close_capture)
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
-    assert_int_equal(pthread_create(&thread, NULL, alloc_in_thread, NULL), 0);
-    assert_int_equal(pthread_join(thread, &other), 0);
-    env_free(allocator, other);
+    env_free(allocator, env_run_thread(alloc_in_thread, NULL));
     assert_int_equal(active(), 3);
     assert_int_equal(env_unsafe_calls(), calls);
     env_capture_end(pool, stream);
@@ -83,8 +56,8 @@ TEST_WITH(capture_makes_no_unsafe_calls, open_default, close_capture)
     assert_int_equal(active(), 0);
 }
 
-/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around an allocated block. */
-TEST_WITH(released_pool_keeps_its_allocated_blocks, open_default, close_capture)
+/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around a block. */
+TEST_ON(released_pool_keeps_its_allocated_blocks, open_capture(NULL))
 {
     env_capture_begin(pool, stream);
     void *first = env_alloc(allocator, 25 * MIB, stream);
@@ -94,32 +67,29 @@ TEST_WITH(released_pool_keeps_its_allocated_blocks, open_default, close_capture)
     env_free(allocator, first, last);
     assert_ok(xseg_pool_release(pool));
     for (unsigned i = 0; i < 2; i++) {
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 20 * MIB);
+        assert_int_equal(env_reserved_without_cache(allocator), 20 * MIB);
         assert_int_equal(env_block(allocator, output).state, XSEG_BLOCK_ALLOCATED);
         env_launch_at(stream, output, 2 * MIB);
     }
     env_free(allocator, output);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
 }
 
 /* Expect that a freed block of 20 MiB is reused only after the work of a stream. */
 static void expect_pending_until_finished(void *ptr, xseg_stream user)
 {
-    void *other = env_alloc(allocator, 20 * MIB, NULL);
+    void *other = env_alloc(opened, 20 * MIB, NULL);
 
     assert_ptr_not_equal(other, ptr);
-    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_block(opened, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ok(xseg_sim_finish(user));
-    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), ptr);
-    env_free(allocator, ptr, other);
+    assert_ptr_equal(env_alloc(opened, 20 * MIB, NULL), ptr);
+    env_free(opened, ptr, other);
 }
 
-/* In PyTorch, uses in a capture were kept for the next block at the same address, whose own use was then taken for one
- * of the capture. */
-TEST_WITH(uses_in_a_capture_end_with_the_block, open_default, close_capture)
+/* PyTorch kept uses in a capture for the next block at the same address. */
+TEST_ON(uses_in_a_capture_end_with_the_block, open_capture(NULL))
 {
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
@@ -137,7 +107,7 @@ TEST_WITH(uses_in_a_capture_end_with_the_block, open_default, close_capture)
     expect_pending_until_finished(ptr, side);
 }
 
-TEST_WITH(uses_in_a_capture_end_with_it, open_default, close_capture)
+TEST_ON(uses_in_a_capture_end_with_it, open_capture(NULL))
 {
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
@@ -158,28 +128,26 @@ static const char *const reuse_configs[] = {
     "graph_capture_record_stream_reuse:True",
 };
 
-TEST(use_before_a_capture_is_awaited_after_it)
+TEST_TIMES(use_before_a_capture_is_awaited_after_it, COUNT_OF(reuse_configs),
+           open_capture(reuse_configs[i]))
 {
-    for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
-        open_capture(reuse_configs[i]);
-        void *ptr = env_alloc(allocator, 20 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-        assert_ok(xseg_record_stream(allocator, ptr, side));
-        env_launch_at(side, ptr, 20 * MIB);
-        env_capture_begin(pool, side);
-        assert_ok(xseg_record_stream(allocator, ptr, side));
-        env_free(allocator, ptr);
-        env_capture_end(pool, side);
-        expect_pending_until_finished(ptr, side);
-        (void)close_capture(NULL);
-    }
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_launch_at(side, ptr, 20 * MIB);
+    env_capture_begin(pool, side);
+    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_free(allocator, ptr);
+    env_capture_end(pool, side);
+    expect_pending_until_finished(ptr, side);
 }
 
-/* Free a block of the graph's pool in a capture, after a use by a stream that joined the capture.  The capture reuses
- * the block after the streams are joined, unless the stream used the block before the capture. */
-static void expect_reuse_after_join(bool used_before)
+/* The capture reuses a block that a joined stream uses after a join, unless the block was used before the capture.
+ * PyTorch ignored earlier uses. */
+TEST_TIMES(reuse_in_a_capture_respects_earlier_uses, 2,
+           open_capture("graph_capture_record_stream_reuse:True"))
 {
-    open_capture("graph_capture_record_stream_reuse:True");
+    const bool used_before = i != 0;
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, stream);
 
     if (used_before) {
@@ -203,19 +171,11 @@ static void expect_reuse_after_join(bool used_before)
         env_free(allocator, ptr);
     }
     env_free(allocator, next);
-    (void)close_capture(NULL);
 }
 
-/* PyTorch ignored uses before the capture, whose work was not complete. */
-TEST(reuse_in_a_capture_respects_earlier_uses)
-{
-    expect_reuse_after_join(false);
-    expect_reuse_after_join(true);
-}
-
-/* Two captures have used the block.  No graph orders both uses, so the block waits until both captures have ended,
- * even if a stream of one capture has joined the other. */
-TEST_WITH(block_of_two_captures_waits_for_both, open_reuse, close_capture)
+/* No graph orders the uses of two captures, so the block waits for both, even if a stream of one joins the other. */
+TEST_ON(block_of_two_captures_waits_for_both,
+        open_capture("graph_capture_record_stream_reuse:True"))
 {
     struct xseg_pool *other = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
@@ -236,61 +196,51 @@ TEST_WITH(block_of_two_captures_waits_for_both, open_reuse, close_capture)
 }
 
 /* In PyTorch, the first allocation on a joined stream failed with graph_capture_record_stream_reuse. */
-TEST(joined_streams_allocate_from_the_graphs_pool)
+TEST_TIMES(joined_streams_allocate_from_the_graphs_pool, COUNT_OF(reuse_configs),
+           open_capture(reuse_configs[i]))
 {
-    for (size_t i = 0; i < COUNT_OF(reuse_configs); i++) {
-        open_capture(reuse_configs[i]);
-        void *waiting = env_alloc(allocator, 20 * MIB, stream);
+    void *waiting = env_alloc(allocator, 20 * MIB, stream);
 
-        env_capture_begin(pool, stream);
-        env_stream_wait(side, stream);
-        assert_ok(xseg_record_stream(allocator, waiting, side));
-        env_free(allocator, waiting);
-        void *ptr = env_alloc(allocator, 20 * MIB, side);
-        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-        assert_ptr_equal(env_block(allocator, ptr).stream, side);
-        env_stream_wait(stream, side);
-        env_capture_end(pool, stream);
-        void *outside = env_alloc(allocator, 20 * MIB, side);
-        assert_null(env_block(allocator, outside).pool);
-        env_free(allocator, ptr, outside);
-        (void)close_capture(NULL);
-    }
+    env_capture_begin(pool, stream);
+    env_stream_wait(side, stream);
+    assert_ok(xseg_record_stream(allocator, waiting, side));
+    env_free(allocator, waiting);
+    void *ptr = env_alloc(allocator, 20 * MIB, side);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    assert_ptr_equal(env_block(allocator, ptr).stream, side);
+    env_stream_wait(stream, side);
+    env_capture_end(pool, stream);
+    void *outside = env_alloc(allocator, 20 * MIB, side);
+    assert_null(env_block(allocator, outside).pool);
+    env_free(allocator, ptr, outside);
 }
 
-TEST(empty_cache_waits_for_the_end_of_a_capture)
+TEST_TIMES(empty_cache_waits_for_the_end_of_a_capture, COUNT_OF(segment_configs),
+           open_capture(segment_configs[i]))
 {
-    for (size_t i = 0; i < COUNT_OF(segment_configs); i++) {
-        open_capture(segment_configs[i]);
-        struct xseg_pool *old = env_pool(allocator);
-        void *ptr = env_alloc(allocator, 20 * MIB, NULL);
+    struct xseg_pool *old = env_pool(allocator);
+    void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-        env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
-        assert_ok(xseg_pool_release(old));
-        env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
-        assert_ok(xseg_record_stream(allocator, ptr, stream));
-        env_free(allocator, ptr);
-        env_capture_begin(pool, stream);
-        const uint64_t calls = env_unsafe_calls();
-        env_empty_cache(allocator);
-        assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
-        assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
-        assert_int_equal(env_unsafe_calls(), calls);
-        assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
-        assert_int_equal(env_reserved(allocator), 80 * MIB);
-        env_capture_end(pool, stream);
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        (void)close_capture(NULL);
-    }
+    env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
+    assert_ok(xseg_pool_release(old));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
+    assert_ok(xseg_record_stream(allocator, ptr, stream));
+    env_free(allocator, ptr);
+    env_capture_begin(pool, stream);
+    const uint64_t calls = env_unsafe_calls();
+    env_empty_cache(allocator);
+    assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
+    assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
+    assert_int_equal(env_unsafe_calls(), calls);
+    assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
+    assert_int_equal(env_reserved(allocator), 80 * MIB);
+    env_capture_end(pool, stream);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 /* In PyTorch, queries, waits and frees on one device invalidated a capture on another. */
-static void expect_valid_capture(const char *config)
+TEST_EACH(capture_on_another_device_stays_valid, env_open_sim(config, .devices = 2), ENV_KINDS)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
-    allocator = env_open_on(&settings, config);
     const xseg_stream retired = env_stream();
     side = env_stream();
     stream = env_stream_on(1);
@@ -307,33 +257,20 @@ static void expect_valid_capture(const char *config)
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_trim(allocator).kept_busy, 80 * MIB);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
     env_capture_end(pool, stream);
-    assert_ok(xseg_close(allocator));
-    env_stream_destroy_on(1, stream);
-    env_stream_destroy(retired, side);
 }
 
-TEST(capture_on_another_device_stays_valid)
+TEST_ON(capture_of_two_devices_is_begun_on_both, env_open_sim(NULL, .devices = 2))
 {
-    expect_valid_capture("expandable_segments:True");
-    expect_valid_capture("expandable_segments:False");
-}
-
-/* A graph with work on two devices, each of which has a pool for it. */
-TEST(capture_of_two_devices_is_begun_on_both)
-{
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_pool *second = NULL;
-    void *used = NULL, *ptr = NULL;
+    void *ptr = NULL;
 
-    allocator = env_open_on(&settings, NULL);
     const xseg_stream joined = env_stream_on(1);
     stream = env_stream();
     pool = env_pool(allocator);
     assert_ok(xseg_pool_create(allocator, 1, NULL, &second));
-    assert_ok(xseg_alloc(allocator, 1, 20 * MIB, NULL, &used));
+    void *used = env_alloc_on(allocator, 1, 20 * MIB);
     assert_ok(xseg_capture_begin(second, joined));
     env_capture_begin(pool, stream);
     env_stream_wait(joined, stream);
@@ -348,13 +285,10 @@ TEST(capture_of_two_devices_is_begun_on_both)
     env_capture_end(pool, stream);
     assert_ok(xseg_capture_end(second));
     env_free(allocator, ptr);
-    assert_ok(xseg_close(allocator));
-    env_stream_destroy_on(1, joined);
-    env_stream_destroy(stream);
 }
 
 /* An event recorded in a capture never completes, so memory that waited for it was never reused (PyTorch #193982). */
-TEST_WITH(unannounced_capture_does_not_block_reuse, open_default, close_capture)
+TEST_ON(unannounced_capture_does_not_block_reuse, open_capture(NULL))
 {
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *next = env_alloc(allocator, MIB, NULL);
 
@@ -363,7 +297,7 @@ TEST_WITH(unannounced_capture_does_not_block_reuse, open_default, close_capture)
     env_launch_at(side, ptr, 20 * MIB);
     env_driver_capture_begin(side);
     env_free(allocator, ptr);
-    env_expect_error(xseg_stream_retire(allocator, 0, side), XSEG_ERR_BUSY, "being captured");
+    assert_error(xseg_stream_retire(allocator, 0, side), BUSY, "being captured");
     assert_true(env_driver_capture_end(side));
     env_free(allocator, next);
 
@@ -378,27 +312,22 @@ TEST_WITH(unannounced_capture_does_not_block_reuse, open_default, close_capture)
 }
 
 /* By a trim that waits, or by a close. */
-TEST(wait_ends_after_an_unannounced_capture)
+TEST_TIMES(wait_ends_after_an_unannounced_capture, 2, open_capture(NULL))
 {
-    for (unsigned closes = 0; closes < 2; closes++) {
-        open_capture(NULL);
-        void *ptr[4];
+    void *ptr[4];
 
-        for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
-            ptr[i] = env_alloc(allocator, 20 * MIB, NULL);
-            assert_ok(xseg_record_stream(allocator, ptr[i], side));
-            env_launch_at(side, ptr[i], 20 * MIB);
-        }
-        env_free(allocator, ptr[0]);
-        env_driver_capture_begin(side);
-        for (unsigned i = 1; i < COUNT_OF(ptr); i++)
-            env_free(allocator, ptr[i]);
-        assert_true(env_driver_capture_end(side));
-        if (closes == 0) {
-            env_empty_cache(allocator);
-            assert_int_equal(env_reserved(allocator), 0);
-        }
-        (void)close_capture(NULL);
+    for (unsigned k = 0; k < COUNT_OF(ptr); k++) {
+        ptr[k] = env_alloc(allocator, 20 * MIB, NULL);
+        assert_ok(xseg_record_stream(allocator, ptr[k], side));
+        env_launch_at(side, ptr[k], 20 * MIB);
+    }
+    env_free(allocator, ptr[0]);
+    env_driver_capture_begin(side);
+    for (unsigned k = 1; k < COUNT_OF(ptr); k++)
+        env_free(allocator, ptr[k]);
+    assert_true(env_driver_capture_end(side));
+    if (i == 0) {
+        assert_int_equal(env_reserved_without_cache(allocator), 0);
     }
 }
 
@@ -408,7 +337,7 @@ static bool is_context(void *context, xseg_stream candidate)
 }
 
 /* As PyTorch's adapter: the mark follows the driver's begin, and routes end before the capture. */
-TEST_WITH(marked_device_makes_no_unsafe_calls, open_default, close_capture)
+TEST_ON(marked_device_makes_no_unsafe_calls, open_capture(NULL))
 {
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
 
@@ -439,40 +368,36 @@ TEST_WITH(marked_device_makes_no_unsafe_calls, open_default, close_capture)
     assert_int_equal(env_unsafe_calls(), calls);
     assert_true(env_driver_capture_end(stream));
     assert_ok(xseg_capture_unmark(allocator, 0));
-    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                     "no capture is marked on device");
+    assert_error(xseg_capture_unmark(allocator, 0), ARGUMENT, "no capture is marked on device");
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_UNMAPPED);
 }
 
 /* A graph may write to cached memory of a pool that a route used while the device was marked. */
-TEST(route_while_the_device_is_marked_retains_the_pool)
+TEST_TIMES(route_while_the_device_is_marked_retains_the_pool, 4, open_capture(NULL))
 {
     /* No route; one that begins before, during, and after the mark. */
-    for (unsigned when = 0; when < 4; when++) {
-        open_capture(NULL);
-        const bool is_inside = when == 1 || when == 2;
+    const bool is_inside = i == 1 || i == 2;
 
-        env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
-        if (when == 1)
-            assert_ok(xseg_route_begin(pool, NULL, NULL));
-        assert_ok(xseg_capture_mark(allocator, 0));
-        if (when == 2)
-            assert_ok(xseg_route_begin(pool, NULL, NULL));
-        assert_ok(xseg_capture_unmark(allocator, 0));
-        if (when == 3)
-            assert_ok(xseg_route_begin(pool, NULL, NULL));
-        if (when != 0)
-            assert_ok(xseg_route_end(pool));
-        const struct xseg_trim_result done = env_trim_pool(allocator, pool);
-        assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
-        assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
-        (void)close_capture(NULL);
-    }
+    env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
+    if (i == 1)
+        assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ok(xseg_capture_mark(allocator, 0));
+    if (i == 2)
+        assert_ok(xseg_route_begin(pool, NULL, NULL));
+    assert_ok(xseg_capture_unmark(allocator, 0));
+    if (i == 3)
+        assert_ok(xseg_route_begin(pool, NULL, NULL));
+    if (i != 0)
+        assert_ok(xseg_route_end(pool));
+    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
+    assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
+    assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
 }
 
 /* As PyTorch with graph_capture_record_stream_reuse: a mark has no pool, so the end of the route records the events. */
-TEST_WITH(end_of_a_route_records_the_events_of_its_blocks, open_reuse, close_capture)
+TEST_ON(end_of_a_route_records_the_events_of_its_blocks,
+        open_capture("graph_capture_record_stream_reuse:True"))
 {
     void *other = env_alloc(allocator, 3 * MIB, NULL);
 
@@ -493,29 +418,21 @@ TEST_WITH(end_of_a_route_records_the_events_of_its_blocks, open_reuse, close_cap
     assert_int_equal(active(), 0);
 }
 
-TEST(invalid_marks_are_rejected)
+TEST_ON(invalid_marks_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
-    allocator = env_open_on(&settings, NULL);
     assert_int_equal(xseg_capture_mark(NULL, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_capture_unmark(NULL, 0), XSEG_ERR_ARGUMENT);
-    env_expect_error(xseg_capture_mark(allocator, 2), XSEG_ERR_ARGUMENT, "device 2 does not exist");
-    env_expect_error(xseg_capture_unmark(allocator, -1), XSEG_ERR_ARGUMENT, "device -1");
-    env_expect_error(xseg_capture_unmark(allocator, 1), XSEG_ERR_ARGUMENT,
-                     "no capture is marked on device");
+    assert_error(xseg_capture_mark(allocator, 2), ARGUMENT, "device 2 does not exist");
+    assert_error(xseg_capture_unmark(allocator, -1), ARGUMENT, "device -1");
+    assert_error(xseg_capture_unmark(allocator, 1), ARGUMENT, "no capture is marked on device");
     /* The begin of a capture is not a mark. */
     pool = env_pool(allocator);
-    stream = env_stream();
-    side = env_stream();
-    assert_ok(xseg_capture_begin(pool, stream));
-    env_expect_error(xseg_capture_unmark(allocator, 0), XSEG_ERR_ARGUMENT,
-                     "no capture is marked on device");
+    assert_ok(xseg_capture_begin(pool, env_stream()));
+    assert_error(xseg_capture_unmark(allocator, 0), ARGUMENT, "no capture is marked on device");
     assert_ok(xseg_capture_end(pool));
     assert_ok(xseg_capture_mark(allocator, 1));
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "capture is active on device 1");
+    assert_error(xseg_close(allocator), BUSY, "capture is active on device 1");
     assert_ok(xseg_capture_unmark(allocator, 1));
-    (void)close_capture(NULL);
 }
 
 /* --- Calls for a device use the context of the device, and restore the context and the capture of the thread. --- */
@@ -525,44 +442,36 @@ int cuDevicePrimaryCtxRetain(void **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(void *context);
 int cuCtxGetCurrent(void **context);
-int cuStreamBeginCapture_v2(xseg_stream, int mode);
-int cuStreamEndCapture(xseg_stream, void **graph);
-int cuGraphDestroy(void *graph);
 
 static void *context[2];
 
-static void open_two(const char *config)
+static struct xseg_allocator *open_two(const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
-
-    allocator = env_open_on(&settings, config);
+    opened = env_open_sim(config, .devices = 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRetain(&context[i], i), 0);
+    return opened;
 }
 
-static void close_two(void)
+static void release_contexts(void)
 {
     assert_int_equal(cuCtxSetCurrent(NULL), 0);
     for (int i = 0; i < 2; i++)
         assert_int_equal(cuDevicePrimaryCtxRelease_v2(i), 0);
-    env_close(allocator);
 }
 
 static uint64_t trim(int device, bool wait)
 {
-    const struct xseg_scope scope = {sizeof(scope), .device = device};
     const struct xseg_trim_options options = {sizeof(options), .wait = wait};
     struct xseg_trim_result result = {sizeof(result)};
 
-    assert_ok(xseg_trim(allocator, &scope, &options, &result));
+    assert_ok(xseg_trim(opened, env_scope(.device = device), &options, &result));
     return result.released;
 }
 
-/* Work of unknown addresses is queued on device 0: the simulator aborts if pages of the device are unmapped while the
- * context of another device is current. */
-TEST(pages_are_unmapped_in_their_own_context)
+/* The simulator aborts if pages are unmapped in another device's context while work of unknown addresses is queued. */
+TEST_ON(pages_are_unmapped_in_their_own_context, open_two("expandable_segments:True"))
 {
-    open_two("expandable_segments:True");
     const xseg_stream busy = env_stream();
     void *current = NULL;
 
@@ -573,10 +482,8 @@ TEST(pages_are_unmapped_in_their_own_context)
     assert_int_equal(trim(0, false), 40 * MIB);
     assert_int_equal(cuCtxGetCurrent(&current), 0);
     assert_ptr_equal(current, context[1]);
-    assert_int_equal(cuCtxSetCurrent(NULL), 0);
     xseg_sim_finish_all();
-    env_stream_destroy(busy);
-    close_two();
+    release_contexts();
 }
 
 /* Free a block of device 1 that work of the per-thread stream uses; then begin a capture on device 0. */
@@ -586,45 +493,30 @@ static void free_and_capture(void *ptr, xseg_stream captured)
 
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
     assert_ok(xseg_sim_launch(per_thread, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, per_thread));
-    env_free(allocator, ptr);
+    assert_ok(xseg_record_stream(opened, ptr, per_thread));
+    env_free(opened, ptr);
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
-    assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-}
-
-static void end_valid_capture(xseg_stream captured)
-{
-    void *graph = NULL;
-
-    assert_int_equal(cuStreamEndCapture(captured, &graph), 0);
-    assert_int_equal(cuGraphDestroy(graph), 0);
-    assert_int_equal(cuCtxSetCurrent(NULL), 0);
+    env_driver_capture_begin(captured);
 }
 
 /* In global mode a query or a wait of the capturing thread invalidates the capture. */
-TEST(trim_keeps_the_capture_of_another_device_valid)
+TEST_TIMES(trim_keeps_the_capture_of_another_device_valid, 2 * COUNT_OF(segment_configs),
+           open_two(segment_configs[i / 2]))
 {
-    for (unsigned i = 0; i < 2 * COUNT_OF(segment_configs); i++) {
-        open_two(segment_configs[i / 2]);
-        const xseg_stream captured = env_stream();
-        void *ptr = NULL, *cached = NULL;
+    const xseg_stream captured = env_stream();
+    void *ptr = env_alloc_on(allocator, 1, 3 * MIB);
 
-        assert_ok(xseg_alloc(allocator, 1, 3 * MIB, NULL, &ptr));
-        assert_ok(xseg_alloc(allocator, 1, 90 * MIB, NULL, &cached));
-        env_free(allocator, cached);
-        free_and_capture(ptr, captured);
-        assert_true(trim(1, i % 2 == 0) > 0);
-        end_valid_capture(captured);
-        xseg_sim_finish_all();
-        env_stream_destroy(captured);
-        close_two();
-    }
+    env_free(allocator, env_alloc_on(allocator, 1, 90 * MIB));
+    free_and_capture(ptr, captured);
+    assert_true(trim(1, i % 2 == 0) > 0);
+    assert_true(env_driver_capture_end(captured));
+    xseg_sim_finish_all();
+    release_contexts();
 }
 
 /* A pool at its own limit waits for its pending blocks without a trim. */
-TEST(full_pool_keeps_the_capture_of_another_device_valid)
+TEST_ON(full_pool_keeps_the_capture_of_another_device_valid, open_two("expandable_segments:True"))
 {
-    open_two("expandable_segments:True");
     const struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
     const xseg_stream captured = env_stream();
 
@@ -632,8 +524,7 @@ TEST(full_pool_keeps_the_capture_of_another_device_valid)
     void *ptr = env_alloc_in(allocator, pool, 15 * MIB, NULL);
     free_and_capture(ptr, captured);
     assert_ptr_equal(env_alloc_in(allocator, pool, 15 * MIB, NULL), ptr);
-    end_valid_capture(captured);
+    assert_true(env_driver_capture_end(captured));
     env_free(allocator, ptr);
-    env_stream_destroy(captured);
-    close_two();
+    release_contexts();
 }

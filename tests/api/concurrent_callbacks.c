@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Callbacks of several threads at the same time do not wait for each other, and two threads that register the same
- * range see the same memory.
- */
+/* Concurrent callbacks do not wait for each other, and two threads that register one range see the same memory. */
 #include <pthread.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/support/child.h"

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Debugging features: a pattern in freed memory, guarded blocks that fault on use after free and overruns, double
- * free reports; and zeroed requests.  With real contents, the reads and writes of the test stand in for kernels.
- */
+/* Debugging features and zeroed requests.  With real contents, reads and writes of the tests stand in for kernels. */
 #include "tests/support/child.h"
 #include "tests/support/env.h"
 
@@ -46,7 +43,6 @@ static struct xseg_allocator *open_logged_on(const struct xseg_sim_settings *set
     return allocator;
 }
 
-/* On a device of 256 MiB with real contents. */
 static struct xseg_allocator *open_logged(const char *config)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB,
@@ -71,60 +67,51 @@ static bool is_pattern(const unsigned char *bytes, size_t count)
     return true;
 }
 
-/* Complete all queued work. */
 static void finish_work(void)
 {
     xseg_sim_finish_all();
     xseg_sim_advance(1);
 }
 
-/* --- debug_fill. --- */
-
 static const char *const fill_configs[] = {
     "debug_fill:True",
     "debug_fill:True,expandable_segments:False",
 };
 
-TEST(a_write_after_the_free_is_reported)
+TEST_EACH(a_write_after_the_free_is_reported, open_logged(config),
+          "debug_fill:True,history:all,history_stacks:all",
+          "debug_fill:True,expandable_segments:False")
 {
-    static const char *const config[] = {"debug_fill:True,history:all,history_stacks:all",
-                                         "debug_fill:True,expandable_segments:False"};
     static const char late[] = {'l', 'a', 't', 'e'};
+    unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
+    char want[128];
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = open_logged(config[mode]);
-        unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
-        char want[128];
+    memset(ptr, 7, 3 * MIB);
+    env_free(allocator, ptr);
+    finish_work();
+    assert_true(is_pattern(ptr, 3 * MIB));
+    memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
+    assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
+    assert_int_equal(logged.errors, 1);
+    expect_logged("freed memory was overwritten, 4 of 3145728 bytes");
+    (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
+                   (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
+    expect_logged(want);
+    if (i == 0)
+        expect_logged(" ms ago by thread ");
+    assert_int_equal(env_stats(allocator).overwrites, 1);
 
-        memset(ptr, 7, 3 * MIB);
-        env_free(allocator, ptr);
-        finish_work();
-        assert_true(is_pattern(ptr, 3 * MIB));
-        memcpy(ptr + 2 * MIB + 104, late, sizeof(late));
-        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(logged.errors, 1);
-        expect_logged("freed memory was overwritten, 4 of 3145728 bytes");
-        (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
-                       (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
-        expect_logged(want);
-        if (mode == 0)
-            expect_logged(" ms ago by thread ");
-        assert_int_equal(env_stats(allocator).overwrites, 1);
-
-        /* The next free fills the block again, so it is reported once. */
-        env_free(allocator, ptr);
-        assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
-        assert_int_equal(logged.errors, 1);
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
+    /* The next free fills the block again, so it is reported once. */
+    env_free(allocator, ptr);
+    assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
+    assert_int_equal(logged.errors, 1);
+    env_free(allocator, ptr);
 }
 
 /* A block is checked in pieces: its first byte, its last, and the borders of the pieces. */
-TEST(every_byte_of_a_block_is_checked)
+TEST_ON(every_byte_of_a_block_is_checked, open_logged("debug_fill:True"))
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
-    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB + 512, NULL);
 
     for (unsigned i = 0; i < COUNT_OF(offset); i++) {
@@ -136,66 +123,55 @@ TEST(every_byte_of_a_block_is_checked)
         expect_logged("1 of 2097664 bytes");
     }
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* Splits, coalescing, growth, trims and pending blocks cause no report. */
-TEST(freed_memory_without_writes_is_not_reported)
+TEST_TIMES(freed_memory_without_writes_is_not_reported, COUNT_OF(fill_configs),
+           open_logged(fill_configs[i]))
 {
     static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
+    const xseg_stream side = env_stream();
+    void *held[7] = {NULL};
 
-    for (unsigned mode = 0; mode < COUNT_OF(fill_configs); mode++) {
-        struct xseg_allocator *allocator = open_logged(fill_configs[mode]);
-        const xseg_stream side = env_stream();
-        void *held[7] = {NULL};
+    for (unsigned k = 0; k < 200; k++) {
+        const size_t size = bytes[k % COUNT_OF(bytes)];
+        void **slot = &held[(size_t)k * 5 % COUNT_OF(held)];
 
-        for (unsigned i = 0; i < 200; i++) {
-            const size_t size = bytes[i % COUNT_OF(bytes)];
-            void **slot = &held[(size_t)i * 5 % COUNT_OF(held)];
-
-            env_free(allocator, *slot);
-            *slot = env_alloc(allocator, size, i % 3 == 0 ? side : NULL);
-            memset(*slot, (int)i, size);
-            if (i % 4 == 0) {
-                assert_ok(xseg_sim_launch(side, 100));
-                assert_ok(xseg_record_stream(allocator, *slot, side));
-            }
-            if (i % 40 == 39)
-                env_empty_cache(allocator);
+        env_free(allocator, *slot);
+        *slot = env_alloc(allocator, size, k % 3 == 0 ? side : NULL);
+        memset(*slot, (int)k, size);
+        if (k % 4 == 0) {
+            assert_ok(xseg_sim_launch(side, 100));
+            assert_ok(xseg_record_stream(allocator, *slot, side));
         }
-        env_free_all(allocator, held, sizeof(held));
-        assert_int_equal(env_stats(allocator).overwrites, 0);
-        assert_int_equal(logged.errors, 0);
-        assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
-        env_close(allocator, side);
+        if (k % 40 == 39)
+            env_empty_cache(allocator);
     }
+    env_free_all(allocator, held, sizeof(held));
+    assert_int_equal(env_stats(allocator).overwrites, 0);
+    assert_int_equal(logged.errors, 0);
+    assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
 }
 
-TEST(new_memory_has_the_debug_pattern)
+TEST_EACH(new_memory_has_the_debug_pattern, open_logged(config), "debug_fill:True",
+          "debug_fill:True,expandable_segments:False")
 {
-    for (unsigned mode = 0; mode < COUNT_OF(fill_configs); mode++) {
-        struct xseg_allocator *allocator = open_logged(fill_configs[mode]);
-        unsigned char *small = env_alloc(allocator, 1000, NULL);
-        unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
+    unsigned char *small = env_alloc(allocator, 1000, NULL);
+    unsigned char *large = env_alloc(allocator, 25 * MIB, NULL);
 
-        finish_work();
-        assert_true(is_pattern(small, 1000));
-        assert_true(is_pattern(large, 25 * MIB));
-        env_free(allocator, small, large);
-        env_close(allocator);
-    }
+    finish_work();
+    assert_true(is_pattern(small, 1000));
+    assert_true(is_pattern(large, 25 * MIB));
+    env_free(allocator, small, large);
 }
 
-TEST(pending_block_is_filled_when_it_completes)
+TEST_ON(pending_block_is_filled_when_it_completes, open_logged("debug_fill:True"))
 {
-    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     const xseg_stream side = env_stream();
     unsigned char *ptr = env_alloc(allocator, 4 * KIB, NULL);
 
     memset(ptr, 7, 4 * KIB);
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, side));
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, side);
     xseg_sim_advance(1);
     assert_int_equal(ptr[0], 7);
     assert_int_equal(ptr[4 * KIB - 1], 7);
@@ -207,13 +183,11 @@ TEST(pending_block_is_filled_when_it_completes)
     assert_ptr_equal(env_alloc(allocator, 4 * KIB, NULL), ptr);
     assert_int_equal(env_stats(allocator).overwrites, 1);
     env_free(allocator, ptr);
-    env_close(allocator, side);
 }
 
 /* A block whose fill failed is not checked, nor is one whose contents cannot be read. */
-TEST(failed_fill_disables_the_check_of_the_block)
+TEST_ON(failed_fill_disables_the_check_of_the_block, open_logged("debug_fill:True"))
 {
-    struct xseg_allocator *allocator = open_logged("debug_fill:True");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -237,7 +211,6 @@ TEST(failed_fill_disables_the_check_of_the_block)
     assert_int_equal(logged.errors, 0);
     assert_int_equal(env_stats(allocator).overwrites, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* After the first check fails, no memory is read any more. */
@@ -259,9 +232,8 @@ TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
 }
 
 /* Only memory that has been filled is checked. */
-TEST(debug_fill_can_be_changed_at_any_time)
+TEST_ON(debug_fill_can_be_changed_at_any_time, open_logged("debug_fill:False"))
 {
-    struct xseg_allocator *allocator = open_logged("debug_fill:False");
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
@@ -289,15 +261,12 @@ TEST(debug_fill_can_be_changed_at_any_time)
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_int_equal(logged.errors, 0);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* A graph may write to cached memory of its pool. */
-TEST(debugging_keys_do_not_apply_to_private_pools)
+TEST_IN_POOL(debugging_keys_do_not_apply_to_private_pools,
+             open_logged("debug_fill:True,unmap_on_free:True,guard_page:True"))
 {
-    struct xseg_allocator *allocator =
-        open_logged("debug_fill:True,unmap_on_free:True,guard_page:True");
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
 
     memset(ptr, 7, 3 * MIB);
@@ -307,11 +276,7 @@ TEST(debugging_keys_do_not_apply_to_private_pools)
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
     assert_ptr_equal(env_alloc_in(allocator, pool, 3 * MIB, NULL), ptr);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
-
-/* --- Captures. --- */
 
 /* End a capture, which must be valid; returns the number of its nodes. */
 static size_t end_capture(xseg_stream stream)
@@ -326,36 +291,27 @@ static size_t end_capture(xseg_stream stream)
 }
 
 /* The debugging keys queue no work on a captured stream, and make no call that invalidates a capture. */
-TEST(debugging_keys_do_not_affect_a_capture)
+TEST_EACH(debugging_keys_do_not_affect_a_capture, open_logged(config), "debug_fill:True",
+          "unmap_on_free:True", "guard_page:True,debug_fill:True")
 {
-    static const char *const config[] = {"debug_fill:True", "unmap_on_free:True",
-                                         "guard_page:True,debug_fill:True"};
+    const xseg_stream captured = env_stream(), other = env_stream();
+    void *before = env_alloc(allocator, 5000, captured);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_logged(config[i]);
-        const xseg_stream captured = env_stream(), other = env_stream();
-        void *before = env_alloc(allocator, 5000, captured);
+    /* Mode 0 is global: an unsafe call on any stream invalidates the capture. */
+    env_context_push(0);
+    assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
+    void *during = env_alloc(allocator, 3 * MIB, captured);
+    env_free(allocator, before, during);
+    during = env_alloc(allocator, 3 * MIB, captured);
+    for (unsigned round = 0; round < 2; round++)
+        env_free(allocator, env_alloc(allocator, 2 * MIB, other));
+    env_free(allocator, during);
+    assert_int_equal(end_capture(captured), 0);
+    env_context_pop(0);
+    assert_int_equal(logged.errors, 0);
 
-        /* Mode 0 is global: an unsafe call on any stream invalidates the capture. */
-        env_context_push(0);
-        assert_int_equal(cuStreamBeginCapture_v2(captured, 0), 0);
-        void *during = env_alloc(allocator, 3 * MIB, captured);
-        env_free(allocator, before, during);
-        during = env_alloc(allocator, 3 * MIB, captured);
-        for (unsigned round = 0; round < 2; round++)
-            env_free(allocator, env_alloc(allocator, 2 * MIB, other));
-        env_free(allocator, during);
-        assert_int_equal(end_capture(captured), 0);
-        env_context_pop(0);
-        assert_int_equal(logged.errors, 0);
-
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator, captured, other);
-    }
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
-
-/* --- unmap_on_free and guard_page. --- */
 
 /* Expect that a function aborts its process with a report that contains a word. */
 static void expect_report(void (*part)(void), const char *word)
@@ -402,86 +358,73 @@ TEST(accesses_after_a_free_and_past_the_end_fault)
 }
 
 /* A guarded block begins at its first page, or ends at the end of its last. */
-TEST(guarded_blocks_have_separate_pages)
+static const char *const guard_configs[] = {"unmap_on_free:True", "guard_page:True",
+                                            "unmap_on_free:True,guard_page:True"};
+
+TEST_TIMES(guarded_blocks_have_separate_pages, COUNT_OF(guard_configs), env_open(guard_configs[i]))
 {
     static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
-    static const char *const config[] = {"unmap_on_free:True", "guard_page:True",
-                                         "unmap_on_free:True,guard_page:True"};
+    void *ptr[COUNT_OF(bytes)];
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = env_open(config[mode]);
-        void *ptr[COUNT_OF(bytes)];
+    for (unsigned k = 0; k < COUNT_OF(bytes); k++) {
+        const size_t size = (bytes[k] + 511) / 512 * 512;
+        const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
 
-        for (unsigned i = 0; i < COUNT_OF(bytes); i++) {
-            const size_t size = (bytes[i] + 511) / 512 * 512;
-            const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
-
-            ptr[i] = env_alloc(allocator, bytes[i], NULL);
-            const struct xseg_block_info info = env_block(allocator, ptr[i]);
-            assert_int_equal(info.bytes, size);
-            assert_int_equal(info.requested, bytes[i]);
-            assert_int_equal(info.segment_bytes, pages);
-            assert_int_equal(info.segment_mapped, pages);
-            assert_int_equal(address_of(info.segment_base) % (2 * MIB), 0);
-            assert_null(info.pool);
-            assert_int_equal(info.free_before, mode == 0 ? 0 : pages - size);
-            assert_int_equal(info.free_after, mode == 0 ? pages - size : 0);
-            assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
-                             XSEG_ERR_NOT_ALLOCATED);
-        }
-        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
-        assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
-        env_free_all(allocator, ptr, sizeof(ptr));
-        assert_int_equal(xseg_sim_used(0), 0);
-        assert_int_equal(env_reserved(allocator), 0);
-        assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-        env_close(allocator);
+        ptr[k] = env_alloc(allocator, bytes[k], NULL);
+        const struct xseg_block_info info = env_block(allocator, ptr[k]);
+        assert_int_equal(info.bytes, size);
+        assert_int_equal(info.requested, bytes[k]);
+        assert_int_equal(info.segment_bytes, pages);
+        assert_int_equal(info.segment_mapped, pages);
+        assert_int_equal(address_of(info.segment_base) % (2 * MIB), 0);
+        assert_null(info.pool);
+        assert_int_equal(info.free_before, i == 0 ? 0 : pages - size);
+        assert_int_equal(info.free_after, i == 0 ? pages - size : 0);
+        assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
+                         XSEG_ERR_NOT_ALLOCATED);
     }
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
+    assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
+    env_free_all(allocator, ptr, sizeof(ptr));
+    assert_int_equal(xseg_sim_used(0), 0);
+    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
 }
 
 /* Addresses are reused after 4096 later frees at most. */
-TEST(freed_addresses_are_quarantined)
+TEST_ON(freed_addresses_are_quarantined, env_open("unmap_on_free:True,history:all"))
 {
-    struct xseg_allocator *allocator = env_open("unmap_on_free:True,history:all");
     char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
 
     env_free(allocator, first);
     const xseg_status status = xseg_free(allocator, first);
-    env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "has been freed and unmapped");
-    env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "; last freed ");
+    assert_error(status, NOT_ALLOCATED, "has been freed and unmapped");
+    assert_error(status, NOT_ALLOCATED, "; last freed ");
     assert_int_equal(env_block(allocator, first).state, XSEG_BLOCK_UNMAPPED);
     env_empty_cache(allocator);
-    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED,
-                     "has been freed and unmapped");
+    assert_error(xseg_free(allocator, first), NOT_ALLOCATED, "has been freed and unmapped");
     for (unsigned i = 0; i < 4200; i++) {
         last = env_alloc(allocator, 5000, NULL);
         env_free(allocator, last);
     }
-    env_expect_error(xseg_free(allocator, first), XSEG_ERR_NOT_ALLOCATED, "not in memory of this");
-    env_expect_error(xseg_free(allocator, last), XSEG_ERR_NOT_ALLOCATED,
-                     "has been freed and unmapped");
+    assert_error(xseg_free(allocator, first), NOT_ALLOCATED, "not in memory of this");
+    assert_error(xseg_free(allocator, last), NOT_ALLOCATED, "has been freed and unmapped");
     assert_true(env_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
     assert_true(env_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
-    env_close(allocator);
 }
 
 /* The addresses of 300 blocks of 8 MiB exceed 1 GiB. */
-TEST(quarantine_ends_before_a_request_fails)
+TEST_ON(quarantine_ends_before_a_request_fails,
+        env_open_sim("unmap_on_free:True", .memory_bytes = GIB, .address_bytes = GIB))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB,
-                                               .address_bytes = GIB};
-
-    struct xseg_allocator *allocator = env_open_on(&settings, "unmap_on_free:True");
     for (unsigned i = 0; i < 300; i++)
         env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
     assert_int_equal(env_stats(allocator).num_ooms, 0);
-    env_close(allocator);
 }
 
 /* The stream of the block, and each stream that uses the block. */
-TEST(free_of_a_guarded_block_waits_for_every_stream)
+TEST_ON(free_of_a_guarded_block_waits_for_every_stream, env_open("unmap_on_free:True"))
 {
-    struct xseg_allocator *allocator = env_open("unmap_on_free:True");
     const xseg_stream own = env_stream(), side = env_stream();
     void *ptr = env_alloc(allocator, 5000, own);
 
@@ -493,38 +436,30 @@ TEST(free_of_a_guarded_block_waits_for_every_stream)
     env_context_pop(0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-    env_close(allocator, own, side);
 }
 
-TEST(guarded_blocks_without_expandable_segments_are_logged)
+static const struct {
+    struct xseg_sim_settings settings;
+    const char *config, *words;
+} classic[] = {
+    {{sizeof(struct xseg_sim_settings)}, "expandable_segments:False,guard_page:True", "guard_page"},
+    {{sizeof(struct xseg_sim_settings), .without_vmm = true},
+     "guard_page:True",
+     "segments are classic, unmap_on_free and guard_page have no effect, "},
+};
+
+TEST_TIMES(guarded_blocks_without_expandable_segments_are_logged, COUNT_OF(classic),
+           open_logged_on(&classic[i].settings, classic[i].config))
 {
-    static const struct {
-        bool without_vmm;
-        const char *config, *words;
-    } cases[] = {
-        {false, "expandable_segments:False,guard_page:True", "guard_page"},
-        {true, "guard_page:True",
-         "segments are classic, unmap_on_free and guard_page have no effect, "},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        const struct xseg_sim_settings settings = {sizeof(settings),
-                                                   .without_vmm = cases[i].without_vmm};
-        struct xseg_allocator *allocator = open_logged_on(&settings, cases[i].config);
-
-        env_free(allocator, env_alloc(allocator, 5000, NULL));
-        assert_int_equal(logged.warnings, 1);
-        expect_logged(cases[i].words);
-        assert_int_equal(env_reserved(allocator), 2 * MIB);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, 5000, NULL));
+    assert_int_equal(logged.warnings, 1);
+    expect_logged(classic[i].words);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
 }
 
-/* --- Double frees. --- */
-
-TEST(double_free_reports_the_first_free)
+TEST_ON(double_free_reports_the_first_free,
+        env_open("history:all,history_stacks:all,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all,history_events:16");
     void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
     char thread[64];
 
@@ -535,33 +470,29 @@ TEST(double_free_reports_the_first_free)
     const char *const words[] = {" in cached memory; ", "; last freed ", thread,
                                  "with the block of 8388608 bytes at ", "test-api-debug+0x"};
     for (size_t i = 0; i < COUNT_OF(words); i++)
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, words[i]);
+        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, words[i]);
     /* An address inside the block. */
-    env_expect_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL),
-                     XSEG_ERR_NOT_ALLOCATED, "with the block of 8388608 bytes at ");
+    assert_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL), NOT_ALLOCATED,
+                 "with the block of 8388608 bytes at ");
     /* 16 later events overwrite that of the free. */
     for (unsigned i = 0; i < 16; i++)
         env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED,
-                     "; check for a double free");
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, "; check for a double free");
     assert_int_equal(
         xseg_error_message(NULL, 0),
         strlen(
             "xseg_free: block is not allocated, 0x000000000 in cached memory; check for a double "
             "free or an invalid pointer"));
     env_free(allocator, other[2]);
-    env_close(allocator);
 }
 
-TEST(failed_free_is_not_recorded)
+TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5000, NULL);
     char text[1024];
 
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, ptr, side));
+    env_use(allocator, ptr, side);
     assert_ok(xseg_sim_fail("cuEventRecord", 1, 999));
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
     env_free(allocator, env_alloc(allocator, 3000, NULL));
@@ -571,87 +502,66 @@ TEST(failed_free_is_not_recorded)
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
     (void)xseg_error_message(text, sizeof(text));
     assert_null(strstr(text, "ms ago"));
-    env_close(allocator, side);
 }
 
-/* --- Zeroed requests. --- */
-
-TEST(zeroed_memory_is_zero)
+TEST_EACH(zeroed_memory_is_zero, open_logged(config), "expandable_segments:True", "debug_fill:True",
+          "guard_page:True")
 {
-    static const char *const config[] = {"expandable_segments:True", "debug_fill:True",
-                                         "guard_page:True"};
     static const unsigned char zeros[3000];
+    const struct xseg_request request = {sizeof(request), .bytes = 2999, .zeroed = true};
+    unsigned char *ptr = env_alloc(allocator, 3000, NULL);
+    void *again = NULL;
 
-    for (unsigned mode = 0; mode < COUNT_OF(config); mode++) {
-        struct xseg_allocator *allocator = open_logged(config[mode]);
-        const struct xseg_request request = {sizeof(request), .bytes = 2999, .zeroed = true};
-        unsigned char *ptr = env_alloc(allocator, 3000, NULL);
-        void *again = NULL;
+    memset(ptr, 7, 3000);
+    env_free(allocator, ptr);
+    assert_ok(xseg_alloc_with(allocator, &request, &again));
+    if (i < 2)
+        assert_ptr_equal(again, ptr);
+    finish_work();
+    assert_memory_equal(again, zeros, 2999);
+    env_free(allocator, again);
 
-        memset(ptr, 7, 3000);
-        env_free(allocator, ptr);
-        assert_ok(xseg_alloc_with(allocator, &request, &again));
-        if (mode < 2)
-            assert_ptr_equal(again, ptr);
-        finish_work();
-        assert_memory_equal(again, zeros, 2999);
-        env_free(allocator, again);
-
-        /* If the fill fails, the block is freed. */
-        assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
-        again = NULL;
-        env_expect_error(xseg_alloc_with(allocator, &request, &again), XSEG_ERR_DRIVER,
-                         "cuMemsetD32Async");
-        assert_null(again);
-        assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
-        env_close(allocator);
-    }
+    /* If the fill fails, the block is freed. */
+    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
+    again = NULL;
+    assert_error(xseg_alloc_with(allocator, &request, &again), DRIVER, "cuMemsetD32Async");
+    assert_null(again);
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
 }
 
-TEST(zeroing_runs_after_the_queued_work_of_the_stream)
+TEST_ON(zeroing_runs_after_the_queued_work_of_the_stream, open_logged("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_logged("expandable_segments:True");
     const xseg_stream stream = env_stream();
-    const struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
-                                         .zeroed = true};
     unsigned char *ptr = env_alloc(allocator, 3000, stream);
-    void *again = NULL;
 
     memset(ptr, 7, 3000);
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, ptr);
-    assert_ok(xseg_alloc_with(allocator, &request, &again));
+    void *again = env_alloc_with(allocator, .bytes = 3000, .stream = stream, .zeroed = true);
     assert_ptr_equal(again, ptr);
     assert_int_equal(ptr[0], 7);
     finish_work();
     assert_int_equal(ptr[0], 0);
     assert_int_equal(ptr[2999], 0);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
-TEST(zeroing_in_a_capture_is_a_node_of_the_graph)
+TEST_ON(zeroing_in_a_capture_is_a_node_of_the_graph, open_logged("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_logged("expandable_segments:True");
     const xseg_stream stream = env_stream();
-    struct xseg_request request = {sizeof(request), .bytes = 3000, .stream = stream,
-                                   .zeroed = true};
-    void *ptr = NULL;
 
     env_context_push(0);
     assert_int_equal(cuStreamBeginCapture_v2(stream, 0), 0);
-    assert_ok(xseg_alloc_with(allocator, &request, &ptr));
+    void *ptr = env_alloc_with(allocator, .bytes = 3000, .stream = stream, .zeroed = true);
     assert_int_equal(end_capture(stream), 1);
     env_context_pop(0);
     env_free(allocator, ptr);
-    env_close(allocator, stream);
 }
 
 /* The structure of the caller ends before `zeroed`, whose bytes are not read. */
-TEST(requests_of_an_older_header_are_accepted)
+TEST_ON(requests_of_an_older_header_are_accepted, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_request request = {sizeof(request), .bytes = 3000, .zeroed = true};
     void *ptr = NULL;
 
@@ -661,12 +571,10 @@ TEST(requests_of_an_older_header_are_accepted)
     env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, alignment);
     assert_int_equal(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
-    env_close(allocator);
 }
 
-TEST(requests_of_a_newer_header_are_accepted_if_new_members_are_zero)
+TEST_ON(requests_of_a_newer_header_are_accepted_if_new_members_are_zero, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct {
         struct xseg_request known;
         uint64_t more;
@@ -678,5 +586,4 @@ TEST(requests_of_a_newer_header_are_accepted_if_new_members_are_zero)
     newer.more = 0;
     assert_ok(xseg_alloc_with(allocator, &newer.known, &ptr));
     env_free(allocator, ptr);
-    env_close(allocator);
 }

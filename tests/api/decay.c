@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Decay: idle memory is released along a curve, above a floor, below limits, and without waits. */
-#include <dirent.h>
-#include <stdio.h>
 #include <time.h>
 
 #include "tests/support/env.h"
@@ -18,49 +16,37 @@ static uint64_t virtual_clock(void *context)
     return xseg_sim_clock();
 }
 
-static struct xseg_allocator *allocator;
+/* The allocator of the test. */
+static struct xseg_allocator *opened;
 
-/* A device of 4 GiB, and an allocator with the virtual clock. */
-static void open_device(const char *config)
+static struct xseg_allocator *open_device(const char *config)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * GIB};
-    const struct xseg_options options = {
-        sizeof(options),
-        .driver = env_driver(),
-        .clock = virtual_clock,
-    };
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .clock = virtual_clock};
 
     assert_ok(xseg_sim_reset(&settings));
     clock_reads = 0;
-    assert_ok(xseg_open(config, &options, &allocator));
-}
-
-static int close_allocator(void **state)
-{
-    (void)state;
-    env_close(allocator);
-    return 0;
+    assert_ok(xseg_open(config, &options, &opened));
+    return opened;
 }
 
 static void tick(void)
 {
-    assert_ok(trim_due(allocator, UINT64_MAX));
+    assert_ok(trim_due(opened, UINT64_MAX));
 }
 
 /* Advance the clock in steps, each with a due trim. */
 static void pass(unsigned milliseconds)
 {
-    for (unsigned i = 0; i < milliseconds; i += 10) {
-        xseg_sim_advance(10 * MS);
-        tick();
-    }
+    env_pass_time(opened, milliseconds / 10, 10);
 }
 
 /* Allocate and free, with the time of the free known. */
 static void idle(size_t bytes, xseg_stream stream)
 {
     tick();
-    env_free(allocator, env_alloc(allocator, bytes, stream));
+    env_free(opened, env_alloc(opened, bytes, stream));
 }
 
 static uint64_t waits(void)
@@ -69,9 +55,8 @@ static uint64_t waits(void)
            xseg_sim_calls("cuEventSynchronize");
 }
 
-TEST_WITH(idle_memory_decays_along_a_curve, NULL, close_allocator)
+TEST_ON(idle_memory_decays_along_a_curve, open_device("idle_ms:1000"))
 {
-    open_device("idle_ms:1000");
     uint64_t max = 0;
 
     idle(2000 * MIB, NULL);
@@ -97,9 +82,8 @@ TEST_WITH(idle_memory_decays_along_a_curve, NULL, close_allocator)
     assert_int_equal(waits(), 0);
 }
 
-TEST_WITH(allocations_and_frees_run_decay_passes, NULL, close_allocator)
+TEST_ON(allocations_and_frees_run_decay_passes, open_device("idle_ms:1000"))
 {
-    open_device("idle_ms:1000");
     env_free(allocator, env_alloc(allocator, 1, NULL));
     env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     for (unsigned i = 0; i < 300; i++) {
@@ -111,9 +95,8 @@ TEST_WITH(allocations_and_frees_run_decay_passes, NULL, close_allocator)
     assert_int_equal(waits(), 0);
 }
 
-TEST_WITH(clock_is_not_read_without_decay, NULL, close_allocator)
+TEST_ON(clock_is_not_read_without_decay, open_device("keep_mb:10,keep_window_s:5"))
 {
-    open_device("keep_mb:10,keep_window_s:5");
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
     xseg_sim_advance(100000 * MS);
     tick();
@@ -126,9 +109,8 @@ TEST_WITH(clock_is_not_read_without_decay, NULL, close_allocator)
     assert_int_equal(clock_reads, 0);
 }
 
-TEST_WITH(reused_memory_does_not_decay, NULL, close_allocator)
+TEST_ON(reused_memory_does_not_decay, open_device("idle_ms:1000"))
 {
-    open_device("idle_ms:1000");
     idle(400 * MIB, NULL);
     const uint64_t made = xseg_sim_calls("cuMemCreate"), mapped = xseg_sim_calls("cuMemMap");
     for (unsigned i = 0; i < 20; i++) {
@@ -141,9 +123,8 @@ TEST_WITH(reused_memory_does_not_decay, NULL, close_allocator)
 }
 
 /* The memory that is reserved at the change remains so. */
-TEST_WITH(negative_idle_time_disables_decay, NULL, close_allocator)
+TEST_ON(negative_idle_time_disables_decay, open_device("idle_ms:1000"))
 {
-    open_device("idle_ms:1000");
     idle(400 * MIB, NULL);
     pass(620);
     const uint64_t left = env_reserved(allocator);
@@ -157,9 +138,8 @@ TEST_WITH(negative_idle_time_disables_decay, NULL, close_allocator)
 }
 
 /* The time budget of a pass suffices for a few pages: those that have been idle longest, of any stream. */
-TEST(oldest_memory_decays_first)
+TEST_ON(oldest_memory_decays_first, open_device("idle_ms:100,reclaim_us_per_s:1"))
 {
-    open_device("idle_ms:100,reclaim_us_per_s:1");
     const xseg_stream stream[] = {env_stream(), env_stream(), env_stream(), env_stream()};
     void *ptr[COUNT_OF(stream)];
     /* The order in which the streams become idle: neither their own nor the reverse. */
@@ -184,15 +164,13 @@ TEST(oldest_memory_decays_first)
         }
         assert_int_equal(env_block(allocator, ptr[order[i]]).state, XSEG_BLOCK_UNMAPPED);
     }
-    env_close(allocator, stream[0], stream[1], stream[2], stream[3]);
 }
 
 /* Expired memory that waits for its event and is allocated again remains mapped. */
-TEST(expired_memory_is_reused_until_its_event_completes)
+TEST_ON(expired_memory_is_reused_until_its_event_completes, open_device("idle_ms:100"))
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap",     "cuMemSetAccess",
                                         "cuMemUnmap",  "cuMemRelease", "cuMemAddressReserve"};
-    open_device("idle_ms:100");
     const xseg_stream stream = env_stream();
     uint64_t before[COUNT_OF(calls)];
 
@@ -218,13 +196,11 @@ TEST(expired_memory_is_reused_until_its_event_completes)
     pass(300);
     assert_int_equal(env_reserved(allocator), 0);
     assert_int_equal(waits(), 0);
-    env_close(allocator, stream);
 }
 
 /* The stream always has queued work, which does not use the freed memory. */
-TEST(busy_stream_does_not_block_decay)
+TEST_ON(busy_stream_does_not_block_decay, open_device("idle_ms:100"))
 {
-    open_device("idle_ms:100");
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 4 * MIB, stream);
 
@@ -243,12 +219,10 @@ TEST(busy_stream_does_not_block_decay)
     assert_int_equal(waits(), 0);
     xseg_sim_finish_all();
     env_free(allocator, live);
-    env_close(allocator, stream);
 }
 
-TEST_WITH(a_floor_is_kept, NULL, close_allocator)
+TEST_ON(a_floor_is_kept, open_device("idle_ms:100,keep_mb:500"))
 {
-    open_device("idle_ms:100,keep_mb:500");
     idle(1000 * MIB, NULL);
     pass(500);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
@@ -257,9 +231,8 @@ TEST_WITH(a_floor_is_kept, NULL, close_allocator)
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_WITH(recent_peak_demand_is_retained, NULL, close_allocator)
+TEST_ON(recent_peak_demand_is_retained, open_device("idle_ms:100,keep_window_s:8"))
 {
-    open_device("idle_ms:100,keep_window_s:8");
     idle(1000 * MIB, NULL);
     for (unsigned i = 0; i < 40; i++) {
         pass(100);
@@ -275,9 +248,8 @@ TEST_WITH(recent_peak_demand_is_retained, NULL, close_allocator)
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_WITH(soft_limit_reclaims_and_never_denies, NULL, close_allocator)
+TEST_ON(soft_limit_reclaims_and_never_denies, open_device("soft_limit_mb:300"))
 {
-    open_device("soft_limit_mb:300");
     idle(1000 * MIB, NULL);
     pass(10);
     assert_int_equal(env_reserved(allocator), 300 * MIB);
@@ -292,9 +264,8 @@ TEST_WITH(soft_limit_reclaims_and_never_denies, NULL, close_allocator)
 }
 
 /* Another process allocates memory of the device. */
-TEST_WITH(decay_keeps_device_free_min_mb_free, NULL, close_allocator)
+TEST_ON(decay_keeps_device_free_min_mb_free, open_device("device_free_min_mb:1000"))
 {
-    open_device("device_free_min_mb:1000");
     idle(2000 * MIB, NULL);
     pass(1000);
     assert_int_equal(env_reserved(allocator), 2000 * MIB);
@@ -303,9 +274,8 @@ TEST_WITH(decay_keeps_device_free_min_mb_free, NULL, close_allocator)
     assert_in_range(env_reserved(allocator), 1076 * MIB, 1096 * MIB);
 }
 
-TEST_WITH(reclaim_us_per_s_limits_the_driver_time, NULL, close_allocator)
+TEST_ON(reclaim_us_per_s_limits_the_driver_time, open_device("idle_ms:100,reclaim_us_per_s:500"))
 {
-    open_device("idle_ms:100,reclaim_us_per_s:500");
     env_free(allocator, env_alloc(allocator, 1, NULL));
     env_free(allocator, env_alloc(allocator, 2000 * MIB, NULL));
     uint64_t start = xseg_sim_driver_time();
@@ -326,9 +296,8 @@ TEST_WITH(reclaim_us_per_s_limits_the_driver_time, NULL, close_allocator)
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_WITH(zero_decay_releases_at_the_next_call, NULL, close_allocator)
+TEST_ON(zero_decay_releases_at_the_next_call, open_device("idle_ms:0,reclaim_us_per_s:1000000"))
 {
-    open_device("idle_ms:0,reclaim_us_per_s:1000000");
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     void *small = env_alloc(allocator, 1, NULL);
     xseg_sim_advance(MS);
@@ -341,9 +310,8 @@ TEST_WITH(zero_decay_releases_at_the_next_call, NULL, close_allocator)
     env_free(allocator, small);
 }
 
-TEST_WITH(classic_segments_decay, NULL, close_allocator)
+TEST_ON(classic_segments_decay, open_device("expandable_segments:False,idle_ms:100"))
 {
-    open_device("expandable_segments:False,idle_ms:100");
     void *ptr[4];
 
     tick();
@@ -355,9 +323,8 @@ TEST_WITH(classic_segments_decay, NULL, close_allocator)
     env_free(allocator, ptr[0]);
 }
 
-TEST(retained_pools_and_captures_keep_idle_memory)
+TEST_ON(retained_pools_and_captures_keep_idle_memory, open_device("idle_ms:100"))
 {
-    open_device("idle_ms:100");
     struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
@@ -373,25 +340,20 @@ TEST(retained_pools_and_captures_keep_idle_memory)
     assert_ok(xseg_pool_release(pool));
     pass(500);
     assert_true(env_reserved(allocator) <= 40 * MIB);
-    env_close(allocator, stream);
 }
 
-/*
- * The memory of a released pool moves to an arena whose stream has completed an event.  The event is newer than the
- * recorded time of the free, but the work on the memory is newer than the event.
- */
-TEST(memory_of_a_released_pool_waits_for_its_own_work)
+/* The memory moves to an arena whose stream has completed an event; the work on the memory is newer than that event. */
+TEST_ON(memory_of_a_released_pool_waits_for_its_own_work,
+        open_device("expandable_segments:True,idle_ms:50"))
 {
-    open_device("expandable_segments:True,idle_ms:50");
     const xseg_stream stream = env_stream();
     struct xseg_pool *before = env_pool(allocator), *pool = env_pool(allocator);
     const struct xseg_trim_options options = {sizeof(options), .idle_ms = 100000};
-    const struct xseg_scope scope = {sizeof(scope), .pool = pool};
 
     xseg_sim_advance(1000 * MS);
     /* The pool's arena learns the time from a trim that names the pool, and keeps that time. */
     env_free(allocator, env_alloc_in(allocator, pool, 8 * MIB, stream));
-    assert_ok(xseg_trim(allocator, &scope, &options, NULL));
+    assert_ok(xseg_trim(allocator, env_scope(.pool = pool), &options, NULL));
     /* The memory of another released pool: an event is recorded on the busy stream, and completes. */
     env_free(allocator, env_alloc_in(allocator, before, 8 * MIB, stream));
     assert_ok(xseg_pool_release(before));
@@ -411,12 +373,10 @@ TEST(memory_of_a_released_pool_waits_for_its_own_work)
     assert_ok(xseg_sim_finish(stream));
     pass(1000);
     assert_int_equal(env_reserved(allocator), 0);
-    env_close(allocator, stream);
 }
 
-TEST_WITH(failed_unmap_is_retried, NULL, close_allocator)
+TEST_ON(failed_unmap_is_retried, open_device("idle_ms:100"))
 {
-    open_device("idle_ms:100");
     idle(200 * MIB, NULL);
     env_fail_every("cuMemUnmap", 999);
     pass(200);
@@ -427,18 +387,6 @@ TEST_WITH(failed_unmap_is_retried, NULL, close_allocator)
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-static unsigned threads(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    unsigned count = 0;
-
-    assert_non_null(tasks);
-    while (readdir(tasks) != NULL)
-        count++;
-    assert_int_equal(closedir(tasks), 0);
-    return count;
-}
-
 static void sleep_2_ms(void)
 {
     assert_int_equal(nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL), 0);
@@ -447,19 +395,19 @@ static void sleep_2_ms(void)
 /* The kernel lists a joined thread for a moment. */
 static void expect_threads(unsigned count)
 {
-    for (unsigned naps = 0; threads() != count && naps < 10000; naps++)
+    for (unsigned naps = 0; env_threads() != count && naps < 10000; naps++)
         sleep_2_ms();
-    assert_int_equal(threads(), count);
+    assert_int_equal(env_threads(), count);
 }
 
 /* With the system clock, and without calls. */
 TEST(background_thread_releases_idle_memory)
 {
-    const unsigned before = threads();
-    allocator = env_open("idle_ms:20,background_thread:True");
+    const unsigned before = env_threads();
+    struct xseg_allocator *allocator = env_open("idle_ms:20,background_thread:True");
     unsigned naps = 0;
 
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     while (env_reserved(allocator) != 0 && naps++ < 10000)
         sleep_2_ms();
@@ -469,11 +417,11 @@ TEST(background_thread_releases_idle_memory)
     expect_threads(before);
     assert_ok(xseg_config_set(allocator, "background_thread:True"));
     assert_ok(xseg_config_set(allocator, "background_thread:True,idle_ms:30"));
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     /* The thread survives a close that fails. */
     void *ptr = env_alloc(allocator, 1, NULL);
     assert_int_equal(xseg_close(allocator), XSEG_ERR_BUSY);
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     env_free(allocator, ptr);
     env_close(allocator);
     expect_threads(before);
@@ -481,18 +429,14 @@ TEST(background_thread_releases_idle_memory)
 
 static struct xseg_trim_result trim(uint64_t target, uint64_t idle_ms)
 {
-    const struct xseg_trim_options options = {sizeof(options), .target_bytes = target,
-                                              .idle_ms = idle_ms};
-    struct xseg_trim_result result = {sizeof(result)};
-
-    assert_ok(xseg_trim(allocator, NULL, &options, &result));
+    const struct xseg_trim_result result =
+        env_trim_with(opened, NULL, .target_bytes = target, .idle_ms = idle_ms);
     return result;
 }
 
 /* The result contains the released and the kept bytes, by reason. */
-TEST(trim_stops_at_its_target)
+TEST_ON(trim_stops_at_its_target, open_device(NULL))
 {
-    open_device(NULL);
     const xseg_stream stream = env_stream();
     void *live = env_alloc(allocator, 205 * MIB, NULL);
 
@@ -510,12 +454,10 @@ TEST(trim_stops_at_its_target)
     assert_int_equal(done.released, 280 * MIB);
     assert_int_equal(done.kept_by_options, 0);
     env_free(allocator, live);
-    env_close(allocator, stream);
 }
 
-TEST(trim_by_age_releases_old_memory)
+TEST_ON(trim_by_age_releases_old_memory, open_device(NULL))
 {
-    open_device(NULL);
     const xseg_stream stream = env_stream();
     void *ptr[3];
 
@@ -539,10 +481,9 @@ TEST(trim_by_age_releases_old_memory)
     assert_int_equal(trim(0, 1).kept_busy, 180 * MIB);
     xseg_sim_advance(100 * MS);
     assert_int_equal(trim(0, 1).released, 180 * MIB);
-    env_close(allocator, stream);
 }
 
-TEST_WITH(invalid_decay_keys_are_rejected, NULL, close_allocator)
+TEST_ON(invalid_decay_keys_are_rejected, open_device("keep_mb:100,soft_limit_mb:200"))
 {
     static const char *const cases[][2] = {
         {"keep_mb:201", "at most soft_limit_mb, which is 200"},
@@ -551,10 +492,9 @@ TEST_WITH(invalid_decay_keys_are_rejected, NULL, close_allocator)
         {"keep_window_s:-1", "-1"},
         {"reclaim_us_per_s:0", "from 1 to 1000000"},
     };
-    open_device("keep_mb:100,soft_limit_mb:200");
 
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        env_expect_error(xseg_config_set(allocator, cases[i][0]), XSEG_ERR_CONFIG, cases[i][1]);
+        assert_error(xseg_config_set(allocator, cases[i][0]), CONFIG, cases[i][1]);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:300,keep_mb:300"));
-    env_expect_error(trim_due(NULL, 1), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(trim_due(NULL, 1), ARGUMENT, "NULL");
 }

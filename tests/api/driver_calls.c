@@ -25,7 +25,6 @@ static struct calls count(void)
     };
 }
 
-/* Calls since a snapshot of the counts. */
 static struct calls since(const struct calls *before)
 {
     const struct calls now = count();
@@ -47,10 +46,8 @@ static void expect(const struct calls *before, struct calls wanted)
 }
 
 /* 8 GiB / 20 MiB = 410 pages, one of which is mapped already; as in PyTorch.  Mapped memory needs no call. */
-TEST(growth_of_8_gib_sets_access_once)
+TEST_ON(growth_of_8_gib_sets_access_once, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
-
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     struct calls before = count();
     void *block = env_alloc(allocator, 8 * GIB, NULL);
@@ -62,7 +59,6 @@ TEST(growth_of_8_gib_sets_access_once)
     /* 8 GiB in 410 pages leave 8 MiB free; 92 MiB more are 5 pages. */
     env_free(allocator, env_alloc(allocator, 8 * GIB + 100 * MIB, NULL));
     expect(&before, (struct calls){.create = 5, .map = 5, .access = 1});
-    env_close(allocator);
 }
 
 /* Modelled nanoseconds of a growth by 8 GiB, and its pages. */
@@ -78,8 +74,7 @@ static uint64_t cost_of_8_gib(const char *config, struct calls *made)
     const uint64_t cost = xseg_sim_driver_time() - began;
     *made = since(&before);
     assert_int_equal(env_reserved(allocator), 8200 * MIB);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
     env_close(allocator);
     return cost;
 }
@@ -99,7 +94,7 @@ TEST(automatic_pages_cost_a_third)
 }
 
 /* Long pages for large growths, full pages for others, small pages near the end of the device memory of 80 GiB. */
-TEST(automatic_pages_shrink_towards_the_end)
+TEST_ON(automatic_pages_shrink_towards_the_end, env_open("page_size:auto"))
 {
     static const struct {
         size_t bytes;
@@ -115,7 +110,6 @@ TEST(automatic_pages_shrink_towards_the_end)
         {GIB, 51},
         {100 * MIB, 50},
     };
-    struct xseg_allocator *allocator = env_open("page_size:auto");
     void *blocks[COUNT_OF(growths)];
 
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
@@ -129,7 +123,6 @@ TEST(automatic_pages_shrink_towards_the_end)
     env_free_all(allocator, blocks, sizeof(blocks));
     /* All of it can be allocated again as one block. */
     env_free(allocator, env_alloc(allocator, 79 * GIB, NULL));
-    env_close(allocator);
 }
 
 /* Idle blocks of one page each; every n-th block stays allocated. */
@@ -144,9 +137,8 @@ static void fill(struct xseg_allocator *allocator, void **blocks, unsigned live_
         }
 }
 
-TEST(empty_cache_unmaps_each_run_once)
+TEST_ON(empty_cache_unmaps_each_run_once, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[PAGES];
 
     fill(allocator, blocks, 0);
@@ -158,16 +150,14 @@ TEST(empty_cache_unmaps_each_run_once)
     env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = 28, .release = PAGES - 28});
     env_free_all(allocator, blocks, sizeof(blocks));
-    env_close(allocator);
 }
 
 /* The driver rejects calls on several mappings, which are not retried for each run. */
-TEST(empty_cache_unmaps_page_by_page_if_required)
+TEST_ON(empty_cache_unmaps_page_by_page_if_required,
+        env_open_sim("expandable_segments:True", .single_mapping_calls = true))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .single_mapping_calls = true};
     void *blocks[PAGES];
 
-    struct xseg_allocator *allocator = env_open_on(&settings, "expandable_segments:True");
     env_free(allocator, env_alloc(allocator, PAGE, NULL));
     struct calls before = count();
     fill(allocator, blocks, 0);
@@ -175,7 +165,6 @@ TEST(empty_cache_unmaps_page_by_page_if_required)
     before = count();
     env_empty_cache(allocator);
     expect(&before, (struct calls){.unmap = PAGES, .release = PAGES});
-    env_close(allocator);
 }
 
 /* A small generator, the same each time. */
@@ -185,7 +174,6 @@ static uint32_t draw(uint32_t *seed)
     return *seed >> 8;
 }
 
-/* Free and allocate at random. */
 static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots, unsigned steps,
                   uint32_t *seed)
 {
@@ -206,10 +194,8 @@ static uint64_t mapped_pages(struct xseg_allocator *allocator)
            stats.reserved_bytes[XSEG_STAT_LARGE].current / PAGE;
 }
 
-/* Without a trim and without memory pressure no page is released. */
-TEST(page_is_created_once)
+TEST_ON(page_is_created_once, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t seed = 1;
 
@@ -232,13 +218,10 @@ TEST(page_is_created_once)
     assert_int_equal(made.create - made.release, mapped_pages(allocator));
     assert_int_equal(made.unmap, env_stats(allocator).num_device_free - shrinks);
     env_free_all(allocator, blocks, sizeof(blocks));
-    env_close(allocator);
 }
 
-/* The second iteration of a workload finds all its memory cached. */
-TEST(hit_makes_no_driver_call)
+TEST_ON(hit_makes_no_driver_call, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *blocks[200] = {NULL};
     uint32_t first = 7, again = 7;
 
@@ -249,7 +232,6 @@ TEST(hit_makes_no_driver_call)
     churn(allocator, blocks, COUNT_OF(blocks), 5000, &again);
     env_free_all(allocator, blocks, sizeof(blocks));
     assert_int_equal(since(&before).all, 0);
-    env_close(allocator);
 }
 
 /* Allocate and free, and expect one query for each stream with pending blocks. */
@@ -262,27 +244,19 @@ static void expect_queries(struct xseg_allocator *allocator, size_t bytes, uint6
 }
 
 /* As in PyTorch, on hits and misses; the capture mode of the thread is changed once for all queries. */
-TEST(poll_queries_each_stream_once)
+TEST_EACH(poll_queries_each_stream_once, env_open(config), ENV_KINDS)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    const xseg_stream user[2] = {env_stream(), env_stream()};
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream user[2] = {env_stream(), env_stream()};
-
-        for (size_t n = 0; n < COUNT_OF(user); n++) {
-            void *pending = env_alloc(allocator, 2 * MIB, NULL);
-            assert_ok(xseg_record_stream(allocator, pending, user[n]));
-            assert_ok(xseg_sim_launch(user[n], UINT64_MAX));
-            env_free(allocator, pending);
-            expect_queries(allocator, 3000, n + 1);
-            expect_queries(allocator, (n + 1) * 100 * MIB, n + 1);
-            const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
-            expect_queries(allocator, 3000, n + 1);
-            expect_queries(allocator, 100 * MIB, n + 1);
-            assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
-        }
-        xseg_sim_finish_all();
-        env_close(allocator, user[0], user[1]);
+    for (size_t n = 0; n < COUNT_OF(user); n++) {
+        void *pending = env_alloc(allocator, 2 * MIB, NULL);
+        env_free_in_use(allocator, pending, user[n]);
+        expect_queries(allocator, 3000, n + 1);
+        expect_queries(allocator, (n + 1) * 100 * MIB, n + 1);
+        const uint64_t modes = xseg_sim_calls("cuThreadExchangeStreamCaptureMode");
+        expect_queries(allocator, 3000, n + 1);
+        expect_queries(allocator, 100 * MIB, n + 1);
+        assert_int_equal(xseg_sim_calls("cuThreadExchangeStreamCaptureMode") - modes, 4);
     }
+    xseg_sim_finish_all();
 }

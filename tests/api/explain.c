@@ -3,9 +3,6 @@
 #include <string.h>
 
 #include "tests/support/env.h"
-#include "tests/support/trim_due.h"
-
-#define SECOND UINT64_C(1000000000)
 
 /* The allocator of a test, and a stream. */
 static struct xseg_allocator *allocator;
@@ -62,37 +59,39 @@ static bool free_live(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static int open_expandable(void **state)
-{
-    (void)state;
-    allocator = env_open("expandable_segments:True");
-    stream = env_stream();
-    return 0;
-}
+/* A test with an allocator and a stream, `count` times; `open` and the test may use the number of the run, `i`.  At the
+ * end the allocated blocks are freed. */
+#define TEST_OF_TIMES(name, count, open)                                           \
+    static void name##_of(unsigned i);                                             \
+    TEST(name)                                                                     \
+    {                                                                              \
+        for (unsigned i = 0; i < (count); i++) {                                   \
+            allocator = (open);                                                    \
+            stream = env_stream();                                                 \
+            name##_of(i);                                                          \
+            assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator)); \
+            env_close(allocator, stream);                                          \
+        }                                                                          \
+    }                                                                              \
+    static void name##_of(__attribute__((unused)) unsigned i)
 
-/* Free all allocated blocks, close the allocator, and destroy the stream, if there is one. */
-static int close_all(void **state)
-{
-    (void)state;
-    assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
-    if (stream != NULL)
-        env_close(allocator, stream);
-    else
-        env_close(allocator);
-    stream = NULL;
-    return 0;
-}
+#define TEST_OF(name, open)        \
+    static void name##_once(void); \
+    TEST_OF_TIMES(name, 1, open)   \
+    {                              \
+        name##_once();             \
+    }                              \
+    static void name##_once(void)
+
+static const char *const kinds[] = {"expandable_segments:True", "expandable_segments:False"};
 
 /* Advance one second, with a decay pass that releases nothing. */
 static void pass_second(void)
 {
-    xseg_sim_advance(SECOND);
-    assert_ok(trim_due(allocator, UINT64_MAX));
+    env_pass_time(allocator, 1, 1000);
 }
 
-/* --- Reasons. --- */
-
-TEST_WITH(allocated_block_is_explained, open_expandable, close_all)
+TEST_OF(allocated_block_is_explained, env_open("expandable_segments:True"))
 {
     void *large = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 3000, NULL);
@@ -117,7 +116,7 @@ TEST_WITH(allocated_block_is_explained, open_expandable, close_all)
     assert_int_equal(result->sums.in_allocated_blocks, 50 * MIB + 3072);
 }
 
-TEST_WITH(reason_names_the_largest_block_of_the_page, open_expandable, close_all)
+TEST_OF(reason_names_the_largest_block_of_the_page, env_open("expandable_segments:True"))
 {
     (void)env_alloc(allocator, 3 * MIB, NULL);
     void *most = env_alloc(allocator, 9 * MIB, NULL);
@@ -129,13 +128,11 @@ TEST_WITH(reason_names_the_largest_block_of_the_page, open_expandable, close_all
     assert_int_equal(result->reason[0].cached_bytes, 4 * MIB);
 }
 
-TEST_WITH(pending_block_is_explained_with_its_stream, open_expandable, close_all)
+TEST_OF(pending_block_is_explained_with_its_stream, env_open("expandable_segments:True"))
 {
     void *block = env_alloc(allocator, 20 * MIB, NULL);
 
-    env_launch(allocator, stream, block);
-    assert_ok(xseg_record_stream(allocator, block, stream));
-    env_free(allocator, block);
+    env_free_in_use(allocator, block, stream);
     const struct explained *result = explain(NULL);
     const struct xseg_reason *reason = &result->reason[0];
     assert_int_equal(result->count, 1);
@@ -146,7 +143,7 @@ TEST_WITH(pending_block_is_explained_with_its_stream, open_expandable, close_all
     assert_int_equal(result->sums.pending, 20 * MIB);
 }
 
-TEST_WITH(idle_memory_of_a_retained_pool_is_explained, open_expandable, close_all)
+TEST_OF(idle_memory_of_a_retained_pool_is_explained, env_open("expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
 
@@ -158,7 +155,7 @@ TEST_WITH(idle_memory_of_a_retained_pool_is_explained, open_expandable, close_al
     assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
 
-TEST_WITH(capture_keeps_idle_memory, open_expandable, close_all)
+TEST_OF(capture_keeps_idle_memory, env_open("expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
 
@@ -169,7 +166,7 @@ TEST_WITH(capture_keeps_idle_memory, open_expandable, close_all)
     assert_int_equal(explain(NULL)->sums.policy, 20 * MIB);
 }
 
-TEST_WITH(queued_work_keeps_idle_memory, open_expandable, close_all)
+TEST_OF(queued_work_keeps_idle_memory, env_open("expandable_segments:True"))
 {
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 40 * MIB, NULL));
@@ -187,10 +184,8 @@ TEST_WITH(queued_work_keeps_idle_memory, open_expandable, close_all)
     assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-TEST_WITH(floor_keeps_the_youngest_memory, NULL, close_all)
+TEST_OF(floor_keeps_the_youngest_memory, env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50"))
 {
-    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:50");
-    stream = env_stream();
     uint64_t floor = 0;
 
     pass_second();
@@ -212,10 +207,8 @@ TEST_WITH(floor_keeps_the_youngest_memory, NULL, close_all)
 }
 
 /* Memory within the floor is kept; memory above a limit is not, also within the floor. */
-TEST_WITH(limits_override_the_floor, NULL, close_all)
+TEST_OF(limits_override_the_floor, env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100"))
 {
-    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100");
-
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     assert_int_equal(explain(NULL)->sums.keep, 60 * MIB);
     assert_ok(xseg_config_set(allocator, "keep_mb:0,soft_limit_mb:0"));
@@ -225,9 +218,8 @@ TEST_WITH(limits_override_the_floor, NULL, close_all)
     assert_int_equal(explain(NULL)->sums.policy, 60 * MIB);
 }
 
-TEST_WITH(recent_peak_is_a_floor, NULL, close_all)
+TEST_OF(recent_peak_is_a_floor, env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000"))
 {
-    allocator = env_open_with_clock(NULL, "idle_ms:100000,keep_window_s:1000");
     void *block = env_alloc(allocator, 60 * MIB, NULL);
 
     pass_second();
@@ -238,10 +230,8 @@ TEST_WITH(recent_peak_is_a_floor, NULL, close_all)
     assert_int_equal(explain(NULL)->sums.decay, 60 * MIB);
 }
 
-TEST_WITH(age_of_a_page_is_that_of_its_last_free, NULL, close_all)
+TEST_OF(age_of_a_page_is_that_of_its_last_free, env_open_with_clock(NULL, "idle_ms:1000000"))
 {
-    allocator = env_open_with_clock(NULL, "idle_ms:1000000");
-
     pass_second();
     void *first = env_alloc(allocator, 20 * MIB, NULL);
     for (int i = 0; i < 5; i++)
@@ -260,26 +250,31 @@ TEST_WITH(age_of_a_page_is_that_of_its_last_free, NULL, close_all)
     }
 }
 
+static const char *const configs[] = {
+    "expandable_segments:True",
+    "expandable_segments:False",
+    "expandable_segments:True,unmap_on_free:True",
+    "expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10",
+};
+
 /* Blocks of two streams and a pool, some of them freed or pending: the reasons of scopes add up to those of all. */
-static void expect_sums(const char *config)
+TEST_OF_TIMES(reasons_add_up_to_the_reserved_bytes, COUNT_OF(configs), env_open(configs[i]))
 {
-    allocator = env_open(config);
-    stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
     void *block[600];
     uint64_t own = 0;
 
-    for (size_t i = 0; i < COUNT_OF(block); i++)
-        block[i] = env_alloc_in(allocator, i % 4 == 0 ? pool : NULL,
-                                (i * 7919 % 97 + 1) * (i % 5 == 0 ? 300 * KIB : 3000),
-                                i % 3 == 0 ? stream : NULL);
+    for (size_t k = 0; k < COUNT_OF(block); k++)
+        block[k] = env_alloc_in(allocator, k % 4 == 0 ? pool : NULL,
+                                (k * 7919 % 97 + 1) * (k % 5 == 0 ? 300 * KIB : 3000),
+                                k % 3 == 0 ? stream : NULL);
     env_launch(allocator, stream, block[1]);
-    for (size_t i = 0; i < COUNT_OF(block); i++) {
-        if (i % 11 == 0)
-            assert_ok(xseg_record_stream(allocator, block[i], stream));
-        if (i % 7 != 1)
-            env_free(allocator, block[i]);
+    for (size_t k = 0; k < COUNT_OF(block); k++) {
+        if (k % 11 == 0)
+            assert_ok(xseg_record_stream(allocator, block[k], stream));
+        if (k % 7 != 1)
+            env_free(allocator, block[k]);
     }
     uint64_t all = explain(NULL)->sums.reserved;
     assert_int_equal(explain(NULL)->sums.in_allocated_blocks,
@@ -296,18 +291,9 @@ static void expect_sums(const char *config)
     where.pool = NULL;
     where.device = 0;
     assert_int_equal(explain(&where)->sums.reserved, all);
-    (void)close_all(NULL);
 }
 
-TEST(reasons_add_up_to_the_reserved_bytes)
-{
-    expect_sums("expandable_segments:True");
-    expect_sums("expandable_segments:False");
-    expect_sums("expandable_segments:True,unmap_on_free:True");
-    expect_sums("expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10");
-}
-
-TEST_WITH(pin_keeps_idle_memory, open_expandable, close_all)
+TEST_OF(pin_keeps_idle_memory, env_open("expandable_segments:True"))
 {
     char *block = env_alloc(allocator, 60 * MIB, NULL);
 
@@ -321,25 +307,22 @@ TEST_WITH(pin_keeps_idle_memory, open_expandable, close_all)
 }
 
 /* A paused pool has allocated blocks and no reserved memory. */
-TEST_WITH(paused_pool_has_no_reasons, open_expandable, close_all)
+TEST_OF(paused_pool_has_no_reasons, env_open("expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(explain(NULL)->sums.allocated, 20 * MIB);
-    assert_int_equal(explain(&where)->sums.reserved, 0);
+    assert_int_equal(explain(env_scope(.device = -1, .pool = pool))->sums.reserved, 0);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_ALLOCATED);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(explain(NULL)->sums.allocated, 60 * MIB);
 }
 
-TEST_WITH(page_cache_is_explained_separately, NULL, close_all)
+TEST_OF(page_cache_is_explained_separately, env_open("expandable_segments:True,page_cache_mb:100"))
 {
-    allocator = env_open("expandable_segments:True,page_cache_mb:100");
-
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     (void)env_trim(allocator);
     const struct explained *result = explain(NULL);
@@ -361,7 +344,7 @@ static bool free_block(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST_WITH(visitor_may_call_the_library_and_end_the_iteration, open_expandable, close_all)
+TEST_OF(visitor_may_call_the_library_and_end_the_iteration, env_open("expandable_segments:True"))
 {
     unsigned calls = 0;
 
@@ -372,8 +355,6 @@ TEST_WITH(visitor_may_call_the_library_and_end_the_iteration, open_expandable, c
     assert_ok(xseg_explain(allocator, NULL, free_block, allocator, NULL));
     assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
-
-/* --- Iteration over blocks. --- */
 
 struct seen {
     struct xseg_allocator *allocator;
@@ -407,29 +388,23 @@ static struct seen walk(const struct xseg_scope *where)
     return seen;
 }
 
-TEST(iteration_visits_every_block)
+TEST_OF_TIMES(iteration_visits_every_block, COUNT_OF(kinds), env_open(kinds[i]))
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    void *block[2000];
 
-    for (size_t c = 0; c < COUNT_OF(configs); c++) {
-        allocator = env_open(configs[c]);
-        void *block[2000];
-
-        for (size_t i = 0; i < COUNT_OF(block); i++)
-            block[i] = env_alloc(allocator, (i % 50 + 1) * (i % 9 == 0 ? 100 * KIB : 700), NULL);
-        for (size_t i = 0; i < COUNT_OF(block); i += 3)
-            env_free(allocator, block[i]);
-        const struct seen seen = walk(NULL);
-        const struct xseg_statistics stats = env_stats(allocator);
-        assert_int_equal(seen.allocated, stats.allocated_bytes[0].current);
-        assert_int_equal(seen.blocks, stats.allocation[0].current);
-        assert_int_equal(seen.allocated + seen.cached, stats.reserved_bytes[0].current);
-        assert_int_equal(seen.unmapped > 0, c == 0);
-        (void)close_all(NULL);
-    }
+    for (size_t k = 0; k < COUNT_OF(block); k++)
+        block[k] = env_alloc(allocator, (k % 50 + 1) * (k % 9 == 0 ? 100 * KIB : 700), NULL);
+    for (size_t k = 0; k < COUNT_OF(block); k += 3)
+        env_free(allocator, block[k]);
+    const struct seen seen = walk(NULL);
+    const struct xseg_statistics stats = env_stats(allocator);
+    assert_int_equal(seen.allocated, stats.allocated_bytes[0].current);
+    assert_int_equal(seen.blocks, stats.allocation[0].current);
+    assert_int_equal(seen.allocated + seen.cached, stats.reserved_bytes[0].current);
+    assert_int_equal(seen.unmapped > 0, i == 0);
 }
 
-TEST_WITH(block_iteration_respects_the_scope, open_expandable, close_all)
+TEST_OF(block_iteration_respects_the_scope, env_open("expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope where = XSEG_SCOPE_ALL;
@@ -459,7 +434,7 @@ static bool free_each(void *context, const struct xseg_block_info *block)
 }
 
 /* The blocks that the visitor frees coalesce; the iteration continues after them. */
-TEST_WITH(iteration_allows_changes, open_expandable, close_all)
+TEST_OF(iteration_allows_changes, env_open("expandable_segments:True"))
 {
     struct seen seen = {.allocator = allocator};
 
@@ -470,7 +445,7 @@ TEST_WITH(iteration_allows_changes, open_expandable, close_all)
     assert_int_equal(walk(NULL).blocks, 1000 - 900);
 }
 
-TEST_WITH(unopened_device_has_no_blocks, open_expandable, close_all)
+TEST_OF(unopened_device_has_no_blocks, env_open("expandable_segments:True"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
 
@@ -479,48 +454,42 @@ TEST_WITH(unopened_device_has_no_blocks, open_expandable, close_all)
     assert_int_equal(sums.reserved, 0);
 }
 
-TEST_WITH(invalid_arguments_have_error_messages, open_expandable, close_all)
+TEST_OF(invalid_arguments_have_error_messages, env_open("expandable_segments:True"))
 {
     struct xseg_allocator *other = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
-    env_expect_error(xseg_for_each_block(NULL, NULL, see_block, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_for_each_block(allocator, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "visit is NULL");
-    env_expect_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(NULL, NULL, see_block, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(allocator, NULL, NULL, NULL), ARGUMENT, "visit is NULL");
+    assert_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), ARGUMENT, "NULL");
     sums.struct_size = 7;
-    env_expect_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), XSEG_ERR_ARGUMENT,
-                     "out->struct_size is unknown, 7");
+    assert_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), ARGUMENT,
+                 "out->struct_size is unknown, 7");
     where.struct_size = 1;
-    env_expect_error(xseg_for_each_block(allocator, &where, see_block, &seen), XSEG_ERR_ARGUMENT,
-                     "scope->struct_size is unknown, 1");
+    assert_error(xseg_for_each_block(allocator, &where, see_block, &seen), ARGUMENT,
+                 "scope->struct_size is unknown, 1");
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.device = 7;
-    env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "device 7");
+    assert_error(xseg_explain(allocator, &where, NULL, NULL, NULL), ARGUMENT, "device 7");
     assert_ok(env_try_open(NULL, &other));
     where = (struct xseg_scope)XSEG_SCOPE_ALL;
     where.pool = env_pool(other);
-    env_expect_error(xseg_explain(allocator, &where, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "another allocator");
+    assert_error(xseg_explain(allocator, &where, NULL, NULL, NULL), ARGUMENT, "another allocator");
     assert_ok(xseg_pool_release(where.pool));
     assert_ok(xseg_close(other));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
 }
 
-/*
- * --- Queries of a block by an address.  An article on PyTorch's memory management asks for two functions that PyTorch
- * does not offer: from a tensor to its block, and from the block to the free space adjacent to it.  With them a program
- * can release the block that makes the largest free range. ---
- */
+/* --- Queries by an address: from a tensor to its block, and from the block to the adjacent free space, so that a
+ * program can release the block that makes the largest range.  An article on PyTorch asks for them. --- */
 
 /* The article's drawing: free, used, free; 800 MiB do not fit although 1000 MiB are free. */
-TEST_WITH(block_query_reports_the_adjacent_free_bytes, NULL, close_all)
+TEST_OF(block_query_reports_the_adjacent_free_bytes,
+        env_open_mib(1020, "expandable_segments:False"))
 {
-    allocator = env_open_mib(1020, "expandable_segments:False");
     void *big = env_alloc(allocator, 1020 * MIB, NULL);
 
     env_free(allocator, big);
@@ -539,7 +508,7 @@ TEST_WITH(block_query_reports_the_adjacent_free_bytes, NULL, close_all)
 }
 
 /* The article's use of it: of several candidates, release the block that makes the largest free range. */
-TEST_WITH(block_query_finds_the_best_block_to_release, open_expandable, close_all)
+TEST_OF(block_query_finds_the_best_block_to_release, env_open("expandable_segments:True"))
 {
     char *ptr[8], *best = NULL;
     size_t max = 0;
@@ -560,7 +529,7 @@ TEST_WITH(block_query_finds_the_best_block_to_release, open_expandable, close_al
     assert_int_equal(max, 30 * MIB);
 }
 
-TEST_WITH(small_block_is_found_by_any_address, open_expandable, close_all)
+TEST_OF(small_block_is_found_by_any_address, env_open("expandable_segments:True"))
 {
     char *ptr[64];
     struct xseg_block_info info;
@@ -592,47 +561,41 @@ static void expect_requested(const void *address, enum xseg_block_state state, s
     assert_int_equal(info.requested, requested);
 }
 
+static const struct {
+    size_t bytes[3], taken;
+} cases[] = {
+    {{MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
+    {{500, 600, 1500}, 1},
+    {{300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
+};
+
 /* As in PyTorch: the remainder of a split keeps the size as well. */
-TEST(free_block_keeps_the_size_of_its_last_request)
+TEST_OF_TIMES(free_block_keeps_the_size_of_its_last_request, 2 * COUNT_OF(cases),
+              env_open(kinds[i % 2]))
 {
-    static const struct {
-        const char *config;
-        size_t bytes[3], taken;
-    } cases[] = {
-        {"expandable_segments:True", {MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
-        {"expandable_segments:False", {MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
-        {"expandable_segments:True", {500, 600, 1500}, 1},
-        {"expandable_segments:False", {500, 600, 1500}, 1},
-        {"expandable_segments:True", {300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
-        {"expandable_segments:False", {300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
-    };
+    const size_t *bytes = cases[i / 2].bytes, taken = cases[i / 2].taken;
+    char *ptr[3];
 
-    for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        allocator = env_open(cases[i].config);
-        char *ptr[3];
-
-        for (unsigned k = 0; k < 3; k++)
-            ptr[k] = env_alloc(allocator, cases[i].bytes[k], NULL);
-        (void)env_alloc(allocator, cases[i].bytes[0], NULL);
-        env_free(allocator, ptr[0]);
-        assert_int_equal(env_block(allocator, ptr[0]).requested, cases[i].bytes[0]);
-        env_free(allocator, ptr[2]);
-        assert_int_equal(env_block(allocator, ptr[2]).requested, cases[i].bytes[2]);
-        env_free(allocator, ptr[1]);
-        assert_ptr_equal(env_block(allocator, ptr[1]).base, ptr[0]);
-        assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
-        char *part = env_alloc(allocator, cases[i].taken, NULL);
-        assert_ptr_equal(part, ptr[0]);
-        assert_int_equal(env_block(allocator, part).requested, cases[i].taken);
-        assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].bytes[1]);
-        env_free(allocator, part);
-        assert_int_equal(env_block(allocator, ptr[1]).requested, cases[i].taken);
-        (void)close_all(NULL);
-    }
+    for (unsigned k = 0; k < 3; k++)
+        ptr[k] = env_alloc(allocator, bytes[k], NULL);
+    (void)env_alloc(allocator, bytes[0], NULL);
+    env_free(allocator, ptr[0]);
+    assert_int_equal(env_block(allocator, ptr[0]).requested, bytes[0]);
+    env_free(allocator, ptr[2]);
+    assert_int_equal(env_block(allocator, ptr[2]).requested, bytes[2]);
+    env_free(allocator, ptr[1]);
+    assert_ptr_equal(env_block(allocator, ptr[1]).base, ptr[0]);
+    assert_int_equal(env_block(allocator, ptr[1]).requested, bytes[1]);
+    char *part = env_alloc(allocator, taken, NULL);
+    assert_ptr_equal(part, ptr[0]);
+    assert_int_equal(env_block(allocator, part).requested, taken);
+    assert_int_equal(env_block(allocator, ptr[1]).requested, bytes[1]);
+    env_free(allocator, part);
+    assert_int_equal(env_block(allocator, ptr[1]).requested, taken);
 }
 
 /* The remainder of an unmapped block has no last request; the mapped pages keep theirs. */
-TEST_WITH(remainder_of_an_unmapped_block_has_no_request, open_expandable, close_all)
+TEST_OF(remainder_of_an_unmapped_block_has_no_request, env_open("expandable_segments:True"))
 {
     char *first = env_alloc(allocator, 3 * MIB, NULL);
     char *second = env_alloc(allocator, 50 * MIB + 1, NULL);
@@ -649,35 +612,31 @@ TEST_WITH(remainder_of_an_unmapped_block_has_no_request, open_expandable, close_
 
 /* As in PyTorch: blocks are unmapped in the order of size, so memory that is mapped again has the size of the largest;
  * an empty segment is destroyed, so memory of a new segment has none. */
-TEST(remapped_memory_has_the_request_size_of_the_last_unmap)
+TEST_OF_TIMES(remapped_memory_has_the_request_size_of_the_last_unmap, 2,
+              env_open("expandable_segments:True"))
 {
-    static const size_t cases[][3] = {{40, 20, 20}, {20, 20, 40}};
+    static const size_t mib[][3] = {{40, 20, 20}, {20, 20, 40}};
     static const size_t last[] = {40 * MIB - 1, 40 * MIB - 3};
+    char *ptr[3];
 
-    for (unsigned i = 0; i < COUNT_OF(cases); i++) {
-        allocator = env_open("expandable_segments:True");
-        char *ptr[3];
-
-        for (unsigned k = 0; k < 3; k++)
-            ptr[k] = env_alloc(allocator, cases[i][k] * MIB - k - 1, NULL);
-        void *fence = env_alloc(allocator, 20 * MIB, NULL);
-        env_free(allocator, ptr[1]);
-        env_empty_cache(allocator);
-        env_free(allocator, ptr[0], ptr[2]);
-        env_empty_cache(allocator);
-        char *again = env_alloc(allocator, 10 * MIB, NULL);
-        assert_ptr_equal(again, ptr[0]);
-        expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, last[i]);
-        env_free(allocator, again, fence);
-        env_empty_cache(allocator);
-        again = env_alloc(allocator, 10 * MIB, NULL);
-        expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, 0);
-        (void)close_all(NULL);
-    }
+    for (unsigned k = 0; k < 3; k++)
+        ptr[k] = env_alloc(allocator, mib[i][k] * MIB - k - 1, NULL);
+    void *fence = env_alloc(allocator, 20 * MIB, NULL);
+    env_free(allocator, ptr[1]);
+    env_empty_cache(allocator);
+    env_free(allocator, ptr[0], ptr[2]);
+    env_empty_cache(allocator);
+    char *again = env_alloc(allocator, 10 * MIB, NULL);
+    assert_ptr_equal(again, ptr[0]);
+    expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, last[i]);
+    env_free(allocator, again, fence);
+    env_empty_cache(allocator);
+    again = env_alloc(allocator, 10 * MIB, NULL);
+    expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, 0);
 }
 
 /* Blocks of more than 4 GiB, whose page map entries are in several chunks. */
-TEST_WITH(large_block_is_found_by_any_address, open_expandable, close_all)
+TEST_OF(large_block_is_found_by_any_address, env_open("expandable_segments:True"))
 {
     char *first = env_alloc(allocator, 9 * GIB, NULL);
     char *second = env_alloc(allocator, 3 * MIB, NULL);
@@ -696,15 +655,15 @@ TEST_WITH(large_block_is_found_by_any_address, open_expandable, close_all)
     assert_int_equal(env_block(allocator, first + 5 * GIB).state, XSEG_BLOCK_UNMAPPED);
 }
 
-TEST_WITH(unknown_addresses_are_rejected, open_expandable, close_all)
+TEST_OF(unknown_addresses_are_rejected, env_open("expandable_segments:True"))
 {
     void *ptr = env_alloc(allocator, 512, NULL);
     struct xseg_block_info info = {sizeof(info)};
 
     for (unsigned i = 0; i < 2; i++)
-        env_expect_error(xseg_block_query(allocator, i == 0 ? &info : NULL, &info),
-                         XSEG_ERR_NOT_ALLOCATED, "not in memory");
-    env_expect_error(xseg_block_query(allocator, ptr, NULL), XSEG_ERR_ARGUMENT, "NULL");
+        assert_error(xseg_block_query(allocator, i == 0 ? &info : NULL, &info), NOT_ALLOCATED,
+                     "not in memory");
+    assert_error(xseg_block_query(allocator, ptr, NULL), ARGUMENT, "NULL");
     /* For a caller of an older header only its members are written. */
     info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;

@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Exports by raw handles: two processes on one simulated device, with real contents; what an export retains; and calls
- * that fail, which leak nothing.
- */
-#include <errno.h>
+/* Exports by raw handles: two processes on one device with real contents, retained memory, and failing calls. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "tests/support/env.h"
-#include "tests/support/exported_handles.h"
+#include "tests/support/exported_blocks.h"
 #include "tests/support/process.h"
-#include "tests/support/trim_due.h"
 
-#define STRIDE        (64 * KIB)
 #define NOT_SUPPORTED 801 /* CUDA_ERROR_NOT_SUPPORTED */
 
 /* The allocator of a test, its exportable pool, and its log. */
@@ -47,27 +37,11 @@ static struct xseg_pool *make_pool(void)
     return made;
 }
 
-static void open_pool_on(bool real_bytes, uint64_t memory, const char *config)
+static struct xseg_allocator *open_on(bool real_bytes, uint64_t memory, const char *config)
 {
     const struct xseg_sim_settings settings = sim_settings(real_bytes, memory);
 
-    allocator = env_open_with_clock(&settings, config);
-    pool = make_pool();
-}
-
-static int open_pool(void **state)
-{
-    (void)state;
-    allocator = env_open(NULL);
-    pool = make_pool();
-    return 0;
-}
-
-static int open_pool_with_contents(void **state)
-{
-    (void)state;
-    open_pool_on(true, 1 * GIB, NULL);
-    return 0;
+    return env_open_with_clock(&settings, config);
 }
 
 static int close_allocator(void **state)
@@ -77,11 +51,18 @@ static int close_allocator(void **state)
     return 0;
 }
 
-static int close_pool(void **state)
-{
-    assert_ok(xseg_pool_release(pool));
-    return close_allocator(state);
-}
+/* A test of an exportable pool. */
+#define TEST_OF_POOL(name, open)            \
+    static void name##_of(void);            \
+    TEST(name)                              \
+    {                                       \
+        allocator = (open);                 \
+        pool = make_pool();                 \
+        name##_of();                        \
+        assert_ok(xseg_pool_release(pool)); \
+        env_close(allocator);               \
+    }                                       \
+    static void name##_of(void)
 
 static struct exported_handles export_of(void *ptr)
 {
@@ -107,35 +88,12 @@ static void export_once(void *ptr, enum xseg_handle_type type)
     assert_ok(xseg_export_close(allocator, ptr));
 }
 
-/* Close the last export of a block, and free the block. */
-static void close_and_free(void *block)
-{
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
-}
-
 /* Query the pages of a block, which must be exportable; nothing is exported. */
 static xseg_status query(void *ptr)
 {
     size_t count = 0;
 
     return xseg_export_handles(allocator, ptr, XSEG_HANDLE_FD, NULL, 0, &count, NULL);
-}
-
-/* Real bytes: the test reads and writes device memory as a kernel would. */
-static void fill(void *ptr, size_t bytes, unsigned char value)
-{
-    for (size_t at = 0; at < bytes; at += STRIDE)
-        ((volatile unsigned char *)ptr)[at] = value;
-    ((volatile unsigned char *)ptr)[bytes - 1] = value;
-}
-
-static bool holds(const void *ptr, size_t bytes, unsigned char value)
-{
-    for (size_t at = 0; at < bytes; at += STRIDE)
-        if (((const volatile unsigned char *)ptr)[at] != value)
-            return false;
-    return ((const volatile unsigned char *)ptr)[bytes - 1] == value;
 }
 
 /* --- Another process, which executes orders, a letter and a value, and answers y or n. --- */
@@ -207,9 +165,8 @@ static bool receive_and_import(struct importer *importer, int socket)
 static bool is_counted(const struct importer *importer)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
 
-    return xseg_stats_get(importer->allocator, &where, &stats) == XSEG_OK &&
+    return xseg_stats_get(importer->allocator, env_scope(.device = 0), &stats) == XSEG_OK &&
            stats.imported_bytes >= importer->bytes &&
            stats.imported_bytes < importer->bytes + 40 * MIB &&
            stats.reserved_bytes[XSEG_STAT_ALL].current == 0 && stats.physical_bytes == 0 &&
@@ -279,7 +236,6 @@ static void end_process(const struct process *process)
     const struct xseg_sim_settings alone = sim_settings(false, 1 * GIB);
 
     assert_true(notify(process, 'e', 0));
-    assert_ok(xseg_pool_release(pool));
     process_end(process, allocator, &alone);
 }
 
@@ -320,7 +276,7 @@ TEST(importer_reads_the_exporters_data)
         assert_true(notify(&process, 'w', (unsigned char)(100 + i)));
         assert_true(holds(block, bytes, (unsigned char)(100 + i)));
         assert_true(notify(&process, 'c', 0));
-        close_and_free(block);
+        export_close_and_free(allocator, block);
     }
     env_free(allocator, first, large);
     end_process(&process);
@@ -338,7 +294,8 @@ TEST(importers_outlive_the_exporter)
     send_block(&process, block);
     env_free(allocator, block);
     assert_ok(xseg_export_close(allocator, block));
-    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
+    assert_ok(xseg_pool_release(pool));
+    assert_int_equal(env_trim(allocator).released, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
     /* The memory of the device is in use until the importer closes. */
     assert_int_equal(xseg_sim_used(0), 40 * MIB);
@@ -369,13 +326,14 @@ TEST(importer_that_exits_releases_its_memory)
     (void)close(process.socket);
     assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
     assert_int_equal(xseg_sim_used(0), 0);
-    (void)close_pool(NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
     assert_ok(xseg_sim_reset(&alone));
 }
 
 /* --- One process on both sides. --- */
 
-TEST_WITH(exporter_can_import_its_own_export, open_pool_with_contents, close_pool)
+TEST_OF_POOL(exporter_can_import_its_own_export, open_on(true, GIB, NULL))
 {
     void *before = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     unsigned char *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
@@ -399,21 +357,21 @@ TEST_WITH(exporter_can_import_its_own_export, open_pool_with_contents, close_poo
     assert_true(holds(block, 50 * MIB, 5));
     assert_true(holds(twice, 50 * MIB, 5));
     assert_ok(xseg_import_close(allocator, first));
-    env_expect_error(xseg_import_close(allocator, first), XSEG_ERR_NOT_ALLOCATED, "imported");
+    assert_error(xseg_import_close(allocator, first), NOT_ALLOCATED, "imported");
     assert_true(holds(twice, 50 * MIB, 5));
     /* An import is not a block. */
-    env_expect_error(xseg_free(allocator, second), XSEG_ERR_NOT_ALLOCATED, "");
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    assert_error(xseg_free(allocator, second), NOT_ALLOCATED, "");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
     env_free(allocator, before, block);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_export_close");
+    assert_error(xseg_close(allocator), BUSY, "xseg_export_close");
     assert_ok(xseg_export_close(allocator, block));
-    env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "xseg_import_close");
+    assert_error(xseg_export_close(allocator, block), NOT_ALLOCATED, "exported");
+    assert_error(xseg_close(allocator), BUSY, "xseg_import_close");
     assert_ok(xseg_import_close(allocator, second));
     assert_int_equal(env_stats(allocator).imported_bytes, 0);
 }
 
-TEST_WITH(exports_and_imports_have_the_documented_cost, open_pool, close_pool)
+TEST_OF_POOL(exports_and_imports_have_the_documented_cost, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct xseg_export_token token;
@@ -445,9 +403,7 @@ TEST_WITH(exports_and_imports_have_the_documented_cost, open_pool, close_pool)
     env_free(allocator, block);
 }
 
-/* --- Memory that an export retains. --- */
-
-TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
+TEST_OF_POOL(exported_pool_is_not_paused, open_on(true, GIB, NULL))
 {
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -455,19 +411,18 @@ TEST_WITH(exported_pool_is_not_paused, open_pool_with_contents, close_pool)
     hold(block);
     hold(block);
     for (unsigned exports = 2; exports > 0; exports--) {
-        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), XSEG_ERR_BUSY,
-                         "memory is exported");
+        assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), BUSY, "memory is exported");
         assert_true(holds(block, 30 * MIB, 3));
         assert_ok(xseg_export_close(allocator, block));
     }
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
-    env_expect_error(query(block), XSEG_ERR_PAUSED, "");
+    assert_error(query(block), PAUSED, "");
     assert_ok(xseg_pool_resume(pool));
     assert_true(holds(block, 30 * MIB, 3));
     /* The pages created by the resume can be exported as well. */
     hold(block);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 static bool find_exported(void *context, const struct xseg_reason *reason)
@@ -501,10 +456,9 @@ static bool find_mapping(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
+TEST_OF_POOL(trim_keeps_exported_pages, env_open(NULL))
 {
     const struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1};
-    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     uint64_t mapped = 0;
 
@@ -520,7 +474,7 @@ TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
     assert_ok(xseg_for_each_mapping(allocator, NULL, find_mapping, &mapped));
     assert_int_equal(mapped, 40 * MIB);
     done = (struct xseg_trim_result){sizeof(done)};
-    assert_ok(xseg_trim(allocator, &scope, &by_age, &done));
+    assert_ok(xseg_trim(allocator, env_scope(.device = -1, .pool = pool), &by_age, &done));
     assert_int_equal(done.kept_exported, 40 * MIB);
     /* A user's pin is reported first. */
     assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), block);
@@ -530,55 +484,47 @@ TEST_WITH(trim_keeps_exported_pages, open_pool, close_pool)
     assert_int_equal(done.kept_pinned, 20 * MIB);
     assert_int_equal(done.kept_exported, 20 * MIB);
     assert_ok(xseg_unpin(allocator, block, 1));
-    env_expect_error(xseg_unpin(allocator, block, 1), XSEG_ERR_ARGUMENT, "pinned");
+    assert_error(xseg_unpin(allocator, block, 1), ARGUMENT, "pinned");
     assert_int_equal(env_trim_pool(allocator, pool).kept_exported, 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
 }
 
-/* Decay passes during two seconds. */
-static void decay(void)
-{
-    for (unsigned i = 0; i < 20; i++) {
-        xseg_sim_advance(UINT64_C(100000000));
-        assert_ok(trim_due(allocator, 1000000));
-    }
-}
-
 TEST_WITH(decay_keeps_exported_pages, NULL, close_allocator)
 {
-    open_pool_on(false, 1 * GIB, "idle_ms:100");
+    allocator = open_on(false, 1 * GIB, "idle_ms:100");
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     hold(block);
     env_free(allocator, block, env_alloc_in(allocator, pool, 20 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
-    decay();
+    env_pass_time(allocator, 20, 100);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
-    decay();
+    env_pass_time(allocator, 20, 100);
     assert_int_equal(env_reserved(allocator), 0);
 }
 
 TEST_WITH(fallback_chain_keeps_exported_pages, NULL, close_allocator)
 {
-    open_pool_on(false, 200 * MIB, NULL);
+    allocator = open_on(false, 200 * MIB, NULL);
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 120 * MIB, NULL), *big = NULL;
 
     hold(block);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY,
-                     "120.00 MiB cached and exported");
+    assert_error(xseg_alloc(allocator, 0, 150 * MIB, NULL, &big), NO_MEMORY,
+                 "120.00 MiB cached and exported");
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     assert_ok(xseg_export_close(allocator, block));
     env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
 }
 
 /* Exportable pages that have not been exported are remapped to exportable pools; pages for other pools are created. */
-TEST_WITH(pages_are_remapped_to_pools_of_their_kind, NULL, close_pool)
+TEST_OF_POOL(pages_are_remapped_to_pools_of_their_kind, open_on(false, 200 * MIB, NULL))
 {
-    open_pool_on(false, 200 * MIB, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 160 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     pool = make_pool();
@@ -601,9 +547,9 @@ TEST_WITH(pages_are_remapped_to_pools_of_their_kind, NULL, close_pool)
 }
 
 /* The importer of a page has it mapped until the import is closed, so no other pool may use the page. */
-TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
+TEST_OF_POOL(exported_pages_are_not_reused_by_other_pools,
+             open_on(true, 200 * MIB, "page_cache_mb:200"))
 {
-    open_pool_on(true, 200 * MIB, "page_cache_mb:200");
     struct xseg_pool *first = make_pool();
     void *block = env_alloc_in(allocator, first, 120 * MIB, NULL), *seen = NULL, *other = NULL;
     struct exported_handles exported = export_of(block);
@@ -611,10 +557,10 @@ TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
     assert_ok(import_handles(allocator, &exported, NULL, &seen));
     export_handles_close(&exported);
     fill(seen, 120 * MIB, 9);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_ok(xseg_pool_release(first));
     /* Pages of the first pool are released, but the importer retains their memory. */
-    env_expect_error(env_try_alloc_in(allocator, pool, 100 * MIB, &other), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc_in(allocator, pool, 100 * MIB, &other), NO_MEMORY, "");
     assert_true(env_reserved(allocator) < 120 * MIB);
     other = env_alloc_in(allocator, pool, 60 * MIB, NULL);
     fill(other, 60 * MIB, 200);
@@ -624,17 +570,14 @@ TEST_WITH(exported_pages_are_not_reused_by_other_pools, NULL, close_pool)
     env_free(allocator, env_alloc_in(allocator, pool, 150 * MIB, NULL));
 }
 
-/* --- Comparison with other pools. --- */
-
 static struct xseg_statistics play(bool exportable)
 {
     const struct xseg_sim_settings settings = sim_settings(false, 400 * MIB);
-    const struct xseg_pool_options options = {sizeof(options), .exportable = exportable};
     void *ptr[40] = {NULL};
     uint64_t random = 12345;
 
     allocator = env_open_with_clock(&settings, "page_cache_mb:100");
-    pool = env_pool_with(allocator, &options);
+    pool = env_pool_of(allocator, .exportable = exportable);
 
     for (unsigned i = 0; i < 2000; i++) {
         random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -650,7 +593,8 @@ static struct xseg_statistics play(bool exportable)
     }
     const struct xseg_statistics stats = env_stats(allocator);
     env_free_all(allocator, ptr, sizeof(ptr));
-    (void)close_pool(NULL);
+    assert_ok(xseg_pool_release(pool));
+    env_close(allocator);
     return stats;
 }
 
@@ -663,8 +607,6 @@ TEST(exportable_pool_has_the_statistics_of_any_pool)
     assert_memory_equal(&plain, &exportable, sizeof(plain));
     assert_true(plain.num_device_alloc > 10 && plain.num_device_free > 10);
 }
-
-/* --- Rejected calls. --- */
 
 TEST(missing_handle_support_is_probed_once)
 {
@@ -682,10 +624,10 @@ TEST(missing_handle_support_is_probed_once)
         allocator = env_open(NULL);
         env_free(allocator, env_alloc(allocator, 1000, NULL));
         env_fail_every(failures[i].call, failures[i].error);
-        env_expect_error(try_pool(&none), XSEG_ERR_UNSUPPORTED, failures[i].call);
+        assert_error(try_pool(&none), UNSUPPORTED, failures[i].call);
         assert_ok(xseg_sim_fault_set(0, NULL));
         const uint64_t calls = xseg_sim_calls(NULL);
-        env_expect_error(try_pool(&none), XSEG_ERR_UNSUPPORTED, failures[i].call);
+        assert_error(try_pool(&none), UNSUPPORTED, failures[i].call);
         assert_int_equal(xseg_sim_calls(NULL), calls);
         assert_null(none);
         /* Other pools can be created. */
@@ -695,20 +637,19 @@ TEST(missing_handle_support_is_probed_once)
 }
 
 /* A full device, and a driver error that may be temporary. */
-TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
+TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_allocator)
 {
-    const struct xseg_sim_settings settings = sim_settings(false, 200 * MIB);
     struct xseg_pool *other = NULL;
     void *block = NULL;
 
-    allocator = env_open_on(&settings, NULL);
+    allocator = env_open_mib(200, NULL);
     void *all = env_alloc(allocator, 200 * MIB, NULL);
     pool = make_pool();
-    env_expect_error(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY, "");
+    assert_error(env_try_alloc_in(allocator, pool, 1000, &block), NO_MEMORY, "");
     env_free(allocator, all);
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
-    env_expect_error(try_pool(&other), XSEG_ERR_DRIVER, "cuMemExport");
+    assert_error(try_pool(&other), DRIVER, "cuMemExport");
     assert_ok(xseg_pool_release(make_pool()));
     const uint64_t calls = xseg_sim_calls(NULL);
     assert_ok(xseg_pool_release(make_pool()));
@@ -717,45 +658,29 @@ TEST_WITH(failed_probe_runs_again_for_the_next_pool, NULL, close_pool)
     assert_ok(xseg_sim_fail("cuMemCreate", 1, NOT_SUPPORTED));
     env_free(allocator, env_alloc_in(allocator, pool, 1000, NULL));
     assert_true(xseg_sim_failed());
-}
-
-static void *own_memory(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context;
-    (void)bytes;
-    (void)device;
-    (void)stream;
-    return NULL;
-}
-
-static void no_memory(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)own_memory(context, bytes, device, stream);
-    (void)ptr;
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_WITH(invalid_options_are_rejected, NULL, close_allocator)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
-    const struct xseg_pool_options own = {
-        sizeof(own), .memory = {.alloc = own_memory, .free = no_memory}, .exportable = true};
+    const struct xseg_pool_options own = {sizeof(own), .memory = env_no_memory, .exportable = true};
     /* A caller whose header ends before the member. */
     const struct xseg_pool_options older = {offsetof(struct xseg_pool_options, exportable),
                                             .exportable = true};
 
     allocator = env_open(NULL);
-    env_expect_error(xseg_pool_create(allocator, 0, &own, &pool), XSEG_ERR_ARGUMENT, "exportable");
+    assert_error(xseg_pool_create(allocator, 0, &own, &pool), ARGUMENT, "exportable");
     pool = env_pool_with(allocator, &older);
     void *block = env_alloc_in(allocator, pool, 1000, NULL);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    assert_error(query(block), UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
-    allocator = env_open_on(&settings, NULL);
-    env_expect_error(try_pool(&pool), XSEG_ERR_UNSUPPORTED, "virtual memory");
+    allocator = env_open_sim(NULL, .without_vmm = true);
+    assert_error(try_pool(&pool), UNSUPPORTED, "virtual memory");
 }
 
-TEST_WITH(only_allocated_exportable_blocks_are_exported, open_pool, close_pool)
+TEST_OF_POOL(only_allocated_exportable_blocks_are_exported, env_open(NULL))
 {
     struct xseg_page_handle handle[2];
     struct xseg_export_token token;
@@ -764,35 +689,34 @@ TEST_WITH(only_allocated_exportable_blocks_are_exported, open_pool, close_pool)
     const unsigned files = env_open_fds();
     size_t count = 0;
 
-    env_expect_error(xseg_export(NULL, block, &token, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_export(allocator, NULL, &token, NULL), XSEG_ERR_ARGUMENT, "ptr");
-    env_expect_error(xseg_export(allocator, block, NULL, NULL), XSEG_ERR_ARGUMENT, "token");
-    env_expect_error(xseg_export_handles(allocator, NULL, XSEG_HANDLE_FD, handle, 2, &count, NULL),
-                     XSEG_ERR_ARGUMENT, "ptr");
-    env_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 2, NULL, NULL),
-                     XSEG_ERR_ARGUMENT, "count");
-    env_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, NULL, 2, &count, NULL),
-                     XSEG_ERR_ARGUMENT, "handles is NULL");
-    env_expect_error(
+    assert_error(xseg_export(NULL, block, &token, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_export(allocator, NULL, &token, NULL), ARGUMENT, "ptr");
+    assert_error(xseg_export(allocator, block, NULL, NULL), ARGUMENT, "token");
+    assert_error(xseg_export_handles(allocator, NULL, XSEG_HANDLE_FD, handle, 2, &count, NULL),
+                 ARGUMENT, "ptr");
+    assert_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 2, NULL, NULL),
+                 ARGUMENT, "count");
+    assert_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, NULL, 2, &count, NULL),
+                 ARGUMENT, "handles is NULL");
+    assert_error(
         xseg_export_handles(allocator, block, (enum xseg_handle_type)7, handle, 2, &count, NULL),
-        XSEG_ERR_ARGUMENT, "xseg_handle_type, 7");
-    env_expect_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
-                     XSEG_ERR_ARGUMENT, "1 handles; the block has 2 pages");
+        ARGUMENT, "xseg_handle_type, 7");
+    assert_error(xseg_export_handles(allocator, block, XSEG_HANDLE_FD, handle, 1, &count, NULL),
+                 ARGUMENT, "1 handles; the block has 2 pages");
     assert_int_equal(count, 2);
-    env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(query(&token), XSEG_ERR_NOT_ALLOCATED, "not in memory of this allocator");
-    env_expect_error(query(block + 512), XSEG_ERR_NOT_ALLOCATED,
-                     "not the start of an allocated block");
-    env_expect_error(xseg_export(allocator, block + 512, &token, NULL), XSEG_ERR_NOT_ALLOCATED,
-                     "not the start of an allocated block");
-    env_expect_error(query(plain), XSEG_ERR_UNSUPPORTED, "exportable pool");
+    assert_error(xseg_export_close(allocator, block), NOT_ALLOCATED, "exported");
+    assert_error(query(&token), NOT_ALLOCATED, "not in memory of this allocator");
+    assert_error(query(block + 512), NOT_ALLOCATED, "not the start of an allocated block");
+    assert_error(xseg_export(allocator, block + 512, &token, NULL), NOT_ALLOCATED,
+                 "not the start of an allocated block");
+    assert_error(query(plain), UNSUPPORTED, "exportable pool");
     env_free(allocator, block);
-    env_expect_error(query(block), XSEG_ERR_NOT_ALLOCATED, "not the start of an allocated block");
-    env_expect_error(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED, "exported");
-    env_expect_error(xseg_export_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(query(block), NOT_ALLOCATED, "not the start of an allocated block");
+    assert_error(xseg_export_close(allocator, block), NOT_ALLOCATED, "exported");
+    assert_error(xseg_export_close(allocator, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     block = env_alloc_in(allocator, pool, 90 * MIB, NULL);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "classic");
+    assert_error(query(block), UNSUPPORTED, "classic");
     env_free(allocator, block, plain);
     assert_int_equal(env_open_fds(), files);
 }
@@ -819,7 +743,7 @@ static void expect_rejected(const struct exported_handles *exported, size_t at,
         expect_rejected(&exported, (at), changed, status, word); \
     } while (0)
 
-TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
+TEST_OF_POOL(invalid_handles_are_rejected, env_open(NULL))
 {
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     const struct xseg_statistics before = env_stats(allocator);
@@ -840,22 +764,22 @@ TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
     /* A size above that of the memory; and a descriptor of a pipe. */
     REFUSED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
     REFUSED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
-                     XSEG_ERR_ARGUMENT, "number of pages is out of range, 0");
-    env_expect_error(
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
+                 ARGUMENT, "number of pages is out of range, 0");
+    assert_error(
         xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, SIZE_MAX, &base),
-        XSEG_ERR_ARGUMENT, "number of pages");
-    env_expect_error(
+        ARGUMENT, "number of pages");
+    assert_error(
         xseg_import_handles(allocator, 0, (enum xseg_handle_type)3, exported.handle, 3, &base),
-        XSEG_ERR_ARGUMENT, "xseg_handle_type, 3");
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, NULL, 3, &base),
-                     XSEG_ERR_ARGUMENT, "handles is NULL");
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, NULL),
-                     XSEG_ERR_ARGUMENT, "base is NULL");
-    env_expect_error(xseg_import_handles(allocator, 2, XSEG_HANDLE_FD, exported.handle, 3, &base),
-                     XSEG_ERR_ARGUMENT, "device");
-    env_expect_error(xseg_import_close(allocator, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_import_close(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "imported");
+        ARGUMENT, "xseg_handle_type, 3");
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, NULL, 3, &base), ARGUMENT,
+                 "handles is NULL");
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, NULL),
+                 ARGUMENT, "base is NULL");
+    assert_error(xseg_import_handles(allocator, 2, XSEG_HANDLE_FD, exported.handle, 3, &base),
+                 ARGUMENT, "device");
+    assert_error(xseg_import_close(allocator, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_import_close(allocator, ptr), NOT_ALLOCATED, "imported");
     assert_null(base);
     (void)close(pipes[0]);
     (void)close(pipes[1]);
@@ -864,26 +788,26 @@ TEST_WITH(invalid_handles_are_rejected, open_pool, close_pool)
     struct xseg_statistics after = env_stats(allocator);
     after.host_bytes = before.host_bytes; /* the export's record */
     assert_memory_equal(&before, &after, sizeof(before));
-    close_and_free(ptr);
+    export_close_and_free(allocator, ptr);
 }
 
-TEST_WITH(import_without_virtual_memory_management_is_rejected, open_pool, close_allocator)
+TEST_WITH(import_without_virtual_memory_management_is_rejected, NULL, close_allocator)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .without_vmm = true};
+    allocator = env_open(NULL);
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(block);
 
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_close(allocator));
-    allocator = env_open_on(&settings, NULL);
-    env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_UNSUPPORTED,
-                     "virtual memory");
+    allocator = env_open_sim(NULL, .without_vmm = true);
+    assert_error(import_handles(allocator, &exported, NULL, &base), UNSUPPORTED, "virtual memory");
     export_handles_close(&exported);
 }
 
 /* The driver fails at any page: the descriptors of the previous pages are closed. */
-TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
+TEST_OF_POOL(failed_export_is_rolled_back, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
     struct exported_handles exported;
@@ -891,8 +815,8 @@ TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
 
     for (uint64_t n = 1; n <= 10; n++) {
         assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", n, 304));
-        env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &exported),
-                         XSEG_ERR_DRIVER, "ulimit -n");
+        assert_error(export_handles(allocator, block, XSEG_HANDLE_FD, &exported), DRIVER,
+                     "ulimit -n");
         assert_int_equal(env_open_fds(), files);
         assert_int_equal(explained(), 0);
     }
@@ -900,7 +824,7 @@ TEST_WITH(failed_export_is_rolled_back, open_pool, close_pool)
     assert_int_equal(env_trim_pool(allocator, pool).released, 200 * MIB);
 }
 
-TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
+TEST_OF_POOL(capture_unmaps_nothing, env_open(NULL))
 {
     struct xseg_pool *graph = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base[2] = {NULL};
@@ -913,7 +837,7 @@ TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
     export_handles_close(&exported);
     assert_ok(xseg_export(allocator, block, &token, NULL));
     assert_ok(xseg_import(allocator, 0, &token, &base[1]));
-    env_expect_error(xseg_import_close(allocator, base[0]), XSEG_ERR_BUSY, "capture");
+    assert_error(xseg_import_close(allocator, base[0]), BUSY, "capture");
     assert_ok(xseg_export_close(allocator, block));
     assert_ok(xseg_export_close(allocator, block));
     env_capture_end(graph, stream);
@@ -925,8 +849,10 @@ TEST_WITH(capture_unmaps_nothing, open_pool, close_pool)
 }
 
 /* An import and two exports are open at the close. */
-TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
+TEST(lost_device_releases_its_exports)
 {
+    allocator = env_open(NULL);
+    pool = make_pool();
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL, *more = NULL;
     struct exported_handles exported = export_of(block), other;
     struct xseg_export_token token;
@@ -936,11 +862,10 @@ TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
     assert_ok(import_handles(allocator, &exported, NULL, &more));
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 700));
     for (unsigned i = 0; i < 2; i++)
-        env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other),
-                         XSEG_ERR_DEVICE_LOST, i == 0 ? "cuMemExport" : "lost");
-    env_expect_error(import_handles(allocator, &exported, NULL, &base), XSEG_ERR_DEVICE_LOST,
-                     "lost");
-    env_expect_error(xseg_import(allocator, 0, &token, &base), XSEG_ERR_DRIVER, "exporter failed");
+        assert_error(export_handles(allocator, block, XSEG_HANDLE_FD, &other), DEVICE_LOST,
+                     i == 0 ? "cuMemExport" : "lost");
+    assert_error(import_handles(allocator, &exported, NULL, &base), DEVICE_LOST, "lost");
+    assert_error(xseg_import(allocator, 0, &token, &base), DRIVER, "exporter failed");
     export_handles_close(&exported);
     assert_ok(xseg_import_close(allocator, base));
     env_free(allocator, block);
@@ -948,9 +873,8 @@ TEST_WITH(lost_device_releases_its_exports, open_pool, NULL)
 }
 
 /* Exportable memory has descriptors only while it is exported. */
-TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
+TEST_OF_POOL(exportable_memory_is_not_limited_by_descriptors, open_on(false, 8 * GIB, NULL))
 {
-    open_pool_on(false, 8 * GIB, NULL);
     const struct xseg_range_options options = {sizeof(options), .pool = pool};
     const unsigned files = env_open_fds();
     struct xseg_range *range = NULL;
@@ -966,7 +890,7 @@ TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
     for (unsigned times = 0; times < 2; times++) {
         const unsigned before = env_open_fds();
 
-        env_expect_error(export_and_close_handles(allocator, block), XSEG_ERR_DRIVER, "ulimit -n");
+        assert_error(export_and_close_handles(allocator, block), DRIVER, "ulimit -n");
         assert_int_equal(env_open_fds(), before);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -976,42 +900,22 @@ TEST_WITH(exportable_memory_is_not_limited_by_descriptors, NULL, close_pool)
     assert_ok(xseg_range_release(range));
 }
 
-TEST_WITH(calls_of_a_forked_child_fail, open_pool, close_pool)
+TEST_OF_POOL(calls_of_a_forked_child_fail, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL), *base = NULL;
     struct exported_handles exported = export_of(block);
     struct xseg_export_token token = {{0}};
-    int result = 0;
 
-    const pid_t child = fork();
-    if (child == 0) {
-        const xseg_status got[] = {
-            xseg_export(allocator, block, &token, NULL),
-            query(block),
-            xseg_export_close(allocator, block),
-            xseg_import(allocator, 0, &token, &base),
-            xseg_import_close(allocator, block),
-            import_handles(allocator, &exported, NULL, &base),
-        };
-
-        for (unsigned i = 0; i < COUNT_OF(got); i++)
-            if (got[i] != XSEG_ERR_FORKED)
-                _exit(1);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    env_expect_forked(true, xseg_export(allocator, block, &token, NULL), query(block),
+                      xseg_export_close(allocator, block), xseg_import(allocator, 0, &token, &base),
+                      xseg_import_close(allocator, block),
+                      import_handles(allocator, &exported, NULL, &base));
     export_handles_close(&exported);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
-/* --- The key of the configuration. --- */
-
-TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
+TEST_WITH(configuration_makes_memory_exportable, NULL, close_allocator)
 {
-    const struct xseg_pool_options own = {sizeof(own),
-                                          .memory = {.alloc = own_memory, .free = no_memory}};
-
     allocator = env_open("exportable:True");
     pool = env_pool(allocator);
     void *blocks[] = {
@@ -1019,21 +923,21 @@ TEST_WITH(configuration_makes_memory_exportable, NULL, close_pool)
         env_alloc(allocator, 1000, NULL),
         env_alloc_in(allocator, pool, 3 * MIB, NULL),
     };
-    for (unsigned i = 0; i < COUNT_OF(blocks); i++) {
+    for (unsigned i = 0; i < COUNT_OF(blocks); i++)
         export_once(blocks[i], XSEG_HANDLE_FD);
-    }
     /* The key does not apply to a pool with separate functions. */
-    struct xseg_pool *other = env_pool_with(allocator, &own);
+    struct xseg_pool *other = env_pool_of(allocator, .memory = env_no_memory);
     /* A change applies to later pools only. */
     assert_ok(xseg_config_set(allocator, "exportable:False"));
     struct xseg_pool *later = env_pool(allocator);
     void *block = env_alloc_in(allocator, later, 3 * MIB, NULL);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "exportable:True");
+    assert_error(query(block), UNSUPPORTED, "exportable:True");
     export_once(blocks[0], XSEG_HANDLE_FD);
     env_free_all(allocator, blocks, sizeof(blocks));
     env_free(allocator, block);
     assert_ok(xseg_pool_release(other));
     assert_ok(xseg_pool_release(later));
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_WITH(missing_export_support_is_logged_once, NULL, close_allocator)
@@ -1049,7 +953,7 @@ TEST_WITH(missing_export_support_is_logged_once, NULL, close_allocator)
     const unsigned lines = warnings.lines;
     /* Pools are created and are not exportable, unless their options require it. */
     pool = env_pool(allocator);
-    env_expect_error(query(block), XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
+    assert_error(query(block), UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(try_pool(&pool), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(warnings.lines, lines);
@@ -1065,27 +969,20 @@ TEST_WITH(failed_probe_runs_again_for_the_next_call, NULL, close_allocator)
 
     allocator = env_open("exportable:True");
     assert_ok(xseg_sim_fail("cuMemExportToShareableHandle", 1, 999));
-    env_expect_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), XSEG_ERR_DRIVER,
-                     "cuMemExportToShareableHandle");
+    assert_error(xseg_alloc(allocator, 0, 30 * MIB, NULL, &block), DRIVER,
+                 "cuMemExportToShareableHandle");
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
     block = env_alloc(allocator, 30 * MIB, NULL);
     export_once(block, XSEG_HANDLE_FD);
     env_free(allocator, block);
 }
 
-/* --- Fabric handles. --- */
-
-TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
+TEST_OF_POOL(fabric_handles_are_bytes,
+             env_open_sim(NULL, .memory_bytes = GIB, .real_bytes = true, .fabric = true))
 {
-    struct xseg_sim_settings settings = sim_settings(true, 1 * GIB);
-
-    settings.fabric = true;
-    allocator = env_open_on(&settings, NULL);
-    pool = make_pool();
     unsigned char *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     struct exported_handles exported;
     void *seen = NULL, *base = NULL, *again = NULL;
-
     const unsigned files = env_open_fds();
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported));
     assert_int_equal(env_open_fds(), files);
@@ -1102,10 +999,10 @@ TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
     exported.handle[0].fabric[0] ^= 1;
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
     exported.handle[0].fabric[0] ^= 1;
-    env_expect_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
-                     XSEG_ERR_ARGUMENT, "not open, -1");
+    assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 3, &again),
+                 ARGUMENT, "not open, -1");
     /* A fabric handle does not retain the memory. */
-    close_and_free(block);
+    export_close_and_free(allocator, block);
     assert_int_equal(env_trim_pool(allocator, pool).released, 60 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(import_handles(allocator, &exported, NULL, &again), XSEG_ERR_DRIVER);
@@ -1113,22 +1010,19 @@ TEST_WITH(fabric_handles_are_bytes, NULL, close_pool)
     assert_null(again);
 }
 
-TEST_WITH(missing_fabric_support_is_explained, open_pool, close_pool)
+TEST_OF_POOL(missing_fabric_support_is_explained, env_open(NULL))
 {
     void *block = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     struct exported_handles exported;
 
-    env_expect_error(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported),
-                     XSEG_ERR_UNSUPPORTED, "CUDA_ERROR_NOT_SUPPORTED");
+    assert_error(export_handles(allocator, block, XSEG_HANDLE_FABRIC, &exported), UNSUPPORTED,
+                 "CUDA_ERROR_NOT_SUPPORTED");
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     hold(block);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
-/*
- * --- While the device has too little free memory for the probe of exports, the probe is deferred to the next growth.
- * No pool counts as exportable before the probe. ---
- */
+/* --- Without memory for the probe of exports, the next growth runs it.  No pool counts as exportable before it. --- */
 
 /* A second allocator, which has allocated all memory of the device. */
 static struct xseg_allocator *holder;
@@ -1136,10 +1030,7 @@ static void *all;
 
 static void open_full(const char *config)
 {
-    struct xseg_sim_settings settings = sim_settings(false, 200 * MIB);
-
-    settings.fabric = true;
-    holder = env_open_on(&settings, NULL);
+    holder = env_open_sim(NULL, .memory_bytes = 200 * MIB, .fabric = true);
     all = env_alloc(holder, 200 * MIB, NULL);
     allocator = env_open_logged(config, &warnings);
 }
@@ -1160,8 +1051,7 @@ static void expect_export_error(void *block, enum xseg_handle_type type, const c
 {
     struct exported_handles exported;
 
-    env_expect_error(export_handles(allocator, block, type, &exported), XSEG_ERR_UNSUPPORTED,
-                     words);
+    assert_error(export_handles(allocator, block, type, &exported), UNSUPPORTED, words);
 }
 
 /* The default pool is exportable from its first memory on. */
@@ -1185,18 +1075,12 @@ TEST_WITH(probe_runs_when_memory_is_free, NULL, close_full)
 /* If the deferred probe fails, the default pool still gets memory that is not exportable. */
 TEST_WITH(failed_probe_leaves_the_default_pool_not_exportable, NULL, close_full)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
     open_full("exportable:True");
     pool = env_pool(allocator);
     free_device_memory();
     /* Both pages of the probe: with fabric handles, and without. */
-    fault.call = "cuMemCreate";
-    fault.error = NOT_SUPPORTED;
-    for (unsigned i = 0; i < 2; i++) {
-        fault.nth = i + 1;
-        assert_ok(xseg_sim_fault_set(i, &fault));
-    }
+    for (unsigned i = 0; i < 2; i++)
+        env_fault(i, .call = "cuMemCreate", .nth = i + 1, .error = NOT_SUPPORTED);
     void *block = env_alloc(allocator, 1000, NULL);
     assert_int_equal(xseg_sim_fault_count(1), 1);
     env_expect_warnings(&warnings, warnings.lines, "exportable has no effect, ");

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Export tokens: two processes that exchange only the bytes of the token; invalid tokens; exporters that have exited
- * or cannot be reached; and clients that violate the protocol.
- */
-#include <errno.h>
+/* Export tokens: two processes that exchange only the token, invalid tokens, exited exporters, and invalid clients. */
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -12,16 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "tests/support/exported_handles.h"
+#include "tests/support/exported_blocks.h"
 #include "tests/support/process.h"
 
-#define STRIDE  (64 * KIB)
 #define BLOCK   (50 * MIB)
 #define NEW_NET 0x40000000 /* CLONE_NEWNET */
 
@@ -56,27 +49,6 @@ static int close_exporter(void **state)
     (void)state;
     env_close(allocator);
     return 0;
-}
-
-/* Close the last export of a block, and free the block. */
-static void close_and_free(void *block)
-{
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
-}
-
-static void fill(void *ptr, unsigned char value)
-{
-    for (size_t at = 0; at < BLOCK; at += STRIDE)
-        ((volatile unsigned char *)ptr)[at] = value;
-}
-
-static bool holds(const void *ptr, unsigned char value)
-{
-    for (size_t at = 0; at < BLOCK; at += STRIDE)
-        if (((const volatile unsigned char *)ptr)[at] != value)
-            return false;
-    return true;
 }
 
 static struct xseg_export_token export_block(void *ptr, uint64_t *offset)
@@ -124,21 +96,6 @@ static bool import_fails(const struct xseg_export_token *token, xseg_status stat
     return false;
 }
 
-/* Threads of this process. */
-static unsigned threads(void)
-{
-    char line[256];
-    unsigned count = 0;
-    FILE *file = fopen("/proc/self/status", "re");
-
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "Threads: %u", &count) == 1)
-            break;
-    (void)fclose(file);
-    return count;
-}
-
 /* Limit the process to this many additional descriptors. */
 static struct rlimit allow_files(unsigned count)
 {
@@ -180,9 +137,9 @@ static bool obey_order(struct importer *importer, const struct order *order)
     case 'i':
         return import(importer, order);
     case 'r':
-        return holds(importer->block, order->value);
+        return holds(importer->block, BLOCK, order->value);
     case 'w':
-        fill(importer->block, order->value);
+        fill(importer->block, BLOCK, order->value);
         return true;
     case 'c':
         return xseg_import_close(allocator, importer->base) == XSEG_OK;
@@ -258,19 +215,18 @@ TEST(token_is_sufficient_for_an_import)
         return;
     void *before = env_alloc(allocator, 3 * MIB, NULL);
     unsigned char *block = env_alloc(allocator, BLOCK, NULL);
-    fill(block, 11);
+    fill(block, BLOCK, 11);
     order.token = export_block(block, &order.offset);
     assert_true(order.offset != 0);
     order.what = 'i';
     assert_true(send_order(&process, &order));
     assert_true(notify(&process, 'r', 11));
     assert_true(notify(&process, 'w', 12));
-    assert_true(holds(block, 12));
+    assert_true(holds(block, BLOCK, 12));
     assert_true(notify(&process, 'c', 0));
     /* A block can be imported again until its export is closed. */
     assert_true(send_order(&process, &order));
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    export_close_and_free(allocator, block);
     env_empty_cache(allocator);
     assert_true(notify(&process, 'r', 12));
     assert_true(notify(&process, 'c', 0));
@@ -300,8 +256,7 @@ static void expect_failure_after(char prepare, char check)
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
     /* The exporter serves other importers. */
     expect_valid(&order.token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    export_close_and_free(allocator, block);
     end_process(&process);
 }
 
@@ -322,8 +277,6 @@ TEST(importer_without_descriptors_gets_an_error)
 {
     expect_failure_after(0, 'l');
 }
-
-/* --- Exporters that have exited. --- */
 
 /* A child that keeps its copies of the descriptors until it is killed, or for a minute if the test fails. */
 static void wait_to_be_killed(void)
@@ -382,7 +335,7 @@ TEST(import_from_an_exited_exporter_fails)
 
 TEST(exporter_can_import_its_own_export)
 {
-    const unsigned before = threads();
+    const unsigned before = env_threads();
 
     open_with("exportable:True");
     unsigned char *block = env_alloc(allocator, BLOCK, NULL);
@@ -392,29 +345,29 @@ TEST(exporter_can_import_its_own_export)
     /* Raw handles start no thread. */
     assert_ok(export_and_close_handles(allocator, block));
     assert_ok(xseg_export_close(allocator, block));
-    assert_int_equal(threads(), before);
+    assert_int_equal(env_threads(), before);
     /* One thread serves all exports of a device.  No descriptor of a page stays open. */
     const unsigned files = env_open_fds();
     const struct xseg_export_token token = export_block(block, &offset);
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     assert_int_equal(env_open_fds(), files + 2);
     assert_true(is_equal(token, export_block(block, NULL)));
     assert_int_equal(env_open_fds(), files + 2);
-    assert_int_equal(threads(), before + 1);
+    assert_int_equal(env_threads(), before + 1);
     assert_ok(xseg_import(allocator, 0, &token, &base));
-    fill((char *)base + offset, 5);
-    assert_true(holds(block, 5));
+    fill((char *)base + offset, BLOCK, 5);
+    assert_true(holds(block, BLOCK, 5));
     /* Exports are counted. */
     assert_ok(xseg_export_close(allocator, block));
     assert_ok(xseg_import_close(allocator, base));
     expect_valid(&token);
-    env_expect_error(xseg_close(allocator), XSEG_ERR_BUSY, "blocks are allocated");
+    assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
     assert_ok(xseg_export_close(allocator, block));
     assert_true(import_fails(&token, XSEG_ERR_NOT_ALLOCATED, "closed"));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
     env_close(allocator);
-    assert_int_equal(threads(), before);
+    assert_int_equal(env_threads(), before);
 }
 
 /* A cache of an importer can use the token as its key. */
@@ -491,7 +444,7 @@ TEST_WITH(run_may_have_many_pages, NULL, close_exporter)
     assert_true(import_fails(&token, XSEG_ERR_DRIVER, "ulimit -n"));
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     expect_valid(&token);
-    close_and_free(block);
+    export_close_and_free(allocator, block);
 }
 
 struct exporting {
@@ -588,14 +541,12 @@ TEST_WITH(export_without_a_socket_is_rolled_back, open_exporter, close_exporter)
         const xseg_status status = xseg_export(allocator, block, &token, NULL);
 
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-        env_expect_error(status, XSEG_ERR_FILE, "socket for importers failed");
+        assert_error(status, FILE, "socket for importers failed");
     }
     env_free(allocator, block);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 40 * MIB);
     assert_ok(xseg_export_close(allocator, block));
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
@@ -607,14 +558,11 @@ TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
     allocator = env_open_on(&settings, "exportable:True");
     void *block = env_alloc(allocator, 3 * MIB, NULL);
     const struct xseg_export_token token = export_block(block, NULL);
-    env_expect_error(xseg_import(allocator, 1, &token, &base), XSEG_ERR_ARGUMENT,
-                     "memory is on another device, UUID");
-    env_expect_error(xseg_import(allocator, 2, &token, &base), XSEG_ERR_ARGUMENT,
-                     "device 2 does not exist");
-    close_and_free(block);
+    assert_error(xseg_import(allocator, 1, &token, &base), ARGUMENT,
+                 "memory is on another device, UUID");
+    assert_error(xseg_import(allocator, 2, &token, &base), ARGUMENT, "device 2 does not exist");
+    export_close_and_free(allocator, block);
 }
-
-/* --- Invalid tokens. --- */
 
 static void expect_rejected(struct xseg_export_token token, size_t at, uint64_t value,
                             const char *word)
@@ -635,8 +583,8 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
         expect_rejected(token, SIZE_AT, sizes[i], "malformed");
     expect_rejected(token, KIND_AT, 2, "malformed");
-    env_expect_error(xseg_import(allocator, 0, NULL, &base), XSEG_ERR_ARGUMENT, "token is NULL");
-    env_expect_error(xseg_import(allocator, 0, &token, NULL), XSEG_ERR_ARGUMENT, "base is NULL");
+    assert_error(xseg_import(allocator, 0, NULL, &base), ARGUMENT, "token is NULL");
+    assert_error(xseg_import(allocator, 0, &token, NULL), ARGUMENT, "base is NULL");
     /* Any bit. */
     for (size_t bit = 0; bit < 8 * sizeof(token); bit++) {
         struct xseg_export_token wrong = token;
@@ -648,11 +596,8 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
         assert_null(base);
     }
     expect_valid(&token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    export_close_and_free(allocator, block);
 }
-
-/* --- The socket. --- */
 
 static int connect_by(const struct xseg_export_token *token)
 {
@@ -697,8 +642,7 @@ TEST(other_clients_get_no_answer)
     expect_valid(&token);
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
     const int last = connect_by(&token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    export_close_and_free(allocator, block);
     const time_t before = time(NULL);
     env_close(allocator);
     assert_true(time(NULL) - before <= 30);
@@ -708,8 +652,7 @@ TEST(other_clients_get_no_answer)
     (void)close(last);
 }
 
-/* A forked child has the exporter's socket.  After the close a connection is refused immediately, and the child
- * retains no memory. */
+/* After the close, connections are refused although a forked child has the socket, and the child retains no memory. */
 TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
 {
     void *block = env_alloc(allocator, 3 * MIB, NULL);
@@ -725,8 +668,7 @@ TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
         wait_to_be_killed();
     /* The server has not accepted the second connection at the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
-    assert_ok(xseg_export_close(allocator, block));
-    env_free(allocator, block);
+    export_close_and_free(allocator, block);
     assert_ok(xseg_close(allocator));
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
     assert_int_equal(recv(late, &byte, 1, 0), 0);

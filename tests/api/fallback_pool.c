@@ -19,11 +19,11 @@ static const char *const configs[] = {"expandable_segments:True", "expandable_se
 
 static struct env open_env(size_t bytes, const char *config)
 {
-    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
     struct env env = {.bytes = bytes};
 
+    env_streams_forget();
     env.allocator = env_open_mib(bytes > MIB ? 2 * bytes / MIB : 2, config);
-    env.pool = env_pool_with(env.allocator, &options);
+    env.pool = env_pool_of(env.allocator, .use_on_oom = true);
     env.kept = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     env.inside = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     return env;
@@ -38,28 +38,26 @@ static void *alloc_fallback(struct env *env)
     return fallback;
 }
 
-/* Free a block that `stream` uses. */
-static void free_pending(const struct env *env, void *block, xseg_stream stream)
-{
-    assert_ok(xseg_record_stream(env->allocator, block, stream));
-    env_launch(env->allocator, stream, block);
-    env_free(env->allocator, block);
-}
-
 static void close_env(const struct env *env)
 {
     if (env->pool != NULL)
         assert_ok(xseg_pool_release(env->pool));
-    env_close(env->allocator);
+    env_close_with_streams(env->allocator);
 }
 
-#define FOR_ALL_SIZES(env)                                                                 \
-    for (unsigned i_ = 0; i_ < COUNT_OF(sizes) * COUNT_OF(configs); i_++)                  \
-        for (struct env env =                                                              \
-                 open_env(sizes[i_ / COUNT_OF(configs)], configs[i_ % COUNT_OF(configs)]); \
-             (env).allocator != NULL; close_env(&(env)), (env).allocator = NULL)
-
-/* --- Checkpoint and restore. --- */
+/* A test for both sizes and both kinds of segments. */
+#define TEST_IN_FALLBACK(name)                                                          \
+    static void name##_in(struct env *env);                                             \
+    TEST(name)                                                                          \
+    {                                                                                   \
+        for (unsigned i = 0; i < COUNT_OF(sizes) * COUNT_OF(configs); i++) {            \
+            struct env env =                                                            \
+                open_env(sizes[i / COUNT_OF(configs)], configs[i % COUNT_OF(configs)]); \
+            name##_in(&env);                                                            \
+            close_env(&env);                                                            \
+        }                                                                               \
+    }                                                                                   \
+    static void name##_in(struct env *env)
 
 struct moves {
     const void *fallback;
@@ -75,102 +73,83 @@ static void note_move(void *context, void *ptr, bool freed)
     moves->revived += !freed;
 }
 
-TEST(restore_keeps_a_fallback_block)
+TEST_IN_FALLBACK(restore_keeps_a_fallback_block)
 {
-    FOR_ALL_SIZES(env)
-    {
-        struct xseg_checkpoint *checkpoint = NULL;
-        bool exactly = false;
+    bool exactly = false;
 
-        env_free(env.allocator, env.inside);
-        assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
-        void *fallback = env_alloc(env.allocator, env.bytes, NULL);
-        struct moves moves = {.fallback = fallback};
-        env_free(env.allocator, env.kept);
-        assert_ok(xseg_pool_restore(env.pool, checkpoint, note_move, &moves));
-        assert_int_equal(moves.freed, 0);
-        assert_int_equal(moves.revived, 1);
-        assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
-        assert_ok(xseg_pool_check_live(env.pool, &env.kept, 1, &exactly));
-        assert_true(exactly);
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(env.allocator, fallback, env.kept);
-    }
+    env_free(env->allocator, env->inside);
+    struct xseg_checkpoint *checkpoint = env_checkpoint(env->pool);
+    void *fallback = env_alloc(env->allocator, env->bytes, NULL);
+    struct moves moves = {.fallback = fallback};
+    env_free(env->allocator, env->kept);
+    assert_ok(xseg_pool_restore(env->pool, checkpoint, note_move, &moves));
+    assert_int_equal(moves.freed, 0);
+    assert_int_equal(moves.revived, 1);
+    assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
+    assert_ok(xseg_pool_check_live(env->pool, &env->kept, 1, &exactly));
+    assert_true(exactly);
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(env->allocator, fallback, env->kept);
 }
 
-TEST(restore_over_a_fallback_block_is_rejected)
+TEST_IN_FALLBACK(restore_over_a_fallback_block_is_rejected)
 {
-    FOR_ALL_SIZES(env)
-    {
-        struct xseg_checkpoint *checkpoint = NULL;
-
-        assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
-        void *fallback = alloc_fallback(&env);
-        env_expect_error(xseg_pool_restore(env.pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY,
-                         "contains a block of the default pool");
-        assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
-        assert_int_equal(env_block(env.allocator, env.kept).state, XSEG_BLOCK_ALLOCATED);
-        env_free(env.allocator, fallback);
-        assert_ok(xseg_pool_restore(env.pool, checkpoint, NULL, NULL));
-        assert_int_equal(env_block(env.allocator, env.inside).state, XSEG_BLOCK_ALLOCATED);
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(env.allocator, env.inside, env.kept);
-    }
+    struct xseg_checkpoint *checkpoint = env_checkpoint(env->pool);
+    void *fallback = alloc_fallback(env);
+    assert_error(xseg_pool_restore(env->pool, checkpoint, NULL, NULL), BUSY,
+                 "contains a block of the default pool");
+    assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(env->allocator, env->kept).state, XSEG_BLOCK_ALLOCATED);
+    env_free(env->allocator, fallback);
+    assert_ok(xseg_pool_restore(env->pool, checkpoint, NULL, NULL));
+    assert_int_equal(env_block(env->allocator, env->inside).state, XSEG_BLOCK_ALLOCATED);
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(env->allocator, env->inside, env->kept);
 }
 
-TEST(pending_fallback_block_is_kept)
+TEST_IN_FALLBACK(pending_fallback_block_is_kept)
 {
-    FOR_ALL_SIZES(env)
-    {
-        const xseg_stream stream = env_stream();
-        struct xseg_checkpoint *before = NULL, *after = NULL;
+    const xseg_stream stream = env_stream();
+    struct xseg_checkpoint *before = NULL, *after = NULL;
 
-        assert_ok(xseg_pool_checkpoint(env.pool, &before));
-        void *fallback = alloc_fallback(&env);
-        assert_ok(xseg_record_stream(env.allocator, fallback, stream));
-        assert_ok(xseg_pool_checkpoint(env.pool, &after));
-        assert_ok(xseg_pool_restore(env.pool, after, NULL, NULL));
-        env_launch(env.allocator, stream, fallback);
-        env_free(env.allocator, fallback);
-        assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_PENDING_FREE);
-        assert_ok(xseg_pool_restore(env.pool, after, NULL, NULL));
-        env_expect_error(xseg_pool_restore(env.pool, before, NULL, NULL), XSEG_ERR_BUSY,
-                         "contains a block of the default pool");
-        assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_PENDING_FREE);
-        assert_ok(xseg_sim_finish(stream));
-        assert_ok(xseg_pool_restore(env.pool, before, NULL, NULL));
-        xseg_checkpoint_destroy(before);
-        xseg_checkpoint_destroy(after);
-        env_free(env.allocator, env.inside, env.kept);
-        env_empty_cache(env.allocator);
-        env_stream_destroy(stream);
-    }
+    assert_ok(xseg_pool_checkpoint(env->pool, &before));
+    void *fallback = alloc_fallback(env);
+    assert_ok(xseg_record_stream(env->allocator, fallback, stream));
+    assert_ok(xseg_pool_checkpoint(env->pool, &after));
+    assert_ok(xseg_pool_restore(env->pool, after, NULL, NULL));
+    env_launch(env->allocator, stream, fallback);
+    env_free(env->allocator, fallback);
+    assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_pool_restore(env->pool, after, NULL, NULL));
+    assert_error(xseg_pool_restore(env->pool, before, NULL, NULL), BUSY,
+                 "contains a block of the default pool");
+    assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_PENDING_FREE);
+    assert_ok(xseg_sim_finish(stream));
+    assert_ok(xseg_pool_restore(env->pool, before, NULL, NULL));
+    xseg_checkpoint_destroy(before);
+    xseg_checkpoint_destroy(after);
+    env_free(env->allocator, env->inside, env->kept);
+    env_empty_cache(env->allocator);
 }
 
-TEST(fallback_block_does_not_belong_to_the_pool)
+TEST_IN_FALLBACK(fallback_block_does_not_belong_to_the_pool)
 {
-    FOR_ALL_SIZES(env)
-    {
-        struct xseg_checkpoint *checkpoint = NULL;
-        bool exactly = true;
-        void *fallback = alloc_fallback(&env);
-        void *both[] = {env.kept, fallback};
+    bool exactly = true;
+    void *fallback = alloc_fallback(env);
+    void *both[] = {env->kept, fallback};
 
-        assert_ok(xseg_pool_check_live(env.pool, both, 2, &exactly));
-        assert_false(exactly);
-        assert_ok(xseg_pool_check_live(env.pool, both, 1, &exactly));
-        assert_true(exactly);
-        /* A checkpoint without the fallback block can be restored after its memory has been reused. */
-        assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
-        env_free(env.allocator, fallback);
-        assert_ok(xseg_pool_restore(env.pool, checkpoint, NULL, NULL));
-        assert_int_not_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(env.allocator, env.kept);
-    }
+    assert_ok(xseg_pool_check_live(env->pool, both, 2, &exactly));
+    assert_false(exactly);
+    assert_ok(xseg_pool_check_live(env->pool, both, 1, &exactly));
+    assert_true(exactly);
+    /* A checkpoint without the fallback block can be restored after its memory has been reused. */
+    struct xseg_checkpoint *checkpoint = env_checkpoint(env->pool);
+    env_free(env->allocator, fallback);
+    assert_ok(xseg_pool_restore(env->pool, checkpoint, NULL, NULL));
+    assert_int_not_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(env->allocator, env->kept);
 }
-
-/* --- Pause. --- */
 
 TEST(pool_with_a_fallback_block_is_not_paused)
 {
@@ -185,9 +164,9 @@ TEST(pool_with_a_fallback_block_is_not_paused)
         for (unsigned k = 0; k < COUNT_OF(keeps); k++) {
             const char *file = keeps[k] == XSEG_KEEP_FILE ? "/nowhere/at/all" : NULL;
 
-            env_expect_error(xseg_pool_pause(env.pool, keeps[k], file), XSEG_ERR_BUSY, address);
-            env_expect_error(xseg_pool_pause(env.pool, keeps[k], file), XSEG_ERR_BUSY,
-                             "contains a block of the default pool");
+            assert_error(xseg_pool_pause(env.pool, keeps[k], file), BUSY, address);
+            assert_error(xseg_pool_pause(env.pool, keeps[k], file), BUSY,
+                         "contains a block of the default pool");
         }
         env_free(env.allocator, fallback);
         assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_NOTHING, NULL));
@@ -197,22 +176,11 @@ TEST(pool_with_a_fallback_block_is_not_paused)
     }
 }
 
-/* --- Statistics and reports. --- */
-
-static struct xseg_statistics pool_stats(const struct env *env)
-{
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(env->allocator, &where, &stats));
-    return stats;
-}
-
 /* The pool has this many blocks; a fallback block is not one of them. */
 static void expect_stats(const struct env *env, unsigned count)
 {
     const unsigned group = env->bytes > MIB ? XSEG_STAT_LARGE : XSEG_STAT_SMALL;
-    const struct xseg_statistics stats = pool_stats(env);
+    const struct xseg_statistics stats = env_pool_stats(env->allocator, env->pool);
 
     assert_int_equal(stats.allocation[group].current, count);
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, count * env->bytes);
@@ -226,72 +194,65 @@ static void expect_stats(const struct env *env, unsigned count)
     assert_int_equal(stats.allocation[group].allocated, 2);
 }
 
-TEST(fallback_block_counts_as_reserved_in_the_pool_and_allocated_outside)
+TEST_IN_FALLBACK(fallback_block_counts_as_reserved_in_the_pool_and_allocated_outside)
 {
-    FOR_ALL_SIZES(env)
-    {
-        const xseg_stream stream = env_stream();
-        const struct xseg_statistics before = env_stats(env.allocator);
+    const xseg_stream stream = env_stream();
+    const struct xseg_statistics before = env_stats(env->allocator);
 
-        expect_stats(&env, 2);
-        void *fallback = alloc_fallback(&env);
-        expect_stats(&env, 1);
-        /* The statistics of the device include all blocks. */
-        const struct xseg_statistics stats = env_stats(env.allocator);
-        assert_memory_equal(&stats.reserved_bytes, &before.reserved_bytes,
-                            sizeof(stats.reserved_bytes));
-        assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * env.bytes);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
-        free_pending(&env, fallback, stream);
-        expect_stats(&env, 1);
-        assert_int_equal(env_stats(env.allocator).active[XSEG_STAT_ALL].current, 2);
-        assert_ok(xseg_sim_finish(stream));
-        env_empty_cache(env.allocator);
-        assert_int_equal(env_stats(env.allocator).active[XSEG_STAT_ALL].current, 1);
-        expect_stats(&env, 1);
-        env_free(env.allocator, env.kept);
-        expect_stats(&env, 0);
-        env_stream_destroy(stream);
-    }
+    expect_stats(env, 2);
+    void *fallback = alloc_fallback(env);
+    expect_stats(env, 1);
+    /* The statistics of the device include all blocks. */
+    const struct xseg_statistics stats = env_stats(env->allocator);
+    assert_memory_equal(&stats.reserved_bytes, &before.reserved_bytes,
+                        sizeof(stats.reserved_bytes));
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 2 * env->bytes);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 3);
+    env_free_in_use(env->allocator, fallback, stream);
+    expect_stats(env, 1);
+    assert_int_equal(env_stats(env->allocator).active[XSEG_STAT_ALL].current, 2);
+    assert_ok(xseg_sim_finish(stream));
+    env_empty_cache(env->allocator);
+    assert_int_equal(env_stats(env->allocator).active[XSEG_STAT_ALL].current, 1);
+    expect_stats(env, 1);
+    env_free(env->allocator, env->kept);
+    expect_stats(env, 0);
 }
 
 TEST(oversize_counts_belong_to_the_default_pool)
 {
     struct env env = open_env(sizes[0], "expandable_segments:False,max_split_size_mb:20");
 
-    assert_int_equal(pool_stats(&env).oversize_allocations.current, 2);
+    assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 2);
     void *fallback = alloc_fallback(&env);
-    assert_int_equal(pool_stats(&env).oversize_allocations.current, 1);
+    assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 1);
     assert_int_equal(env_stats(env.allocator).oversize_allocations.current, 2);
     env_free(env.allocator, fallback);
-    assert_int_equal(pool_stats(&env).oversize_allocations.current, 1);
+    assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 1);
     assert_int_equal(env_stats(env.allocator).oversize_allocations.current, 1);
     env_free(env.allocator, env.kept);
     close_env(&env);
 }
 
-TEST(fallback_block_reports_its_pool)
+TEST_IN_FALLBACK(fallback_block_reports_its_pool)
 {
-    FOR_ALL_SIZES(env)
-    {
-        void *fallback = alloc_fallback(&env);
-        struct xseg_block_info info = env_block(env.allocator, fallback);
+    void *fallback = alloc_fallback(env);
+    struct xseg_block_info info = env_block(env->allocator, fallback);
 
-        assert_null(info.pool);
-        assert_ptr_equal(info.fallback_pool, env.pool);
-        assert_int_equal(info.requested, env.bytes);
-        info = env_block(env.allocator, env.kept);
-        assert_ptr_equal(info.pool, env.pool);
-        assert_null(info.fallback_pool);
-        env_free(env.allocator, fallback);
-        info = env_block(env.allocator, fallback);
-        assert_ptr_equal(info.pool, env.pool);
-        assert_null(info.fallback_pool);
-        /* The next block at this address belongs to the pool. */
-        fallback = env_alloc_in(env.allocator, env.pool, env.bytes, NULL);
-        assert_null(env_block(env.allocator, fallback).fallback_pool);
-        env_free(env.allocator, fallback, env.kept);
-    }
+    assert_null(info.pool);
+    assert_ptr_equal(info.fallback_pool, env->pool);
+    assert_int_equal(info.requested, env->bytes);
+    info = env_block(env->allocator, env->kept);
+    assert_ptr_equal(info.pool, env->pool);
+    assert_null(info.fallback_pool);
+    env_free(env->allocator, fallback);
+    info = env_block(env->allocator, fallback);
+    assert_ptr_equal(info.pool, env->pool);
+    assert_null(info.fallback_pool);
+    /* The next block at this address belongs to the pool. */
+    fallback = env_alloc_in(env->allocator, env->pool, env->bytes, NULL);
+    assert_null(env_block(env->allocator, fallback).fallback_pool);
+    env_free(env->allocator, fallback, env->kept);
 }
 
 struct visits {
@@ -327,27 +288,25 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST(explain_includes_fallback_blocks)
+TEST_IN_FALLBACK(explain_includes_fallback_blocks)
 {
-    FOR_ALL_SIZES(env)
-    {
-        const struct xseg_scope where = {sizeof(where), .device = -1, .pool = env.pool};
-        struct xseg_explain_result sums = {sizeof(sums)};
+    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
+    struct xseg_explain_result sums = {sizeof(sums)};
 
-        void *fallback = alloc_fallback(&env);
-        struct visits visits = {.fallback = fallback, .pool = env.pool};
-        /* A reason names the largest block of a page of small blocks. */
-        if (env.bytes < MIB) {
-            env_free(env.allocator, env.kept);
-            env.kept = env_alloc_in(env.allocator, env.pool, 512, NULL);
-        }
-        assert_ok(xseg_for_each_block(env.allocator, &where, see_block, &visits));
-        assert_int_equal(visits.blocks, 1);
-        assert_ok(xseg_explain(env.allocator, &where, see_reason, &visits, &sums));
-        assert_int_equal(visits.reasons, 1);
-        assert_int_equal(sums.reserved, pool_stats(&env).reserved_bytes[0].current);
-        env_free(env.allocator, fallback, env.kept);
+    void *fallback = alloc_fallback(env);
+    struct visits visits = {.fallback = fallback, .pool = env->pool};
+    /* A reason names the largest block of a page of small blocks. */
+    if (env->bytes < MIB) {
+        env_free(env->allocator, env->kept);
+        env->kept = env_alloc_in(env->allocator, env->pool, 512, NULL);
     }
+    assert_ok(xseg_for_each_block(env->allocator, &where, see_block, &visits));
+    assert_int_equal(visits.blocks, 1);
+    assert_ok(xseg_explain(env->allocator, &where, see_reason, &visits, &sums));
+    assert_int_equal(visits.reasons, 1);
+    assert_int_equal(sums.reserved,
+                     env_pool_stats(env->allocator, env->pool).reserved_bytes[0].current);
+    env_free(env->allocator, fallback, env->kept);
 }
 
 static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
@@ -358,51 +317,38 @@ static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
         count[entry->action][entry->pool != NULL]++;
 }
 
-TEST(history_records_the_pool_of_a_fallback_block)
+TEST_IN_FALLBACK(history_records_the_pool_of_a_fallback_block)
 {
-    FOR_ALL_SIZES(env)
-    {
-        const xseg_stream stream = env_stream();
-        unsigned count[3][2] = {{0}};
-        const struct xseg_observer observer = {sizeof(observer), .context = count,
-                                               .on_trace = count_by_pool};
-        const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
-        uint64_t id = 0;
+    const xseg_stream stream = env_stream();
+    unsigned count[3][2] = {{0}};
+    const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
 
-        assert_ok(xseg_observer_add(env.allocator, &observer, &id));
-        void *fallback = alloc_fallback(&env);
-        env_free(env.allocator, fallback);
-        fallback = env_alloc(env.allocator, env.bytes, NULL);
-        assert_ok(xseg_record_stream(env.allocator, fallback, stream));
-        env_free(env.allocator, fallback);
-        env_empty_cache(env.allocator);
-        env_free(env.allocator, env.kept);
-        assert_memory_equal(count, wanted, sizeof(count));
-        assert_ok(xseg_observer_remove(env.allocator, id));
-        env_stream_destroy(stream);
-    }
+    const uint64_t id = env_observe(env->allocator, .context = count, .on_trace = count_by_pool);
+    void *fallback = alloc_fallback(env);
+    env_free(env->allocator, fallback);
+    fallback = env_alloc(env->allocator, env->bytes, NULL);
+    assert_ok(xseg_record_stream(env->allocator, fallback, stream));
+    env_free(env->allocator, fallback);
+    env_empty_cache(env->allocator);
+    env_free(env->allocator, env->kept);
+    assert_memory_equal(count, wanted, sizeof(count));
+    assert_ok(xseg_observer_remove(env->allocator, id));
 }
 
-/* --- Lifetime. --- */
-
-TEST(fallback_block_outlives_its_pool)
+TEST_IN_FALLBACK(fallback_block_outlives_its_pool)
 {
-    FOR_ALL_SIZES(env)
-    {
-        void *fallback = alloc_fallback(&env);
+    void *fallback = alloc_fallback(env);
 
-        env_free(env.allocator, env.kept);
-        assert_ok(xseg_pool_release(env.pool));
-        env_empty_cache(env.allocator);
-        const struct xseg_block_info info = env_block(env.allocator, fallback);
-        assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
-        assert_null(info.pool);
-        assert_ptr_equal(info.fallback_pool, env.pool);
-        env_free(env.allocator, fallback);
-        env_empty_cache(env.allocator);
-        assert_int_equal(env_reserved(env.allocator), 0);
-        env.pool = NULL; /* released */
-    }
+    env_free(env->allocator, env->kept);
+    assert_ok(xseg_pool_release(env->pool));
+    env_empty_cache(env->allocator);
+    const struct xseg_block_info info = env_block(env->allocator, fallback);
+    assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
+    assert_null(info.pool);
+    assert_ptr_equal(info.fallback_pool, env->pool);
+    env_free(env->allocator, fallback);
+    assert_int_equal(env_reserved_without_cache(env->allocator), 0);
+    env->pool = NULL; /* released */
 }
 
 /* The freed block coalesces with its neighbors. */
@@ -423,50 +369,42 @@ TEST(freed_fallback_block_returns_to_its_pool)
 }
 
 /* A graph may write to cached memory of its pool at any time. */
-TEST(captured_pool_is_no_fallback)
+TEST_IN_FALLBACK(captured_pool_is_no_fallback)
 {
-    FOR_ALL_SIZES(env)
-    {
-        const xseg_stream stream = env_stream();
-        void *ptr = NULL;
+    const xseg_stream stream = env_stream();
+    void *ptr = NULL;
 
-        /* An existing fallback block remains. */
-        void *fallback = alloc_fallback(&env);
-        env_capture_begin(env.pool, stream);
-        env_capture_end(env.pool, stream);
-        assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
-        env_free(env.allocator, fallback);
-        env_expect_error(xseg_alloc(env.allocator, 0, env.bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY,
-                         "out of memory on device 0");
-        env_free(env.allocator, env.kept);
-        env_stream_destroy(stream);
-    }
+    /* An existing fallback block remains. */
+    void *fallback = alloc_fallback(env);
+    env_capture_begin(env->pool, stream);
+    env_capture_end(env->pool, stream);
+    assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
+    env_free(env->allocator, fallback);
+    assert_error(xseg_alloc(env->allocator, 0, env->bytes, NULL, &ptr), NO_MEMORY,
+                 "out of memory on device 0");
+    env_free(env->allocator, env->kept);
 }
 
-TEST(fallback_block_is_deferred_in_a_capture)
+TEST_IN_FALLBACK(fallback_block_is_deferred_in_a_capture)
 {
-    FOR_ALL_SIZES(env)
-    {
-        const xseg_stream stream = env_stream(), other = env_stream();
-        struct xseg_pool *graphs = env_pool(env.allocator);
+    const xseg_stream stream = env_stream(), other = env_stream();
+    struct xseg_pool *graphs = env_pool(env->allocator);
 
-        void *fallback = alloc_fallback(&env);
-        env_capture_begin(graphs, stream);
-        assert_ok(xseg_record_stream(env.allocator, fallback, other));
-        env_free(env.allocator, fallback);
-        const struct xseg_block_info info = env_block(env.allocator, fallback);
-        assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
-        assert_null(info.pool);
-        assert_ptr_equal(info.fallback_pool, env.pool);
-        expect_stats(&env, 1);
-        env_capture_end(graphs, stream);
-        env_empty_cache(env.allocator);
-        assert_int_equal(env_block(env.allocator, fallback).state, XSEG_BLOCK_CACHED);
-        expect_stats(&env, 1);
-        env_free(env.allocator, env.kept);
-        assert_ok(xseg_pool_release(graphs));
-        env_stream_destroy(stream, other);
-    }
+    void *fallback = alloc_fallback(env);
+    env_capture_begin(graphs, stream);
+    assert_ok(xseg_record_stream(env->allocator, fallback, other));
+    env_free(env->allocator, fallback);
+    const struct xseg_block_info info = env_block(env->allocator, fallback);
+    assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
+    assert_null(info.pool);
+    assert_ptr_equal(info.fallback_pool, env->pool);
+    expect_stats(env, 1);
+    env_capture_end(graphs, stream);
+    env_empty_cache(env->allocator);
+    assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_CACHED);
+    expect_stats(env, 1);
+    env_free(env->allocator, env->kept);
+    assert_ok(xseg_pool_release(graphs));
 }
 
 /* Age, double free report and debug pattern. */
@@ -474,13 +412,12 @@ TEST(debug_features_cover_fallback_blocks)
 {
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
         struct env env = open_env(sizes[i], "history:all,debug_fill:True");
-        const struct xseg_request request = {sizeof(request), .bytes = env.bytes, .zeroed = true};
         void *fallback = alloc_fallback(&env);
 
         assert_int_not_equal(env_block(env.allocator, fallback).age_ms, UINT64_MAX);
         env_free(env.allocator, fallback);
-        env_expect_error(xseg_free(env.allocator, fallback), XSEG_ERR_NOT_ALLOCATED, "freed");
-        assert_ok(xseg_alloc_with(env.allocator, &request, &fallback));
+        assert_error(xseg_free(env.allocator, fallback), NOT_ALLOCATED, "freed");
+        fallback = env_alloc_with(env.allocator, .bytes = env.bytes, .zeroed = true);
         assert_ptr_equal(env_block(env.allocator, fallback).fallback_pool, env.pool);
         assert_int_equal(env_stats(env.allocator).overwrites, 0);
         env_free(env.allocator, fallback, env.kept);
@@ -501,46 +438,39 @@ TEST(fallback_block_can_be_pinned)
     close_env(&env);
 }
 
-TEST(fallback_block_is_not_exported)
+TEST_ON(fallback_block_is_not_exported, env_open_mib(40, NULL))
 {
-    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true,
-                                              .exportable = true};
-    struct xseg_allocator *allocator = env_open_mib(40, NULL);
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true, .exportable = true);
     void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     env_free(allocator, inside);
     void *fallback = env_alloc(allocator, 20 * MIB, NULL);
     assert_ptr_equal(fallback, inside);
-    env_expect_error(export_and_close_handles(allocator, fallback), XSEG_ERR_UNSUPPORTED,
-                     "memory is not exportable");
+    assert_error(export_and_close_handles(allocator, fallback), UNSUPPORTED,
+                 "memory is not exportable");
     env_free(allocator, fallback);
     inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     assert_ok(export_and_close_handles(allocator, inside));
     assert_ok(xseg_export_close(allocator, inside));
     env_free(allocator, inside);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
 /* The cached memory of the pool is released, unless other blocks use its page or segment. */
-TEST(released_pool_is_no_fallback)
+TEST_IN_FALLBACK(released_pool_is_no_fallback)
 {
-    FOR_ALL_SIZES(env)
-    {
-        void *ptr = NULL;
+    void *ptr = NULL;
 
-        assert_ok(xseg_pool_release(env.pool));
-        env_free(env.allocator, env.inside);
-        const xseg_status status = xseg_alloc(env.allocator, 0, env.bytes, NULL, &ptr);
-        if (env.bytes > MIB) {
-            assert_ok(status);
-            assert_null(env_block(env.allocator, ptr).fallback_pool);
-            env_free(env.allocator, ptr);
-        } else {
-            env_expect_error(status, XSEG_ERR_NO_MEMORY, "out of memory on device 0");
-        }
-        env_free(env.allocator, env.kept);
-        env.pool = NULL; /* released */
+    assert_ok(xseg_pool_release(env->pool));
+    env_free(env->allocator, env->inside);
+    const xseg_status status = xseg_alloc(env->allocator, 0, env->bytes, NULL, &ptr);
+    if (env->bytes > MIB) {
+        assert_ok(status);
+        assert_null(env_block(env->allocator, ptr).fallback_pool);
+        env_free(env->allocator, ptr);
+    } else {
+        assert_error(status, NO_MEMORY, "out of memory on device 0");
     }
+    env_free(env->allocator, env->kept);
+    env->pool = NULL; /* released */
 }

@@ -12,8 +12,10 @@
 
 #include "tests/support/env.h"
 
+#define CLASSIC "expandable_segments:False"
+
 /* The tables of a program: the example, captured, and captured with a remedy. */
-enum { EAGER, GRAPH, GRAPH_REUSE };
+enum { EAGER, GRAPH };
 
 static struct {
     const char *name;
@@ -68,6 +70,20 @@ static void expect_row(const char *tag, const char *const *texts, size_t count)
                 texts[table.column]);
 }
 
+/* TEST_OF_TABLES(test, {name of a table, configuration}, ...): the steps run once for each table, `table.column`. */
+#define TEST_OF_TABLES(test, ...)                             \
+    static void run_##test(void);                             \
+    TEST(test)                                                \
+    {                                                         \
+        static const char *const tables[][2] = {__VA_ARGS__}; \
+        for (unsigned i = 0; i < COUNT_OF(tables); i++) {     \
+            open_table(tables[i][0], tables[i][1], i);        \
+            run_##test();                                     \
+            close_table();                                    \
+        }                                                     \
+    }                                                         \
+    static void run_##test(void)
+
 /* The statistics after a step: one string for each table of the program. */
 #define ROW(tag, ...)                                \
     expect_row((tag), (const char *[]){__VA_ARGS__}, \
@@ -99,8 +115,7 @@ static void *compute(const void *input, size_t bytes, xseg_stream stream)
 /* record_stream(), and a kernel that is the reason for it. */
 static void use(void *ptr, xseg_stream stream)
 {
-    assert_ok(xseg_record_stream(table.allocator, ptr, stream));
-    env_launch(table.allocator, stream, ptr);
+    env_use(table.allocator, ptr, stream);
 }
 
 /* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */
@@ -136,10 +151,8 @@ static void delete_graph(const struct graph *graph)
 }
 
 /* "Understanding Caching Allocator Statistics" */
-TEST(caching_allocator_statistics)
+TEST_OF_TABLES(caching_allocator_statistics, {"statistics", CLASSIC})
 {
-    open_table("statistics", "expandable_segments:False", 0);
-
     void *x1 = allocate(4 * GIB, NULL);
     ROW("after alloc x1", "4.000 4.000 0.000 4.000");
     discard(x1);
@@ -166,16 +179,11 @@ TEST(caching_allocator_statistics)
     ROW("after alloc x5", "2.000 2.000 0.000 2.000");
     env_stream_wait(NULL, table.side);
     discard(x4, x5);
-    close_table();
 }
 
-/*
- * "Intermediate Tensors Can't Be Reused Across Memory Pools": two graphs with separate pools; with the remedy, the
- * second graph uses the pool of the first.
- */
-static void run_two_graphs(const char *name, bool shared)
+/* "Intermediate Tensors Can't Be Reused Across Memory Pools", and the remedy: the graphs share a pool. */
+TEST_OF_TABLES(intermediates_of_two_graphs, {"two pools", CLASSIC}, {"shared pool", CLASSIC})
 {
-    open_table(name, "expandable_segments:False", shared ? 1 : 0);
     void *x1 = compute(NULL, 4 * GIB, NULL), *x2 = compute(NULL, 4 * GIB, NULL);
 
     ROW("after alloc x1, x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
@@ -185,7 +193,7 @@ static void run_two_graphs(const char *name, bool shared)
     discard(intermediate);
     ROW("after del intermediate1", "12.000 12.000 0.000 16.000", "12.000 12.000 0.000 16.000");
     end_graph(&first);
-    struct graph second = begin_graph(shared ? first.pool : NULL);
+    struct graph second = begin_graph(table.column == 1 ? first.pool : NULL);
     intermediate = compute(x2, 4 * GIB, table.stream);
     void *out2 = compute(intermediate, 4 * GIB, table.stream);
     discard(intermediate);
@@ -194,26 +202,19 @@ static void run_two_graphs(const char *name, bool shared)
     discard(x1, x2, out1, out2);
     delete_graph(&first);
     delete_graph(&second);
-    close_table();
-}
-
-TEST(intermediates_of_two_graphs)
-{
-    run_two_graphs("two pools", false);
-    run_two_graphs("shared pool", true);
 }
 
 /* "Intermediate Tensors After Capture Can't Reuse Graph Pool Memory", USE_GRAPH=0 and 1 */
-static void run_after_capture(const char *name, unsigned column)
+TEST_OF_TABLES(temporaries_after_a_capture, {"after capture, USE_GRAPH=0", CLASSIC},
+               {"after capture, USE_GRAPH=1", CLASSIC})
 {
-    open_table(name, "expandable_segments:False", column);
-    const xseg_stream stream = column == GRAPH ? table.stream : NULL;
+    const xseg_stream stream = table.column == GRAPH ? table.stream : NULL;
     void *x1 = compute(NULL, 4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
     discard(allocate(4 * GIB, NULL));
     ROW("after alloc x1, del t1", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 8.000");
-    if (column == GRAPH)
+    if (table.column == GRAPH)
         graph = begin_graph(NULL);
     ROW("after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
     void *t2 = compute(x1, 4 * GIB, stream);
@@ -225,20 +226,13 @@ static void run_after_capture(const char *name, unsigned column)
     ROW("after alloc t3, del t3", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 16.000");
     discard(x1, out1);
     delete_graph(&graph);
-    close_table();
-}
-
-TEST(temporaries_after_a_capture)
-{
-    run_after_capture("after capture, USE_GRAPH=0", EAGER);
-    run_after_capture("after capture, USE_GRAPH=1", GRAPH);
 }
 
 /* "Memory Fragmentation Across Pools", as it is, with expandable segments, with max_split_size */
-static void run_fragmentation(const char *name, const char *config, unsigned column)
+TEST_OF_TABLES(fragmentation_across_pools, {"fragmentation", CLASSIC},
+               {"fragmentation, expandable", "expandable_segments:True"},
+               {"fragmentation, max_split_size_mb", "max_split_size_mb:128," CLASSIC})
 {
-    open_table(name, config, column);
-
     discard(compute(NULL, 8 * GIB, NULL));
     ROW("after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
         "0.000 0.000 0.000 8.000");
@@ -257,22 +251,12 @@ static void run_fragmentation(const char *name, const char *config, unsigned col
     end_graph(&graph);
     discard(small, x, out);
     delete_graph(&graph);
-    close_table();
 }
 
-TEST(fragmentation_across_pools)
+/* "Expandable segments cannot reclaim memory during CUDA graph capture" */
+TEST_OF_TABLES(expandable_segments_during_a_capture,
+               {"expandable in a capture", "expandable_segments:True"})
 {
-    run_fragmentation("fragmentation", "expandable_segments:False", 0);
-    run_fragmentation("fragmentation, expandable", "expandable_segments:True", 1);
-    run_fragmentation("fragmentation, max_split_size_mb",
-                      "max_split_size_mb:128,expandable_segments:False", 2);
-}
-
-/* "Memory Fragmentation Across Pools": "Expandable segments cannot reclaim memory during CUDA graph
- * capture" */
-TEST(expandable_segments_during_a_capture)
-{
-    open_table("expandable in a capture", "expandable_segments:True", 0);
     struct graph graph = begin_graph(NULL);
 
     discard(compute(NULL, 8 * GIB, table.stream));
@@ -294,16 +278,17 @@ TEST(expandable_segments_during_a_capture)
     ROW("after del graph", "0.000 0.000 0.000 16.016");
     env_empty_cache(table.allocator);
     ROW("after empty cache", "0.000 0.000 0.000 0.000");
-    close_table();
 }
 
 /* "Deferred Memory Recycling", USE_GRAPH=0, 1, and 1 with graph_capture_record_stream_reuse */
-static void run_deferred(const char *name, const char *config, unsigned column)
+TEST_OF_TABLES(recycling_deferred_by_a_capture, {"deferred recycling, USE_GRAPH=0", CLASSIC},
+               {"deferred recycling, USE_GRAPH=1", CLASSIC},
+               {"deferred recycling, graph_capture_record_stream_reuse",
+                "graph_capture_record_stream_reuse:True," CLASSIC})
 {
-    open_table(name, config, column);
     struct graph graph = {NULL, NULL};
 
-    if (column != EAGER)
+    if (table.column != EAGER)
         graph = begin_graph(NULL);
     void *x1 = allocate(4 * GIB, table.stream);
     ROW("after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000",
@@ -327,15 +312,6 @@ static void run_deferred(const char *name, const char *config, unsigned column)
         "4.000 4.000 0.000 4.000");
     discard(x2, t2);
     delete_graph(&graph);
-    close_table();
-}
-
-TEST(recycling_deferred_by_a_capture)
-{
-    run_deferred("deferred recycling, USE_GRAPH=0", "expandable_segments:False", EAGER);
-    run_deferred("deferred recycling, USE_GRAPH=1", "expandable_segments:False", GRAPH);
-    run_deferred("deferred recycling, graph_capture_record_stream_reuse",
-                 "graph_capture_record_stream_reuse:True,expandable_segments:False", GRAPH_REUSE);
 }
 
 /*
@@ -367,7 +343,7 @@ static void accumulate_gradients(void *x, xseg_stream stream, const char *const 
 }
 
 /* "Gradient Accumulator Cross-Stream Memory Growth" */
-TEST(gradients_accumulated_across_streams)
+TEST_OF_TABLES(gradients_accumulated_across_streams, {"gradient accumulator", CLASSIC})
 {
     static const char *const warmup[] = {
         "8.000 8.000 0.000 8.000",  "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000",
@@ -377,7 +353,6 @@ TEST(gradients_accumulated_across_streams)
         "8.000 8.000 0.000 8.000",   "8.000 12.000 0.000 12.000", "8.000 16.000 0.000 16.000",
         "8.000 20.000 0.000 20.000", "8.000 24.000 0.000 24.000",
     };
-    open_table("gradient accumulator", "expandable_segments:False", 0);
     void *x = compute(NULL, 4 * GIB, NULL);
 
     ROW("before warmup", "4.000 4.000 0.000 4.000");
@@ -391,18 +366,17 @@ TEST(gradients_accumulated_across_streams)
     end_graph(&graph);
     discard(x);
     delete_graph(&graph);
-    close_table();
 }
 
 /* "cudaFree Is Suppressed During Capture", USE_GRAPH=0 and 1 */
-static void run_suppressed_free(const char *name, unsigned column)
+TEST_OF_TABLES(freeing_is_suppressed_by_a_capture, {"suppressed free, USE_GRAPH=0", CLASSIC},
+               {"suppressed free, USE_GRAPH=1", CLASSIC})
 {
-    open_table(name, "expandable_segments:False", column);
     void *x1 = allocate(4 * GIB, NULL);
     struct graph graph = {NULL, NULL};
 
     ROW("after alloc x1", "4.000 4.000 0.000 4.000", "4.000 4.000 0.000 4.000");
-    if (column == GRAPH)
+    if (table.column == GRAPH)
         graph = begin_graph(NULL);
     void *x2 = allocate(4 * GIB, table.stream);
     ROW("after alloc x2", "8.000 8.000 0.000 8.000", "8.000 8.000 0.000 8.000");
@@ -415,11 +389,4 @@ static void run_suppressed_free(const char *name, unsigned column)
     end_graph(&graph);
     discard(x2, x3);
     delete_graph(&graph);
-    close_table();
-}
-
-TEST(freeing_is_suppressed_by_a_capture)
-{
-    run_suppressed_free("suppressed free, USE_GRAPH=0", EAGER);
-    run_suppressed_free("suppressed free, USE_GRAPH=1", GRAPH);
 }

@@ -4,7 +4,6 @@
 #include "tests/support/history_list.h"
 
 #include <pthread.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* A function in a separate section with known bounds, so that its frames can be recognized. */
@@ -32,8 +31,6 @@ static void touch(struct xseg_allocator *allocator)
 {
     env_free(allocator, env_alloc(allocator, 1000, NULL));
 }
-
-/* --- Stacks. --- */
 
 struct frames {
     unsigned count, of_library, of_alloc, of_free, of_test;
@@ -67,42 +64,41 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
     assert_int_equal(frames.of_free, of_free);
 }
 
-TEST(stacks_are_recorded_for_the_configured_events)
+static const struct {
+    const char *config;
+    bool alloc, other; /* whether such events have stacks */
+} stack_rows[] = {
+    {"history:all,history_stacks:none", false, false},
+    {"history:all,history_stacks:state", false, false},
+    {"history:all,history_stacks:alloc", true, false},
+    {"history:all,history_stacks:all", true, true},
+};
+
+TEST_TIMES(stacks_are_recorded_for_the_configured_events, COUNT_OF(stack_rows),
+           env_open(stack_rows[i].config))
 {
-    static const struct {
-        const char *config;
-        bool alloc, other; /* whether such events have stacks */
-    } rows[] = {
-        {"history:all,history_stacks:none", false, false},
-        {"history:all,history_stacks:state", false, false},
-        {"history:all,history_stacks:alloc", true, false},
-        {"history:all,history_stacks:all", true, true},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open(rows[i].config);
-
-        /* A miss, a hit, a large block, and a block of an arena without a fast path. */
-        for (unsigned round = 0; round < 2; round++) {
-            free_here(allocator, alloc_here(allocator, 1000));
-            free_here(allocator, alloc_here(allocator, 30 * MIB));
-        }
-        struct history_list recorded = history_read(allocator, 0);
-        assert_int_equal(recorded.count, 2 + 4 * 3); /* maps; allocation, free, completion */
-        for (size_t k = 0; k < recorded.count; k++) {
-            const struct xseg_history_entry *entry = &recorded.entry[k];
-            const bool is_alloc =
-                entry->action == XSEG_HISTORY_ALLOC || entry->action == XSEG_HISTORY_SEGMENT_MAP;
-
-            assert_int_equal(entry->stack != 0, is_alloc ? rows[i].alloc : rows[i].other);
-            if (entry->stack != 0)
-                expect_stack(allocator, entry->stack, is_alloc, !is_alloc);
-        }
-        assert_in_range(recorded.summary.stacks, rows[i].other ? 4 : rows[i].alloc ? 2 : 0, 12);
-        assert_int_equal(recorded.summary.stacks_lost, 0);
-        free(recorded.entry);
-        env_close(allocator);
+    /* A miss, a hit, a large block, and a block of an arena without a fast path. */
+    for (unsigned round = 0; round < 2; round++) {
+        free_here(allocator, alloc_here(allocator, 1000));
+        free_here(allocator, alloc_here(allocator, 30 * MIB));
     }
+    HISTORY_LIST recorded = history_read(allocator, 0);
+    assert_int_equal(recorded.count, 2 + 4 * 3); /* maps; allocation, free, completion */
+    for (size_t k = 0; k < recorded.count; k++) {
+        const struct xseg_history_entry *entry = &recorded.entry[k];
+        const bool is_alloc =
+            entry->action == XSEG_HISTORY_ALLOC || entry->action == XSEG_HISTORY_SEGMENT_MAP;
+
+        assert_int_equal(entry->stack != 0, is_alloc ? stack_rows[i].alloc : stack_rows[i].other);
+        if (entry->stack != 0)
+            expect_stack(allocator, entry->stack, is_alloc, !is_alloc);
+    }
+    assert_in_range(recorded.summary.stacks,
+                    stack_rows[i].other   ? 4
+                    : stack_rows[i].alloc ? 2
+                                          : 0,
+                    12);
+    assert_int_equal(recorded.summary.stacks_lost, 0);
 }
 
 static bool end_iteration(void *context, const struct xseg_history_frame *frame)
@@ -112,25 +108,22 @@ static bool end_iteration(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-TEST(visitor_ends_the_iteration_over_a_stack)
+TEST_ON(visitor_ends_the_iteration_over_a_stack, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     unsigned count = 0;
 
-    env_expect_error(xseg_history_stack(allocator, 1, end_iteration, &count), XSEG_ERR_ARGUMENT,
-                     "unknown stack number, 1");
+    assert_error(xseg_history_stack(allocator, 1, end_iteration, &count), ARGUMENT,
+                 "unknown stack number, 1");
     assert_ok(xseg_config_set(allocator, "history_stacks:all"));
     free_here(allocator, alloc_here(allocator, 1000));
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     assert_ok(xseg_history_stack(allocator, recorded.entry[1].stack, end_iteration, &count));
     assert_int_equal(count, 1);
-    env_expect_error(xseg_history_stack(allocator, 0, end_iteration, &count), XSEG_ERR_ARGUMENT,
-                     "unknown stack number, 0");
-    env_expect_error(xseg_history_stack(allocator, UINT32_MAX, end_iteration, &count),
-                     XSEG_ERR_ARGUMENT, "unknown stack number, 4294967295");
+    assert_error(xseg_history_stack(allocator, 0, end_iteration, &count), ARGUMENT,
+                 "unknown stack number, 0");
+    assert_error(xseg_history_stack(allocator, UINT32_MAX, end_iteration, &count), ARGUMENT,
+                 "unknown stack number, 4294967295");
     assert_int_equal(count, 1);
-    free(recorded.entry);
-    env_close(allocator);
 }
 
 /* Frames with sources, of this file, and of alloc_here(). */
@@ -153,15 +146,13 @@ static bool count_source(void *context, const struct xseg_history_frame *frame)
 }
 
 /* Functions, files and lines are known after a snapshot. */
-TEST(snapshot_finds_sources)
+TEST_ON(snapshot_finds_sources, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     struct sources before = {0}, after = {0};
 
     free_here(allocator, alloc_here(allocator, 1000));
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     const uint32_t stack = recorded.entry[0].stack;
-    free(recorded.entry);
     assert_ok(xseg_history_stack(allocator, stack, count_source, &before));
     assert_int_equal(before.count + before.functions, 0);
     assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
@@ -171,7 +162,6 @@ TEST(snapshot_finds_sources)
         assert_in_range(after.of_here, 1, 4);
         assert_int_equal(after.functions, 1);
     }
-    env_close(allocator);
 }
 
 struct observer_state {
@@ -191,63 +181,50 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
     return true;
 }
 
-TEST(observer_does_not_replace_the_stack_of_the_request)
+TEST_ON(observer_does_not_replace_the_stack_of_the_request,
+        env_open_mib(100, "history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open_mib(100, "history:all,history_stacks:all");
     struct observer_state observed = {.allocator = allocator};
-    const struct xseg_observer observer = {sizeof(observer), .context = &observed,
-                                           .on_low_memory = free_one};
-    uint64_t id = 0;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    (void)env_observe(allocator, .context = &observed, .on_low_memory = free_one);
     observed.freed = alloc_here(allocator, 80 * MIB);
     assert_ok(xseg_history_clear(allocator, -1));
     void *ptr = alloc_here(allocator, 60 * MIB);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     assert_true(recorded.count >= 3);
     for (size_t i = 0; i < recorded.count; i++)
         expect_stack(allocator, recorded.entry[i].stack, true,
                      recorded.entry[i].action == XSEG_HISTORY_FREE_REQUESTED ||
                          recorded.entry[i].action == XSEG_HISTORY_FREE_COMPLETED);
-    free(recorded.entry);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
-/* --- Recorded events. --- */
+static const struct {
+    const char *config, *words;
+} recorded_rows[] = {
+    {NULL, ""},
+    {"history:nothing,history_stacks:all", ""},
+    {"history:state,history_stacks:all", ""},
+    {"history:all", "map alloc free done trim unmap"},
+    {"history:all,history_skip:[]", "map alloc free done trim unmap"},
+    {"history:all,history_skip:[alloc]", "map free done trim unmap"},
+    {"history:all,history_skip:[free_completed,segment_map,trim]", "alloc free unmap"},
+    {"history:all,history_skip:[alloc,free_requested,free_completed]", "map trim unmap"},
+    {"history:all,history_skip:[alloc,free_requested,free_completed,segment_map,segment_unmap,"
+     "trim]",
+     ""},
+};
 
-TEST(history_follows_configuration_changes)
+TEST_TIMES(history_follows_configuration_changes, COUNT_OF(recorded_rows),
+           env_open(recorded_rows[i].config))
 {
-    static const struct {
-        const char *config, *words;
-    } rows[] = {
-        {NULL, ""},
-        {"history:nothing,history_stacks:all", ""},
-        {"history:state,history_stacks:all", ""},
-        {"history:all", "map alloc free done trim unmap"},
-        {"history:all,history_skip:[]", "map alloc free done trim unmap"},
-        {"history:all,history_skip:[alloc]", "map free done trim unmap"},
-        {"history:all,history_skip:[free_completed,segment_map,trim]", "alloc free unmap"},
-        {"history:all,history_skip:[alloc,free_requested,free_completed]", "map trim unmap"},
-        {"history:all,history_skip:[alloc,free_requested,free_completed,segment_map,segment_unmap,"
-         "trim]",
-         ""},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open(rows[i].config);
-
-        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-        env_empty_cache(allocator);
-        history_expect(allocator, rows[i].words);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    env_empty_cache(allocator);
+    history_expect(allocator, recorded_rows[i].words);
 }
 
-TEST(keys_change_while_running)
+TEST_ON(keys_change_while_running, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
-
     void *ptr = env_alloc(allocator, 1000, NULL);
     history_expect(allocator, "");
     assert_ok(xseg_config_set(allocator, "history:all"));
@@ -264,52 +241,44 @@ TEST(keys_change_while_running)
     ptr = alloc_here(allocator, 1000);
     assert_ok(xseg_config_set(allocator, "history_stacks:none"));
     env_free(allocator, ptr);
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 2);
     expect_stack(allocator, recorded.entry[0].stack, true, false);
     assert_int_equal(recorded.entry[1].stack, 0);
-    free(recorded.entry);
-    env_close(allocator);
 }
 
 /* Allocated blocks keep their stacks after recording has ended. */
-TEST(block_does_not_inherit_the_stack_of_an_earlier_block)
+TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
+           env_open(i & 1 ? "expandable_segments:True" : "expandable_segments:False"))
 {
     /* Expandable or classic, small or large, of the default pool or of another. */
-    for (unsigned i = 0; i < 8; i++) {
-        struct xseg_allocator *allocator =
-            env_open(i & 1 ? "expandable_segments:True" : "expandable_segments:False");
-        const size_t bytes = i & 2 ? 1000 : 3 * MIB;
-        struct xseg_pool *pool = i & 4 ? env_pool(allocator) : NULL;
+    const size_t bytes = i & 2 ? 1000 : 3 * MIB;
+    struct xseg_pool *pool = i & 4 ? env_pool(allocator) : NULL;
 
-        assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
-        void *freed = env_alloc_in(allocator, pool, bytes, NULL);
-        void *block = env_alloc_in(allocator, pool, bytes, NULL);
-        void *kept = env_alloc_in(allocator, pool, bytes, NULL);
-        const uint32_t stack = env_block(allocator, kept).stack;
-        assert_int_not_equal(stack, 0);
-        env_free(allocator, freed);
-        assert_ok(xseg_config_set(allocator, "history:nothing"));
-        assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), freed);
-        assert_int_equal(env_block(allocator, freed).stack, 0);
-        assert_int_not_equal(env_block(allocator, block).stack, 0);
-        env_free(allocator, block);
-        assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), block);
-        assert_int_equal(env_block(allocator, block).stack, 0);
-        assert_ok(xseg_config_set(allocator, "history:all"));
-        assert_int_equal(env_block(allocator, block).stack, 0);
-        assert_int_equal(env_block(allocator, kept).stack, stack);
-        assert_ok(xseg_config_set(allocator, "history:nothing"));
-        env_free(allocator, kept, block, freed);
-        env_close(allocator);
-    }
+    assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
+    void *freed = env_alloc_in(allocator, pool, bytes, NULL);
+    void *block = env_alloc_in(allocator, pool, bytes, NULL);
+    void *kept = env_alloc_in(allocator, pool, bytes, NULL);
+    const uint32_t stack = env_block(allocator, kept).stack;
+    assert_int_not_equal(stack, 0);
+    env_free(allocator, freed);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), freed);
+    assert_int_equal(env_block(allocator, freed).stack, 0);
+    assert_int_not_equal(env_block(allocator, block).stack, 0);
+    env_free(allocator, block);
+    assert_ptr_equal(env_alloc_in(allocator, pool, bytes, NULL), block);
+    assert_int_equal(env_block(allocator, block).stack, 0);
+    assert_ok(xseg_config_set(allocator, "history:all"));
+    assert_int_equal(env_block(allocator, block).stack, 0);
+    assert_int_equal(env_block(allocator, kept).stack, stack);
+    assert_ok(xseg_config_set(allocator, "history:nothing"));
+    env_free(allocator, kept, block, freed);
 }
 
 /* A ring keeps the newest events and counts the others. */
-TEST(overwritten_events_are_counted)
+TEST_ON(overwritten_events_are_counted, env_open("history:all,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
-
     for (unsigned i = 0; i < 100; i++)
         touch(allocator);
     struct history_list recorded = history_read(allocator, 0);
@@ -333,33 +302,27 @@ TEST(overwritten_events_are_counted)
     free(recorded.entry);
     assert_ok(xseg_history_clear(allocator, 0));
     history_expect(allocator, "");
-    env_close(allocator);
 }
 
 /* The number of stacks depends on the call sites. */
-TEST(stacks_do_not_grow_with_events)
+TEST_ON(stacks_do_not_grow_with_events, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     const unsigned pairs = 1000000 / (XSEG_CHECKS >= 3 ? 20 : 1);
     uint64_t stacks[2], bytes[2];
 
     for (unsigned phase = 0; phase < 2; phase++) {
         for (unsigned i = 0; i < (phase == 0 ? 1000 : pairs); i++)
             free_here(allocator, alloc_here(allocator, 1000));
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         stacks[phase] = recorded.summary.stacks;
         assert_int_equal(recorded.summary.stacks_lost, 0);
-        free(recorded.entry);
         bytes[phase] = env_stats(allocator).host_bytes;
     }
     assert_in_range(stacks[0], 2, 8);
     assert_in_range(stacks[1], stacks[0], stacks[0] + 2);
     /* The ring has filled up: 65536 events of 64 bytes. */
     assert_in_range(bytes[1], bytes[0], bytes[0] + 5 * MIB);
-    env_close(allocator);
 }
-
-/* --- Double frees. --- */
 
 struct other_thread {
     struct xseg_allocator *allocator;
@@ -390,27 +353,23 @@ TEST(double_free_reports_the_first_free)
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct other_thread other = {.allocator = env_open(rows[i].config)};
-        pthread_t thread;
 
         other.ptr = env_alloc(other.allocator, 8 * MIB, NULL);
         void *fence = env_alloc(other.allocator, 8 * MIB, NULL);
-        assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, &other), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
+        (void)env_run_thread(free_elsewhere, &other);
         for (unsigned k = 0; k < 19; k++)
             env_free(other.allocator, env_alloc(other.allocator, 30 * MIB, NULL));
         const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
         (void)snprintf(word, sizeof(word),
                        " ms ago by thread %d with the block of 8388608 bytes at %p%s", other.tid,
                        other.ptr, rows[i].has_frames ? ", from " : "");
-        env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, word);
+        assert_error(status, NOT_ALLOCATED, word);
         if (rows[i].has_frames)
-            env_expect_error(status, XSEG_ERR_NOT_ALLOCATED, "test-api-history");
+            assert_error(status, NOT_ALLOCATED, "test-api-history");
         env_free(other.allocator, fence);
         env_close(other.allocator);
     }
 }
-
-/* --- Iteration and clear. --- */
 
 struct walker {
     struct xseg_allocator *allocator;
@@ -449,10 +408,8 @@ TEST(iteration_visits_the_events_before_it)
     env_close(walker.allocator);
 }
 
-TEST(events_of_devices_are_separate)
+TEST_ON(events_of_devices_are_separate, env_open_sim_with_clock("history:all", .devices = 3))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 3};
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, "history:all");
     void *ptr = NULL;
 
     /* The events of device 1 precede those of device 0. */
@@ -490,29 +447,22 @@ TEST(events_of_devices_are_separate)
     assert_int_equal(second.count, 30);
     assert_int_equal(second.entry[0].device, 0);
     free(second.entry);
-    env_close(allocator);
 }
 
-TEST(event_times_are_those_of_the_users_clock)
+TEST_ON(event_times_are_those_of_the_users_clock, env_open_with_clock(NULL, "history:all"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:all");
-
     for (unsigned i = 0; i < 20; i++) {
         xseg_sim_advance(UINT64_C(1234567));
         const uint64_t now = xseg_sim_clock();
         void *ptr = env_alloc(allocator, 1000, NULL);
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
             assert_in_range(recorded.entry[k].time_ns, now, xseg_sim_clock());
-        free(recorded.entry);
         assert_ok(xseg_history_clear(allocator, 0));
         env_free(allocator, ptr);
         assert_ok(xseg_history_clear(allocator, 0));
     }
-    env_close(allocator);
 }
-
-/* --- The hook. --- */
 
 struct hooked {
     pthread_mutex_t mutex; /* recursive, as an interpreter's lock is */
@@ -572,9 +522,8 @@ static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
     assert_ok(xseg_history_set_hook(allocator, &hook));
 }
 
-TEST(stacks_begin_with_user_frames)
+TEST_ON(stacks_begin_with_user_frames, env_open("history:all,history_stacks:alloc"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
     struct hooked hooked = {.number = 0};
 
     set_hook(allocator, &hooked, gather_unlocked);
@@ -600,11 +549,9 @@ TEST(stacks_begin_with_user_frames)
         assert_int_equal(recorded.entry[k].frames, 0);
     assert_int_not_equal(recorded.entry[0].stack, 0);
     free(recorded.entry);
-    env_close(allocator);
 }
 
-/* A thread calls with the hook's lock held, and another thread waits for it in the hook: a library lock held during
- * the hook would deadlock both. */
+/* One thread calls with the hook's lock held, another waits for it in the hook: a library lock would deadlock both. */
 TEST(no_lock_is_held_around_the_hook)
 {
     struct hooked hooked = {.number = 5, .allocator = env_open("history:all,history_stacks:all")};
@@ -655,34 +602,31 @@ static bool name_without_text(void *context, uint32_t frames, char *text, size_t
 }
 
 /* The error of a double free names the frames of the hook. */
-TEST(double_free_report_has_user_frames)
+static const struct {
+    bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
+    const char *word;
+} frame_rows[] = {
+    {name_line, ", in line 33 of train.py"},
+    {name_at_length, ", in xxxxxx"},
+    {name_nothing, ", from "},
+    {name_without_text, ", from "},
+    {NULL, ", from "},
+};
+
+TEST_TIMES(double_free_report_has_user_frames, COUNT_OF(frame_rows),
+           env_open("history:all,history_stacks:all"))
 {
-    static const struct {
-        bool (*name)(void *context, uint32_t frames, char *text, size_t bytes);
-        const char *word;
-    } rows[] = {
-        {name_line, ", in line 33 of train.py"},
-        {name_at_length, ", in xxxxxx"},
-        {name_nothing, ", from "},
-        {name_without_text, ", from "},
-        {NULL, ", from "},
-    };
+    struct hooked hooked = {.number = 33};
+    const struct xseg_history_hook hook = {sizeof(hook), .context = &hooked,
+                                           .gather = gather_unlocked, .name = frame_rows[i].name};
 
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
-        struct hooked hooked = {.number = 33};
-        const struct xseg_history_hook hook = {sizeof(hook), .context = &hooked,
-                                               .gather = gather_unlocked, .name = rows[i].name};
-
-        assert_ok(xseg_history_set_hook(allocator, &hook));
-        void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-        env_free(allocator, ptr);
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, rows[i].word);
-        /* Without the hook the frames of the event have no name. */
-        assert_ok(xseg_history_set_hook(allocator, NULL));
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, ", from ");
-        env_close(allocator);
-    }
+    assert_ok(xseg_history_set_hook(allocator, &hook));
+    void *ptr = env_alloc(allocator, 30 * MIB, NULL);
+    env_free(allocator, ptr);
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, frame_rows[i].word);
+    /* Without the hook the frames of the event have no name. */
+    assert_ok(xseg_history_set_hook(allocator, NULL));
+    assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, ", from ");
 }
 
 /* --- Discarded numbers of the hook. --- */
@@ -764,11 +708,10 @@ static bool look_at_block(void *context, const struct xseg_block_info *block)
 /* Expect that the numbers of all events and blocks are not dropped. */
 static void expect_known(struct xseg_allocator *allocator, struct counting *counting)
 {
-    struct history_list recorded = history_read(allocator, -1);
+    HISTORY_LIST recorded = history_read(allocator, -1);
 
     for (size_t i = 0; i < recorded.count; i++)
         assert_true(is_known(counting, recorded.entry[i].frames));
-    free(recorded.entry);
     assert_ok(xseg_for_each_block(allocator, NULL, look_at_block, counting));
 }
 
@@ -860,11 +803,8 @@ TEST(unused_numbers_are_discarded_while_threads_run)
     close_counting(allocator, counting);
 }
 
-/* --- Annotations and labels. --- */
-
-TEST(annotations_are_ordered_between_events)
+TEST_ON(annotations_are_ordered_between_events, env_open("history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
     char text[300];
 
     assert_ok(xseg_history_annotate(allocator, 0, "begin"));
@@ -902,13 +842,12 @@ TEST(annotations_are_ordered_between_events)
     assert_ok(xseg_config_set(allocator, "history:nothing"));
     assert_ok(xseg_history_annotate(allocator, 0, "off"));
     history_expect(allocator, "");
-    env_close(allocator);
 }
 
 /* Expect the labels of all ALLOC events in their order, and clear the history. */
 static void expect_labels(struct xseg_allocator *allocator, const char *const *labels, size_t count)
 {
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     size_t found = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -922,7 +861,6 @@ static void expect_labels(struct xseg_allocator *allocator, const char *const *l
         found++;
     }
     assert_int_equal(found, count);
-    free(recorded.entry);
     assert_ok(xseg_history_clear(allocator, -1));
 }
 
@@ -937,11 +875,9 @@ static void *work_with_a_label(void *context)
     return NULL;
 }
 
-TEST(labels_apply_to_a_scope_and_a_thread)
+TEST_ON(labels_apply_to_a_scope_and_a_thread, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const char *outer = "not set", *inner = NULL;
-    pthread_t thread;
 
     touch(allocator);
     assert_ok(xseg_history_label(allocator, "outer", &outer));
@@ -950,8 +886,7 @@ TEST(labels_apply_to_a_scope_and_a_thread)
     assert_ok(xseg_history_label(allocator, "inner", &inner));
     assert_string_equal(inner, "outer");
     touch(allocator);
-    assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)env_run_thread(work_with_a_label, allocator);
     touch(allocator);
     assert_ok(xseg_history_label(allocator, inner, NULL));
     touch(allocator);
@@ -960,7 +895,6 @@ TEST(labels_apply_to_a_scope_and_a_thread)
     expect_labels(
         allocator,
         (const char *const[]){NULL, "outer", "inner", NULL, "thread", "inner", "outer", NULL}, 8);
-    env_close(allocator);
 }
 
 TEST(labels_of_two_allocators_do_not_mix)
@@ -986,25 +920,17 @@ TEST(labels_of_two_allocators_do_not_mix)
 }
 
 /* A thread has no label in the next allocator, which may be at the same address. */
-TEST(labels_end_with_the_allocator)
+TEST_TIMES(labels_end_with_the_allocator, 10, env_open("history:all,history_stacks:alloc"))
 {
-    for (unsigned i = 0; i < 10; i++) {
-        struct xseg_allocator *allocator = env_open("history:all,history_stacks:alloc");
-        const char *before = "not set";
-        pthread_t thread;
+    const char *before = "not set";
 
-        /* The label of the other thread has the same index. */
-        assert_int_equal(pthread_create(&thread, NULL, work_with_a_label, allocator), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
-        touch(allocator);
-        expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
-        assert_ok(xseg_history_label(allocator, "mine", &before));
-        assert_null(before);
-        env_close(allocator);
-    }
+    /* The label of the other thread has the same index. */
+    (void)env_run_thread(work_with_a_label, allocator);
+    touch(allocator);
+    expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
+    assert_ok(xseg_history_label(allocator, "mine", &before));
+    assert_null(before);
 }
-
-/* --- Invalid input. --- */
 
 static bool never(void *context, const struct xseg_history_entry *entry)
 {
@@ -1022,79 +948,49 @@ static bool never_frame(void *context, const struct xseg_history_frame *frame)
     return false;
 }
 
-TEST(invalid_input_is_rejected)
+TEST_ON(invalid_input_is_rejected, env_open_sim("history:all", .devices = 2))
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .devices = 2};
     struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = {sizeof(hook)};
-    struct xseg_allocator *allocator = env_open_on(&settings, "history:all");
-    env_expect_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "visit");
-    env_expect_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), XSEG_ERR_ARGUMENT,
-                     "summary->struct_size is unknown, 3");
-    env_expect_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "device 2 does not exist");
-    env_expect_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), XSEG_ERR_ARGUMENT,
-                     "device -2 does not exist");
-    env_expect_error(xseg_history_clear(NULL, 0), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_clear(allocator, 2), XSEG_ERR_ARGUMENT,
-                     "device 2 does not exist");
-    env_expect_error(xseg_history_stack(NULL, 1, never_frame, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_stack(allocator, 1, NULL, NULL), XSEG_ERR_ARGUMENT, "visit");
-    env_expect_error(xseg_history_stack(allocator, 1, never_frame, NULL), XSEG_ERR_ARGUMENT,
-                     "unknown stack number, 1");
-    env_expect_error(xseg_history_set_hook(NULL, NULL), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT, "gather");
+    assert_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), ARGUMENT, "visit");
+    assert_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), ARGUMENT,
+                 "summary->struct_size is unknown, 3");
+    assert_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), ARGUMENT,
+                 "device 2 does not exist");
+    assert_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), ARGUMENT,
+                 "device -2 does not exist");
+    assert_error(xseg_history_clear(NULL, 0), ARGUMENT, "NULL");
+    assert_error(xseg_history_clear(allocator, 2), ARGUMENT, "device 2 does not exist");
+    assert_error(xseg_history_stack(NULL, 1, never_frame, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_history_stack(allocator, 1, NULL, NULL), ARGUMENT, "visit");
+    assert_error(xseg_history_stack(allocator, 1, never_frame, NULL), ARGUMENT,
+                 "unknown stack number, 1");
+    assert_error(xseg_history_set_hook(NULL, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_history_set_hook(allocator, &hook), ARGUMENT, "gather");
     hook.gather = gather_unlocked;
     hook.struct_size--;
-    env_expect_error(xseg_history_set_hook(allocator, &hook), XSEG_ERR_ARGUMENT,
-                     "hook->struct_size is unknown");
-    env_expect_error(xseg_history_annotate(NULL, 0, "text"), XSEG_ERR_ARGUMENT, "NULL");
-    env_expect_error(xseg_history_annotate(allocator, 0, NULL), XSEG_ERR_ARGUMENT, "text");
-    env_expect_error(xseg_history_annotate(allocator, -1, "text"), XSEG_ERR_ARGUMENT, "-1");
-    env_expect_error(xseg_history_annotate(allocator, 2, "text"), XSEG_ERR_ARGUMENT, "2");
-    env_expect_error(xseg_history_label(NULL, "text", NULL), XSEG_ERR_ARGUMENT, "NULL");
+    assert_error(xseg_history_set_hook(allocator, &hook), ARGUMENT, "hook->struct_size is unknown");
+    assert_error(xseg_history_annotate(NULL, 0, "text"), ARGUMENT, "NULL");
+    assert_error(xseg_history_annotate(allocator, 0, NULL), ARGUMENT, "text");
+    assert_error(xseg_history_annotate(allocator, -1, "text"), ARGUMENT, "-1");
+    assert_error(xseg_history_annotate(allocator, 2, "text"), ARGUMENT, "2");
+    assert_error(xseg_history_label(NULL, "text", NULL), ARGUMENT, "NULL");
     assert_ok(xseg_history_label(allocator, NULL, NULL));
-    env_expect_error(xseg_config_set(allocator, "history_events:15"), XSEG_ERR_CONFIG, "16");
-    env_expect_error(xseg_config_set(allocator, "history_events:16777217"), XSEG_ERR_CONFIG,
-                     "16777216");
-    env_expect_error(xseg_config_set(allocator, "history:some"), XSEG_ERR_CONFIG, "some");
-    env_expect_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), XSEG_ERR_CONFIG,
-                     "nonsense");
+    assert_error(xseg_config_set(allocator, "history_events:15"), CONFIG, "16");
+    assert_error(xseg_config_set(allocator, "history_events:16777217"), CONFIG, "16777216");
+    assert_error(xseg_config_set(allocator, "history:some"), CONFIG, "some");
+    assert_error(xseg_config_set(allocator, "history_skip:[alloc,nonsense]"), CONFIG, "nonsense");
     history_expect(allocator, "");
-    env_close(allocator);
 }
 
-static int child(struct xseg_allocator *allocator)
+TEST_ON(calls_of_a_forked_child_fail, env_open("history:all,history_stacks:all"))
 {
-    const xseg_status got[] = {
-        xseg_for_each_event(allocator, 0, never, NULL, NULL),
-        xseg_history_clear(allocator, 0),
-        xseg_history_stack(allocator, 1, never_frame, NULL),
-        xseg_history_set_hook(allocator, NULL),
-        xseg_history_annotate(allocator, 0, "child"),
-        xseg_history_label(allocator, "child", NULL),
-    };
-
-    for (int i = 0; i < (int)COUNT_OF(got); i++)
-        if (got[i] != XSEG_ERR_FORKED)
-            return 1 + i;
-    return 0;
-}
-
-TEST(calls_of_a_forked_child_fail)
-{
-    struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
-    int status = -1;
-
     touch(allocator);
-    const pid_t pid = fork();
-    if (pid == 0)
-        _exit(child(allocator));
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
+    env_expect_forked(
+        true, xseg_for_each_event(allocator, 0, never, NULL, NULL),
+        xseg_history_clear(allocator, 0), xseg_history_stack(allocator, 1, never_frame, NULL),
+        xseg_history_set_hook(allocator, NULL), xseg_history_annotate(allocator, 0, "child"),
+        xseg_history_label(allocator, "child", NULL));
     history_expect(allocator, "map alloc free done");
-    env_close(allocator);
 }

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "tests/support/history_list.h"
-#include "tests/support/trim_due.h"
 
 #define MS UINT64_C(1000000)
 
@@ -16,9 +15,7 @@ static const char *const kinds[] = {
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = mib * MIB);
 }
 
 static uint64_t monotonic_ns(void)
@@ -28,8 +25,6 @@ static uint64_t monotonic_ns(void)
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
-
-/* --- A block. --- */
 
 static void expect_block(const struct xseg_history_entry *entry,
                          const struct xseg_block_info *block, uint64_t began, uint64_t ended)
@@ -52,38 +47,31 @@ static void expect_block(const struct xseg_history_entry *entry,
 /* Small blocks, and large ones, some of which are longer than the request. */
 static const size_t block_sizes[] = {1, 1000, MIB, MIB + 1, 30 * MIB, 31 * MIB - 100};
 
-TEST(events_describe_the_block)
+TEST_TIMES(events_describe_the_block, COUNT_OF(block_sizes) * COUNT_OF(kinds),
+           env_open(kinds[i / COUNT_OF(block_sizes)]))
 {
+    const xseg_stream stream = env_stream();
+    /* The second allocation is a hit. */
+    for (unsigned round = 0; round < 2; round++) {
+        const uint64_t began = monotonic_ns() - 20 * MS;
+        void *ptr = env_alloc(allocator, block_sizes[i % COUNT_OF(block_sizes)], stream);
+        const struct xseg_block_info block = env_block(allocator, ptr);
+        env_free(allocator, ptr);
+        const uint64_t ended = monotonic_ns() + 20 * MS;
+        HISTORY_LIST recorded = history_read(allocator, 0);
+        assert_int_equal(recorded.count, round == 0 ? 4 : 3);
+        for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
+             action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
+            const struct xseg_history_entry entry = history_only(&recorded, action);
 
-    for (size_t i = 0; i < COUNT_OF(block_sizes) * COUNT_OF(kinds); i++) {
-        struct xseg_allocator *allocator = env_open(kinds[i / COUNT_OF(block_sizes)]);
-        const xseg_stream stream = env_stream();
-        /* The second allocation is a hit. */
-        for (unsigned round = 0; round < 2; round++) {
-            const uint64_t began = monotonic_ns() - 20 * MS;
-            void *ptr = env_alloc(allocator, block_sizes[i % COUNT_OF(block_sizes)], stream);
-            const struct xseg_block_info block = env_block(allocator, ptr);
-            env_free(allocator, ptr);
-            const uint64_t ended = monotonic_ns() + 20 * MS;
-            struct history_list recorded = history_read(allocator, 0);
-            assert_int_equal(recorded.count, round == 0 ? 4 : 3);
-            for (enum xseg_history_action action = XSEG_HISTORY_ALLOC;
-                 action <= XSEG_HISTORY_FREE_COMPLETED; action++) {
-                const struct xseg_history_entry entry = history_only(&recorded, action);
-
-                expect_block(&entry, &block, began, ended);
-            }
-            free(recorded.entry);
-            assert_ok(xseg_history_clear(allocator, 0));
+            expect_block(&entry, &block, began, ended);
         }
-        env_close(allocator, stream);
+        assert_ok(xseg_history_clear(allocator, 0));
     }
 }
 
-TEST(segment_events_are_recorded)
+TEST_ON(segment_events_are_recorded, env_open("history:all,expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,expandable_segments:True");
-
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     const struct xseg_history_entry map = history_single(allocator, XSEG_HISTORY_SEGMENT_MAP);
     assert_ptr_equal(map.base, ptr);
@@ -105,30 +93,22 @@ TEST(segment_events_are_recorded)
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     env_empty_cache(allocator);
     history_expect(allocator, "segment alloc free done trim end");
-    env_close(allocator);
 }
 
-TEST(free_of_a_pending_block_is_completed_later)
+TEST_ON(free_of_a_pending_block_is_completed_later, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const xseg_stream side = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, ptr, side));
-    env_launch(allocator, side, ptr);
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, side);
     history_expect(allocator, "map alloc free");
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     history_expect(allocator, "done alloc free done");
-    env_close(allocator, side);
 }
 
-/* --- Memory pressure. --- */
-
-TEST(remap_is_followed_by_its_unmaps)
+TEST_ON(remap_is_followed_by_its_unmaps, open_on(100, "history:all,expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = open_on(100, "history:all,expandable_segments:True");
     const xseg_stream side = env_stream();
 
     env_free(allocator, env_alloc(allocator, 80 * MIB, NULL));
@@ -143,12 +123,10 @@ TEST(remap_is_followed_by_its_unmaps)
     assert_int_equal(unmap.bytes, 20 * MIB); /* 40 of 100 MiB, 20 of which are free */
     history_expect(allocator, "remap unmap map alloc");
     env_free(allocator, ptr);
-    env_close(allocator, side);
 }
 
-TEST(oom_event_has_the_requested_size)
+TEST_ON(oom_event_has_the_requested_size, open_on(100, "history:all,history_stacks:all"))
 {
-    struct xseg_allocator *allocator = open_on(100, "history:all,history_stacks:all");
     const xseg_stream side = env_stream();
     void *ptr = NULL;
 
@@ -160,142 +138,109 @@ TEST(oom_event_has_the_requested_size)
     assert_ptr_equal(oom.stream, side);
     assert_int_not_equal(oom.stack, 0);
     history_expect(allocator, "oom");
-    env_close(allocator, side);
 }
 
-TEST(fallback_block_is_recorded_with_its_pool)
+TEST_ON(fallback_block_is_recorded_with_its_pool, open_on(40, "history:all"))
 {
-    struct xseg_allocator *allocator = open_on(40, "history:all");
-    const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-
     (void)env_pool(allocator); /* with the ID 1 */
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
     for (unsigned is_fallback = 0; is_fallback < 2; is_fallback++) {
         void *block = is_fallback ? env_alloc(allocator, 20 * MIB, NULL)
                                   : env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
         env_free(allocator, block);
-        struct history_list recorded = history_read(allocator, 0);
+        HISTORY_LIST recorded = history_read(allocator, 0);
         for (size_t i = 0; i < recorded.count; i++) {
             assert_int_equal(recorded.entry[i].pool, 2);
             assert_int_equal(recorded.entry[i].is_fallback, is_fallback);
             assert_ptr_equal(recorded.entry[i].base, block);
         }
-        free(recorded.entry);
         history_expect(allocator, is_fallback ? "alloc free done" : "map alloc free done");
     }
-    env_close(allocator);
 }
 
-/* --- Decay and pools. --- */
-
-TEST(decay_is_followed_by_its_unmaps)
+TEST_ON(decay_is_followed_by_its_unmaps, open_on(1000, "history:all,idle_ms:100"))
 {
-    struct xseg_allocator *allocator = open_on(1000, "history:all,idle_ms:100");
-
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     history_expect(allocator, "map alloc free done");
-    for (unsigned i = 0; i < 30; i++) {
-        xseg_sim_advance(10 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
+    env_pass_time(allocator, 30, 10);
     history_expect(allocator, "decay unmap");
-    env_close(allocator);
 }
 
-TEST(pause_and_resume_are_recorded)
+TEST_EACH(pause_and_resume_are_recorded, env_open(config), "history:all,expandable_segments:True",
+          "history:all,expandable_segments:False")
 {
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        struct xseg_allocator *allocator = env_open(kinds[i]);
-        struct xseg_pool *pool = env_pool(allocator);
-        void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
+    struct xseg_pool *pool = env_pool(allocator);
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    const xseg_status status = xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL);
 
-        history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
-        assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
-        if (status == XSEG_OK) {
-            assert_ok(xseg_pool_resume(pool));
-            const struct xseg_history_entry resume = history_single(allocator, XSEG_HISTORY_RESUME);
-            assert_ptr_equal(resume.base, ptr);
-            assert_int_equal(resume.bytes, 40 * MIB);
-            assert_int_equal(resume.pool, 1);
-            history_expect(allocator, "resume");
-        }
-        env_free(allocator, ptr);
-        env_close(allocator);
+    history_expect(allocator, i == 0 ? "map alloc pause" : "segment alloc");
+    assert_int_equal(status, i == 0 ? XSEG_OK : XSEG_ERR_UNSUPPORTED);
+    if (status == XSEG_OK) {
+        assert_ok(xseg_pool_resume(pool));
+        const struct xseg_history_entry resume = history_single(allocator, XSEG_HISTORY_RESUME);
+        assert_ptr_equal(resume.base, ptr);
+        assert_int_equal(resume.bytes, 40 * MIB);
+        assert_int_equal(resume.pool, 1);
+        history_expect(allocator, "resume");
     }
+    env_free(allocator, ptr);
 }
 
 /* The unmap events of a destroyed pool have its ID. */
-TEST(pool_keeps_its_id)
+TEST_EACH(pool_keeps_its_id, env_open(config), "history:all,expandable_segments:True",
+          "history:all,expandable_segments:False")
 {
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        struct xseg_allocator *allocator = env_open(kinds[i]);
-
-        (void)env_pool(allocator); /* with the ID 1 */
-        struct xseg_pool *second = env_pool(allocator);
-        env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
-        env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
-        assert_ok(xseg_pool_release(second));
-        /* Later pools get other IDs. */
-        for (unsigned k = 0; k < 10; k++)
-            assert_ok(xseg_pool_release(env_pool(allocator)));
-        env_empty_cache(allocator);
-        struct history_list recorded = history_read(allocator, 0);
-        for (size_t k = 0; k < recorded.count; k++)
-            assert_int_equal(recorded.entry[k].pool, 2);
-        free(recorded.entry);
-        history_expect(allocator,
-                       i == 0
-                           ? "map alloc free done map alloc free done trim unmap trim unmap"
-                           : "segment alloc free done segment alloc free done trim end trim end");
-        env_close(allocator);
-    }
+    (void)env_pool(allocator); /* with the ID 1 */
+    struct xseg_pool *second = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, second, 40 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, second, 1000, NULL));
+    assert_ok(xseg_pool_release(second));
+    /* Later pools get other IDs. */
+    for (unsigned k = 0; k < 10; k++)
+        assert_ok(xseg_pool_release(env_pool(allocator)));
+    env_empty_cache(allocator);
+    HISTORY_LIST recorded = history_read(allocator, 0);
+    for (size_t k = 0; k < recorded.count; k++)
+        assert_int_equal(recorded.entry[k].pool, 2);
+    history_expect(allocator,
+                   i == 0 ? "map alloc free done map alloc free done trim unmap trim unmap"
+                          : "segment alloc free done segment alloc free done trim end trim end");
 }
 
-TEST(restore_records_frees_and_allocations)
+static const size_t both_sizes[] = {1000, 30 * MIB};
+
+TEST_TIMES(restore_records_frees_and_allocations, COUNT_OF(both_sizes), env_open("history:all"))
 {
-    static const size_t sizes[] = {1000, 30 * MIB};
+    struct xseg_pool *pool = env_pool(allocator);
+    void *kept = env_alloc_in(allocator, pool, both_sizes[i], NULL);
 
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = env_open("history:all");
-        struct xseg_pool *pool = env_pool(allocator);
-        struct xseg_checkpoint *checkpoint = NULL;
-        void *kept = env_alloc_in(allocator, pool, sizes[i], NULL);
-
-        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
-        history_expect(allocator, "map alloc");
-        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-        const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
-        assert_ptr_equal(again.base, kept);
-        assert_int_equal(again.requested, sizes[i]);
-        assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
-        history_expect(allocator, "free done alloc");
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(allocator, kept);
-        env_close(allocator);
-    }
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    history_expect(allocator, "map alloc");
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
+    assert_ptr_equal(again.base, kept);
+    assert_int_equal(again.requested, both_sizes[i]);
+    assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
+    history_expect(allocator, "free done alloc");
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(allocator, kept);
 }
 
-TEST(guarded_block_has_a_separate_segment)
+TEST_ON(guarded_block_has_a_separate_segment, env_open("history:all,guard_page:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,guard_page:True");
-
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     history_expect(allocator, "map alloc free done unmap");
-    env_close(allocator);
 }
 
-TEST(prewarm_records_a_map_event)
+TEST_ON(prewarm_records_a_map_event, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     const struct xseg_scope scope = {sizeof(scope)};
 
     assert_ok(xseg_prewarm(allocator, &scope, 30 * MIB));
     history_expect(allocator, "map");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     history_expect(allocator, "alloc free done");
-    env_close(allocator);
 }
 
 /* --- The user value of a request: with block_user the block and its events report it. --- */
@@ -327,7 +272,7 @@ static void *user_of(struct xseg_allocator *allocator, const void *address)
 static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_history_action action,
                               const void *base, const void *user)
 {
-    struct history_list recorded = history_read(allocator, -1);
+    HISTORY_LIST recorded = history_read(allocator, -1);
     unsigned count = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
@@ -336,7 +281,6 @@ static unsigned expect_events(struct xseg_allocator *allocator, enum xseg_histor
         assert_ptr_equal(recorded.entry[i].user, user);
         count++;
     }
-    free(recorded.entry);
     return count;
 }
 
@@ -347,8 +291,6 @@ static void expect_life(struct xseg_allocator *allocator, const void *base, cons
         assert_int_equal(expect_events(allocator, action, base, user), 1);
     assert_ok(xseg_history_clear(allocator, -1));
 }
-
-/* --- Blocks with a value. --- */
 
 static bool count_values(void *context, const struct xseg_block_info *block)
 {
@@ -379,37 +321,24 @@ static void expect_user_value(struct xseg_allocator *allocator, struct xseg_pool
     }
 }
 
-TEST(user_value_is_reported_with_block_and_events)
+TEST_EACH(user_value_is_reported_with_block_and_events, env_open(config),
+          "expandable_segments:True", "expandable_segments:False", "guard_page:True",
+          "unmap_on_free:True", "debug_fill:True", "roundup_power2_divisions:4",
+          "idle_ms:100000,history_stacks:all")
 {
-    static const char *const configs[] = {
-        "expandable_segments:True",
-        "expandable_segments:False",
-        "guard_page:True",
-        "unmap_on_free:True",
-        "debug_fill:True",
-        "roundup_power2_divisions:4",
-        "idle_ms:100000,history_stacks:all",
-    };
+    struct xseg_pool *pool = env_pool(allocator);
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_pool *pool = env_pool(allocator);
-
-        assert_ok(xseg_config_set(allocator, "history:all,block_user:True"));
-        for (size_t k = 0; k < COUNT_OF(block_sizes); k++) {
-            expect_user_value(allocator, NULL, block_sizes[k]);
-            expect_user_value(allocator, pool, block_sizes[k]);
-        }
-        env_close(allocator);
+    assert_ok(xseg_config_set(allocator, "history:all,block_user:True"));
+    for (size_t k = 0; k < COUNT_OF(block_sizes); k++) {
+        expect_user_value(allocator, NULL, block_sizes[k]);
+        expect_user_value(allocator, pool, block_sizes[k]);
     }
 }
 
-TEST(memory_without_a_request_has_no_user_value)
+TEST_IN_POOL(memory_without_a_request_has_no_user_value, env_open("history:all,block_user:True"))
 {
     static const enum xseg_history_action actions[] = {XSEG_HISTORY_SEGMENT_MAP, XSEG_HISTORY_TRIM,
                                                        XSEG_HISTORY_SEGMENT_UNMAP};
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
-    struct xseg_pool *pool = env_pool(allocator);
     int value;
     void *first = take(allocator, NULL, 1000, &value),
          *second = take(allocator, pool, 1000, &value);
@@ -429,21 +358,17 @@ TEST(memory_without_a_request_has_no_user_value)
     env_empty_cache(allocator);
     for (size_t i = 0; i < COUNT_OF(actions); i++)
         assert_int_equal(expect_events(allocator, actions[i], first, NULL), 1);
-    env_close(allocator);
 }
 
-TEST(pending_block_keeps_its_user_value)
+TEST_ON(pending_block_keeps_its_user_value, env_open("history:all,block_user:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     const xseg_stream side = env_stream();
     int value, other;
 
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
         void *ptr = take(allocator, NULL, bytes, &value);
 
-        assert_ok(xseg_sim_launch(side, UINT64_MAX));
-        assert_ok(xseg_record_stream(allocator, ptr, side));
-        env_free(allocator, ptr);
+        env_free_in_use(allocator, ptr, side);
         void *beside = take(allocator, NULL, bytes, &other);
         assert_ptr_not_equal(beside, ptr);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
@@ -454,12 +379,11 @@ TEST(pending_block_keeps_its_user_value)
         expect_life(allocator, ptr, &value);
         env_free(allocator, beside);
     }
-    env_close(allocator, side);
 }
 
-TEST(failed_request_reports_its_user_value)
+TEST_ON(failed_request_reports_its_user_value,
+        env_open("history:all,block_user:True,hard_limit_mb:40"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:40");
     int value;
     void *ptr = take(allocator, NULL, 1000, &value);
 
@@ -469,10 +393,7 @@ TEST(failed_request_reports_its_user_value)
     assert_int_equal(xseg_alloc(allocator, 0, GIB, NULL, &ptr), XSEG_ERR_LIMIT);
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_OOM, NULL, NULL), 1);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
-
-/* --- Nested calls. --- */
 
 struct observer_state {
     struct xseg_allocator *allocator;
@@ -493,16 +414,13 @@ static bool free_one(void *context, const struct xseg_oom_info *shortage)
     return true;
 }
 
-TEST(nested_requests_have_separate_user_values)
+TEST_ON(nested_requests_have_separate_user_values,
+        env_open("history:all,block_user:True,hard_limit_mb:100"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True,hard_limit_mb:100");
     struct observer_state observed = {.allocator = allocator};
-    const struct xseg_observer observer = {sizeof(observer), .context = &observed,
-                                           .on_low_memory = free_one};
-    uint64_t id = 0;
     int value;
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .context = &observed, .on_low_memory = free_one);
     void *first = take(allocator, NULL, 1000, NULL);
     observed.freed = env_alloc(allocator, 60 * MIB, NULL);
     assert_ok(xseg_history_clear(allocator, -1));
@@ -513,71 +431,57 @@ TEST(nested_requests_have_separate_user_values)
     assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, ptr, &value), 1);
     assert_ok(xseg_observer_remove(allocator, id));
     env_free(allocator, first, ptr, observed.nested);
-    env_close(allocator);
 }
-
-/* --- Pools. --- */
 
 /* Another block with another value is allocated in its place until the restore. */
-TEST(restored_block_has_its_user_value)
+TEST_TIMES(restored_block_has_its_user_value, COUNT_OF(both_sizes),
+           env_open("history:all,block_user:True"))
 {
-    static const size_t sizes[] = {1000, 30 * MIB};
+    struct xseg_pool *pool = env_pool(allocator);
     char value[3];
+    void *stays = take(allocator, pool, both_sizes[i], &value[0]),
+         *goes = take(allocator, pool, both_sizes[i], &value[1]),
+         *plain = take(allocator, pool, both_sizes[i], NULL);
 
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        struct xseg_allocator *allocator = env_open("history:all,block_user:True");
-        struct xseg_pool *pool = env_pool(allocator);
-        struct xseg_checkpoint *checkpoint = NULL;
-        void *stays = take(allocator, pool, sizes[i], &value[0]),
-             *goes = take(allocator, pool, sizes[i], &value[1]),
-             *plain = take(allocator, pool, sizes[i], NULL);
-
-        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
-        env_free(allocator, goes, plain);
-        assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), goes);
-        assert_ptr_equal(take(allocator, pool, sizes[i], &value[2]), plain);
-        assert_ok(xseg_history_clear(allocator, -1));
-        assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-        assert_ptr_equal(user_of(allocator, stays), &value[0]);
-        assert_ptr_equal(user_of(allocator, goes), &value[1]);
-        assert_null(user_of(allocator, plain));
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
-        assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
-        xseg_checkpoint_destroy(checkpoint);
-        env_free(allocator, stays, goes, plain);
-        env_close(allocator);
-    }
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+    env_free(allocator, goes, plain);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), goes);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), plain);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
+    assert_ptr_equal(user_of(allocator, stays), &value[0]);
+    assert_ptr_equal(user_of(allocator, goes), &value[1]);
+    assert_null(user_of(allocator, plain));
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
+    xseg_checkpoint_destroy(checkpoint);
+    env_free(allocator, stays, goes, plain);
 }
 
-TEST(event_capacity_is_configurable_with_user_values)
+TEST_ON(event_capacity_is_configurable_with_user_values,
+        env_open("history:all,block_user:True,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True,history_events:16");
     int value;
 
     for (unsigned grown = 0; grown < 2; grown++) {
         assert_ok(xseg_config_set(allocator, grown ? "history_events:64" : "history_events:16"));
         for (unsigned i = 0; i < 30; i++)
             env_free(allocator, take(allocator, NULL, 1000, &value));
-        struct history_list recorded = history_read(allocator, -1);
+        HISTORY_LIST recorded = history_read(allocator, -1);
         assert_int_equal(recorded.count, grown ? 64 : 16);
-        free(recorded.entry);
     }
-    env_close(allocator);
 }
 
 /* User values recorded after the checkpoint, or only before it. */
-TEST(checkpoint_restores_its_own_user_values)
+TEST_IN_POOL(checkpoint_restores_its_own_user_values, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
-    struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_checkpoint *checkpoint = NULL;
     int value, other;
 
     for (unsigned i = 0; i < 2; i++) {
         assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:False" : "block_user:True"));
         void *ptr = take(allocator, pool, 1000, &value);
-        assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+        struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
         env_free(allocator, ptr);
         assert_ok(xseg_config_set(allocator, i == 0 ? "block_user:True" : "block_user:False"));
         assert_ptr_equal(take(allocator, pool, 1000, &other), ptr);
@@ -586,40 +490,30 @@ TEST(checkpoint_restores_its_own_user_values)
         xseg_checkpoint_destroy(checkpoint);
         env_free(allocator, ptr);
     }
-    env_close(allocator);
 }
 
-TEST(fallback_block_has_its_user_value)
+/* A large block, and a small one, on a device with memory for two of them. */
+TEST_TIMES(fallback_block_has_its_user_value, 2,
+           env_open_mib(i == 0 ? 40 : 2, "expandable_segments:True,history:all,block_user:True"))
 {
-    static const size_t sizes[] = {20 * MIB, 512 * KIB};
+    const size_t bytes = i == 0 ? 20 * MIB : 512 * KIB;
+    struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
+    int value, other;
+    void *kept = take(allocator, pool, bytes, &other);
+    void *inside = take(allocator, pool, bytes, &other);
 
-    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        const struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-        int value, other;
-        struct xseg_allocator *allocator =
-            env_open_mib(sizes[i] > MIB ? 2 * sizes[i] / MIB : 2,
-                         "expandable_segments:True,history:all,block_user:True");
-        struct xseg_pool *pool = env_pool_with(allocator, &options);
-        void *kept = take(allocator, pool, sizes[i], &other);
-        void *inside = take(allocator, pool, sizes[i], &other);
-
-        env_free(allocator, inside);
-        assert_ok(xseg_history_clear(allocator, -1));
-        assert_ptr_equal(take(allocator, NULL, sizes[i], &value), inside);
-        assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
-        assert_ptr_equal(user_of(allocator, inside), &value);
-        env_free(allocator, inside);
-        expect_life(allocator, inside, &value);
-        env_free(allocator, kept);
-        env_close(allocator);
-    }
+    env_free(allocator, inside);
+    assert_ok(xseg_history_clear(allocator, -1));
+    assert_ptr_equal(take(allocator, NULL, bytes, &value), inside);
+    assert_ptr_equal(env_block(allocator, inside).fallback_pool, pool);
+    assert_ptr_equal(user_of(allocator, inside), &value);
+    env_free(allocator, inside);
+    expect_life(allocator, inside, &value);
+    env_free(allocator, kept);
 }
 
-/* --- The key. --- */
-
-TEST(user_value_is_ignored_without_the_key)
+TEST_ON(user_value_is_ignored_without_the_key, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     int value;
     uint64_t host[2];
 
@@ -635,12 +529,10 @@ TEST(user_value_is_ignored_without_the_key)
     }
     /* The events of both rounds fit on the same pages of the ring. */
     assert_in_range(host[1], host[0], host[0] + 32 * KIB);
-    env_close(allocator);
 }
 
-TEST(user_value_needs_the_key_at_the_request)
+TEST_ON(user_value_needs_the_key_at_the_request, env_open("history:all,history_events:16"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_events:16");
     int value;
 
     for (size_t bytes = 1000; bytes <= 30 * MIB; bytes *= 30 * MIB / 1000) {
@@ -669,15 +561,13 @@ TEST(user_value_needs_the_key_at_the_request)
         assert_ok(xseg_config_set(allocator, "block_user:False"));
         assert_ok(xseg_history_clear(allocator, -1));
     }
-    env_close(allocator);
 }
 
-TEST(other_keys_do_not_change_user_values)
+TEST_ON(other_keys_do_not_change_user_values, env_open("block_user:True"))
 {
     static const char *const configs[] = {"history:state",       "history:nothing",
                                           "history_stacks:none", "expandable_segments:False",
                                           "block_user:True",     "history:all"};
-    struct xseg_allocator *allocator = env_open("block_user:True");
     int value;
     void *ptr = take(allocator, NULL, 1000, &value);
 
@@ -691,14 +581,10 @@ TEST(other_keys_do_not_change_user_values)
     assert_true(env_block(allocator, young).age_ms == UINT64_MAX);
     assert_ptr_equal(user_of(allocator, young), &value);
     env_free(allocator, young, ptr);
-    env_close(allocator);
 }
 
-/* --- Callers of older headers. --- */
-
-TEST(older_callers_receive_known_members_only)
+TEST_ON(older_callers_receive_known_members_only, env_open("history:all,block_user:True"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,block_user:True");
     struct xseg_request request = {sizeof(request), .bytes = 1000, .zeroed = true};
     struct xseg_block_info info = {sizeof(info)};
     void *ptr = NULL;
@@ -710,7 +596,7 @@ TEST(older_callers_receive_known_members_only)
     assert_null(user_of(allocator, ptr));
     env_free(allocator, ptr);
     request.struct_size = offsetof(struct xseg_request, user) + 1;
-    env_expect_error(xseg_alloc_with(allocator, &request, &ptr), XSEG_ERR_ARGUMENT, "is unknown");
+    assert_error(xseg_alloc_with(allocator, &request, &ptr), ARGUMENT, "is unknown");
     ptr = take(allocator, NULL, 1000, &value);
     info.struct_size = offsetof(struct xseg_block_info, user);
     info.user = &info;
@@ -723,7 +609,6 @@ TEST(older_callers_receive_known_members_only)
     assert_ptr_equal(info.base, ptr);
     assert_int_equal(info.age_ms, 77);
     env_free(allocator, ptr);
-    env_close(allocator);
 }
 
 /* --- Ages: with history:state each allocated block has an age. --- */
@@ -745,36 +630,24 @@ static void expect_no_age(struct xseg_allocator *allocator, const void *block)
 static const size_t sizes[] = {1, 512, 3000, 200 * KIB, MIB, MIB + 1, 9 * MIB, 50 * MIB};
 
 /* Every size, in every kind of segment. */
-TEST(blocks_have_ages)
+TEST_EACH(blocks_have_ages, env_open_with_clock(NULL, config), "history:state",
+          "history:state,expandable_segments:False", "history:state,guard_page:True",
+          "history:state,idle_ms:100000", "history:state,roundup_power2_divisions:4")
 {
-    static const char *const config[] = {
-        "history:state",
-        "history:state,expandable_segments:False",
-        "history:state,guard_page:True",
-        "history:state,idle_ms:100000",
-        "history:state,roundup_power2_divisions:4",
-    };
+    void *block[2 * COUNT_OF(sizes)];
 
-    for (size_t i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
-        void *block[2 * COUNT_OF(sizes)];
-
-        for (size_t at = 0; at < COUNT_OF(block); at++) {
-            block[at] = env_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
-            xseg_sim_advance(SECOND);
-        }
-        for (size_t at = 0; at < COUNT_OF(block); at++)
-            expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
-        env_free_all(allocator, block, sizeof(block));
-        env_close(allocator);
+    for (size_t at = 0; at < COUNT_OF(block); at++) {
+        block[at] = env_alloc(allocator, sizes[at % COUNT_OF(sizes)], NULL);
+        xseg_sim_advance(SECOND);
     }
+    for (size_t at = 0; at < COUNT_OF(block); at++)
+        expect_age(allocator, block[at], (COUNT_OF(block) - at) * 1000);
+    env_free_all(allocator, block, sizeof(block));
 }
 
 /* Also on the fast path. */
-TEST(reused_address_has_a_new_age)
+TEST_ON(reused_address_has_a_new_age, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         void *old = env_alloc(allocator, sizes[i], NULL);
 
@@ -788,15 +661,11 @@ TEST(reused_address_has_a_new_age)
         env_free(allocator, old);
         expect_no_age(allocator, old);
     }
-    env_close(allocator);
 }
 
 /* The age continues during a pause, and begins again at a restore. */
-TEST(blocks_of_pools_have_ages)
+TEST_IN_POOL(blocks_of_pools_have_ages, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
-    struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_checkpoint *checkpoint = NULL;
     void *block[2];
 
     for (size_t i = 0; i < 2; i++) {
@@ -810,7 +679,7 @@ TEST(blocks_of_pools_have_ages)
     assert_ok(xseg_pool_resume(pool));
     expect_age(allocator, block[1], 3000);
 
-    assert_ok(xseg_pool_checkpoint(pool, &checkpoint));
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     env_free(allocator, block[0], block[1]);
     xseg_sim_advance(3 * SECOND);
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
@@ -820,13 +689,11 @@ TEST(blocks_of_pools_have_ages)
         env_free(allocator, block[i]);
     }
     xseg_checkpoint_destroy(checkpoint);
-    env_close(allocator);
 }
 
 /* A block allocated before the key was set has no age. */
-TEST(ages_follow_configuration_changes)
+TEST_ON(ages_follow_configuration_changes, env_open_with_clock(NULL, "expandable_segments:True"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "expandable_segments:True");
     void *before[COUNT_OF(sizes)], *since[COUNT_OF(sizes)];
 
     for (size_t i = 0; i < COUNT_OF(sizes); i++)
@@ -851,43 +718,32 @@ TEST(ages_follow_configuration_changes)
         expect_no_age(allocator, since[i]);
         env_free(allocator, since[i], before[i]);
     }
-    env_close(allocator);
 }
 
 /* By the system clock; the events of history:all use another clock. */
-TEST(ages_are_ordered_by_allocation)
+TEST_TIMES(ages_are_ordered_by_allocation, 2, env_open(i == 0 ? "history:all" : "history:state"))
 {
-    for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = env_open(i == 0 ? "history:all" : "history:state");
-        void *old = env_alloc(allocator, 1000, NULL);
+    void *old = env_alloc(allocator, 1000, NULL);
 
-        assert_true(env_block(allocator, old).age_ms < 60000);
-        while (env_block(allocator, old).age_ms < 60)
-            continue;
-        void *young = env_alloc(allocator, 1000, NULL);
-        const uint64_t age = env_block(allocator, young).age_ms;
-        assert_true(age + 30 <= env_block(allocator, old).age_ms);
-        env_free(allocator, young, old);
-        env_close(allocator);
-    }
+    assert_true(env_block(allocator, old).age_ms < 60000);
+    while (env_block(allocator, old).age_ms < 60)
+        continue;
+    void *young = env_alloc(allocator, 1000, NULL);
+    const uint64_t age = env_block(allocator, young).age_ms;
+    assert_true(age + 30 <= env_block(allocator, old).age_ms);
+    env_free(allocator, young, old);
 }
 
-/* --- Reports of ages. --- */
-
-TEST(pending_block_has_its_age)
+TEST_ON(pending_block_has_its_age, env_open_with_clock(NULL, "history:state"))
 {
-    struct xseg_allocator *allocator = env_open_with_clock(NULL, "history:state");
     const xseg_stream stream = env_stream();
     void *block = env_alloc(allocator, 5 * MIB, NULL);
 
     xseg_sim_advance(2 * SECOND);
-    env_launch(allocator, stream, block);
-    assert_ok(xseg_record_stream(allocator, block, stream));
-    env_free(allocator, block);
+    env_free_in_use(allocator, block, stream);
     assert_int_equal(env_block(allocator, block).state, XSEG_BLOCK_PENDING_FREE);
     expect_age(allocator, block, 2000);
     xseg_sim_finish_all();
-    env_close(allocator, stream);
 }
 
 struct sum {
@@ -920,32 +776,28 @@ static bool add_reason(void *context, const struct xseg_reason *reason)
 }
 
 /* One old block among many new ones determines the age of its page. */
-TEST(iteration_and_explain_report_ages)
+static const char *const age_configs[] = {"history:state", "expandable_segments:True"};
+
+TEST_TIMES(iteration_and_explain_report_ages, 2, env_open_with_clock(NULL, age_configs[i]))
 {
-    static const char *const config[] = {"history:state", "expandable_segments:True"};
+    void *old = env_alloc(allocator, 3000, NULL), *young[100];
+    struct sum blocks = {0}, reasons = {0};
 
-    for (unsigned i = 0; i < 2; i++) {
-        struct xseg_allocator *allocator = env_open_with_clock(NULL, config[i]);
-        void *old = env_alloc(allocator, 3000, NULL), *young[100];
-        struct sum blocks = {0}, reasons = {0};
-
-        xseg_sim_advance(60 * SECOND);
-        for (unsigned at = 0; at < COUNT_OF(young); at++)
-            young[at] = env_alloc(allocator, 2000, NULL);
-        xseg_sim_advance(SECOND);
-        assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
-        assert_int_equal(blocks.known, i == 0 ? 101 : 0);
-        assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
-        /* 61 s, and 100 times 1 s; each up to 20 ms off. */
-        assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
-        assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
-        assert_int_equal(reasons.known, i == 0);
-        assert_int_equal(reasons.unknown, i != 0);
-        assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
-        env_free_all(allocator, young, sizeof(young));
-        env_free(allocator, old);
-        env_close(allocator);
-    }
+    xseg_sim_advance(60 * SECOND);
+    for (unsigned at = 0; at < COUNT_OF(young); at++)
+        young[at] = env_alloc(allocator, 2000, NULL);
+    xseg_sim_advance(SECOND);
+    assert_ok(xseg_for_each_block(allocator, NULL, add_block, &blocks));
+    assert_int_equal(blocks.known, i == 0 ? 101 : 0);
+    assert_int_equal(blocks.unknown, i == 0 ? 0 : 101);
+    /* 61 s, and 100 times 1 s; each up to 20 ms off. */
+    assert_in_range(blocks.ms, i == 0 ? 161000 - 101 * 20 : 0, i == 0 ? 161000 + 101 * 20 : 0);
+    assert_ok(xseg_explain(allocator, NULL, add_reason, &reasons, NULL));
+    assert_int_equal(reasons.known, i == 0);
+    assert_int_equal(reasons.unknown, i != 0);
+    assert_in_range(reasons.ms, i == 0 ? 60980 : 0, i == 0 ? 61020 : 0);
+    env_free_all(allocator, young, sizeof(young));
+    env_free(allocator, old);
 }
 
 /* --- Collection of labels: unused labels are collected, labels in use keep their text. --- */
@@ -983,28 +835,14 @@ static void serve(struct xseg_allocator *allocator, unsigned first, unsigned cou
     }
 }
 
-static size_t resident_bytes(void)
-{
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long pages = 0;
-
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%*u %lu", &pages), 1);
-    (void)fclose(file);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
-TEST(million_labels_use_bounded_memory)
+TEST_ON(million_labels_use_bounded_memory, env_open("history:all,history_events:1000"))
 {
     const unsigned count = ENV_IS_SANITIZED ? 300000 : 1000000;
-    struct xseg_allocator *allocator = env_open("history:all,history_events:1000");
 
     serve(allocator, 0, MANY);
-    const size_t before = resident_bytes();
+    const uint64_t before = env_resident_bytes();
     serve(allocator, MANY, count - MANY);
-    const size_t after = resident_bytes();
-    assert_true(ENV_IS_SANITIZED || after < before + 16 * MIB);
-    env_close(allocator);
+    assert_true(ENV_IS_SANITIZED || env_resident_bytes() < before + 16 * MIB);
 }
 
 static const char *label_of(struct xseg_allocator *allocator, void *ptr)
@@ -1013,73 +851,63 @@ static const char *label_of(struct xseg_allocator *allocator, void *ptr)
 }
 
 /* Labels of allocated blocks, recorded events, threads and scopes, while other labels become unused. */
-static void keep_labels(const char *config)
+TEST_EACH(labels_in_use_are_kept, env_open(config), "history:all,history_events:20000",
+          "history:all,history_events:20000,expandable_segments:False")
 {
     enum { BLOCKS = 3000, DEPTH = 31 };
     static void *small[BLOCKS], *large[8];
-    struct xseg_allocator *allocator = env_open(config);
     const char *before[DEPTH];
     xseg_stream side = env_stream();
     char text[32];
 
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        label(allocator, text_of(i, false));
-        small[i] = env_alloc(allocator, 600, NULL);
-        if (i < COUNT_OF(large))
-            large[i] = env_alloc(allocator, 3 * MIB, side);
+    for (unsigned at = 0; at < BLOCKS; at++) {
+        label(allocator, text_of(at, false));
+        small[at] = env_alloc(allocator, 600, NULL);
+        if (at < COUNT_OF(large))
+            large[at] = env_alloc(allocator, 3 * MIB, side);
     }
     assert_ok(xseg_history_annotate(allocator, 0, "an annotation"));
     label(allocator, "scope 0");
-    for (unsigned i = 0; i < DEPTH; i++) {
-        (void)snprintf(text, sizeof(text), "scope %u", i + 1);
-        assert_ok(xseg_history_label(allocator, text, &before[i]));
+    for (unsigned at = 0; at < DEPTH; at++) {
+        (void)snprintf(text, sizeof(text), "scope %u", at + 1);
+        assert_ok(xseg_history_label(allocator, text, &before[at]));
     }
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned at = 0; at < MANY; at++) {
         const char *inner = NULL;
 
-        assert_ok(xseg_history_label(allocator, text_of(BLOCKS + i, false), &inner));
+        assert_ok(xseg_history_label(allocator, text_of(BLOCKS + at, false), &inner));
         label(allocator, inner);
-        if (i % 1000 == 0)
+        if (at % 1000 == 0)
             env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     }
-    for (unsigned i = 0; i < BLOCKS; i++) {
-        assert_string_equal(label_of(allocator, small[i]), text_of(i, false));
-        if (i < COUNT_OF(large))
-            assert_string_equal(label_of(allocator, large[i]), text_of(i, false));
+    for (unsigned at = 0; at < BLOCKS; at++) {
+        assert_string_equal(label_of(allocator, small[at]), text_of(at, false));
+        if (at < COUNT_OF(large))
+            assert_string_equal(label_of(allocator, large[at]), text_of(at, false));
     }
-    for (unsigned i = DEPTH; i-- > 0;) {
-        (void)snprintf(text, sizeof(text), "scope %u", i);
-        assert_string_equal(before[i], text);
-        label(allocator, before[i]);
+    for (unsigned at = DEPTH; at-- > 0;) {
+        (void)snprintf(text, sizeof(text), "scope %u", at);
+        assert_string_equal(before[at], text);
+        label(allocator, before[at]);
     }
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     unsigned found = 0, texts = 0;
-    for (size_t i = 0; i < recorded.count; i++) {
-        if (recorded.entry[i].requested == 600)
-            assert_string_equal(recorded.entry[i].label, text_of(found++, false));
-        texts += recorded.entry[i].action == XSEG_HISTORY_ANNOTATION &&
-                 strcmp(recorded.entry[i].label, "an annotation") == 0;
+    for (size_t at = 0; at < recorded.count; at++) {
+        if (recorded.entry[at].requested == 600)
+            assert_string_equal(recorded.entry[at].label, text_of(found++, false));
+        texts += recorded.entry[at].action == XSEG_HISTORY_ANNOTATION &&
+                 strcmp(recorded.entry[at].label, "an annotation") == 0;
     }
-    free(recorded.entry);
     assert_int_equal(found, BLOCKS);
     assert_int_equal(texts, 1);
     env_free_all(allocator, small, sizeof(small));
     env_free_all(allocator, large, sizeof(large));
-    env_close(allocator, side);
 }
 
-TEST(labels_in_use_are_kept)
-{
-    keep_labels("history:all,history_events:20000");
-    keep_labels("history:all,history_events:20000,expandable_segments:False");
-}
-
-/* Nearly 16 MiB of labels of allocated blocks, and unused ones in addition; then more than that.  New labels fit as
- * soon as the blocks are freed. */
-TEST(label_is_other_only_while_all_are_in_use)
+/* Labels of allocated blocks fill nearly 16 MiB, and then more.  New labels fit as soon as the blocks are freed. */
+TEST_ON(label_is_other_only_while_all_are_in_use, env_open("history:state"))
 {
     enum { FIT = (16 << 20) / 120 };
-    struct xseg_allocator *allocator = env_open("history:state");
     void **ptr = calloc(FIT + 1, sizeof(*ptr));
     unsigned count = 0;
 
@@ -1108,7 +936,6 @@ TEST(label_is_other_only_while_all_are_in_use)
         env_free(allocator, ptr[0]);
     }
     free(ptr);
-    env_close(allocator);
 }
 
 /* Also while the visitor creates labels. */
@@ -1136,16 +963,14 @@ static bool visit_one(void *context, const struct xseg_history_entry *entry)
     return visit->seen < 100;
 }
 
-TEST(iteration_keeps_the_labels_of_its_events)
+TEST_ON(iteration_keeps_the_labels_of_its_events, env_open("history:all"))
 {
-    struct xseg_allocator *allocator = env_open("history:all");
     struct visit visit = {.allocator = allocator};
 
     serve(allocator, 0, 200);
     assert_ok(xseg_for_each_event(allocator, -1, visit_one, &visit, NULL));
     assert_int_equal(visit.seen, 100);
     serve(allocator, 5 * MANY, MANY);
-    env_close(allocator);
 }
 
 /* A thread that exits within 100 scopes. */
@@ -1179,20 +1004,11 @@ static void *label_until_exit(void *context)
     return label_and_exit(context);
 }
 
-TEST(labels_of_exited_threads_are_collected)
+TEST_ON(labels_of_exited_threads_are_collected, env_open("history:all,history_events:100"))
 {
-    struct xseg_allocator *allocator = env_open("history:all,history_events:100");
-
     assert_int_equal(pthread_key_create(&key, label_at_exit), 0);
-    for (unsigned i = 0; i < 50; i++) {
-        pthread_t thread;
-
-        assert_int_equal(pthread_create(&thread, NULL,
-                                        i % 2 == 0 ? label_and_exit : label_until_exit, allocator),
-                         0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
-    }
+    for (unsigned i = 0; i < 50; i++)
+        (void)env_run_thread(i % 2 == 0 ? label_and_exit : label_until_exit, allocator);
     serve(allocator, 0, MANY);
     assert_int_equal(pthread_key_delete(key), 0);
-    env_close(allocator);
 }

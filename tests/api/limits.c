@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Limits of a device: the hard limit, and xseg_limits_get() and xseg_limits_set(). */
-#include "tests/support/env.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
 
@@ -8,19 +7,15 @@
 
 static struct xseg_allocator *open_on(unsigned devices, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 4 * GIB,
-                                         .devices = devices};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = 4 * GIB, .devices = devices);
 }
 
 /* The limits of a device, as they are. */
 static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
 {
-    struct xseg_scope where = {sizeof(where), .device = device};
     struct xseg_limits limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
 
-    assert_ok(xseg_limits_get(allocator, &where, &limits));
+    assert_ok(xseg_limits_get(allocator, env_scope(.device = device), &limits));
     return limits;
 }
 
@@ -38,43 +33,26 @@ static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint
                               uint64_t soft, uint64_t keep)
 {
     const struct xseg_limits set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
-    struct xseg_scope where = {sizeof(where), .device = device};
 
-    return xseg_limits_set(allocator, &where, &set);
+    return xseg_limits_set(allocator, env_scope(.device = device), &set);
 }
 
-static void pass(struct xseg_allocator *allocator)
+TEST_EACH(a_hard_limit_counts_pages, open_on(1, config), "hard_limit_mb:120",
+          "hard_limit_mb:120,expandable_segments:False")
 {
-    for (unsigned i = 0; i < 3; i++) {
-        xseg_sim_advance(200 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
-}
+    void *a = env_alloc(allocator, 100 * MIB, NULL);
 
-/* --- The hard limit. --- */
-
-TEST(a_hard_limit_counts_pages)
-{
-    static const char *const config[] = {"hard_limit_mb:120",
-                                         "hard_limit_mb:120,expandable_segments:False"};
-
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_on(1, config[i]);
-        void *a = env_alloc(allocator, 100 * MIB, NULL);
-
-        assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-        assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
-        assert_int_equal(env_stats(allocator).num_ooms, 1);
-        void *b = env_alloc(allocator, 20 * MIB, NULL);
-        assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
-        assert_int_equal(xseg_sim_used(0), 120 * MIB);
-        /* The limit changes while memory is allocated. */
-        assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
-        void *c = env_alloc(allocator, 1, NULL);
-        assert_int_equal(xseg_sim_used(0), 122 * MIB);
-        env_free(allocator, a, b, c);
-        env_close(allocator);
-    }
+    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
+    assert_error(env_try_alloc(allocator, 30 * MIB, NULL), LIMIT, "hard_limit_mb");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    void *b = env_alloc(allocator, 20 * MIB, NULL);
+    assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
+    assert_int_equal(xseg_sim_used(0), 120 * MIB);
+    /* The limit changes while memory is allocated. */
+    assert_ok(xseg_config_set(allocator, "hard_limit_mb:122"));
+    void *c = env_alloc(allocator, 1, NULL);
+    assert_int_equal(xseg_sim_used(0), 122 * MIB);
+    env_free(allocator, a, b, c);
 }
 
 /* Idle pages of another stream are remapped first, without a flush. */
@@ -118,9 +96,8 @@ TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
 }
 
 /* A capture releases nothing, and the limit still holds. */
-TEST_ON(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
+TEST_IN_POOL(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
@@ -131,7 +108,6 @@ TEST_ON(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
     env_capture_end(pool, stream);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:60"));
     assert_int_equal(env_reserved(allocator), 60 * MIB);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(fraction_and_hard_limit_combine,
@@ -142,8 +118,6 @@ TEST_ON(fraction_and_hard_limit_combine,
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.125"));
     assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
 }
-
-/* --- xseg_limits_set(). --- */
 
 TEST_ON(a_device_has_limits_of_its_own, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 {
@@ -177,10 +151,9 @@ static xseg_status set_fraction(struct xseg_allocator *allocator, int device, do
 {
     struct xseg_limits set = limits_of(allocator, device);
 
-    struct xseg_scope where = {sizeof(where), .device = device};
     set.fraction = fraction;
     set.has_fraction = true;
-    return xseg_limits_set(allocator, &where, &set);
+    return xseg_limits_set(allocator, env_scope(.device = device), &set);
 }
 
 /* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
@@ -243,10 +216,10 @@ TEST_ON(garbage_counts_by_the_fraction_of_the_device,
 TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
 {
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
-    pass(allocator);
+    env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0));
-    pass(allocator);
+    env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     /* Calls of the user are enough. */
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
@@ -258,7 +231,7 @@ TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
     assert_int_equal(env_reserved(allocator), 182 * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0));
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
-    pass(allocator);
+    env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 502 * MIB);
 }
 
@@ -295,8 +268,6 @@ TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* --- Trim to a target. --- */
-
 TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 {
     void *live = env_alloc(allocator, 95 * MIB, NULL);
@@ -320,8 +291,6 @@ TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
     assert_int_equal(done.remaining, 100 * MIB);
     env_free(allocator, live);
 }
-
-/* --- Bad input. --- */
 
 /* Expect that a configuration is rejected and changes nothing. */
 static void expect_rejected(struct xseg_allocator *allocator, const char *config, const char *word)
@@ -438,10 +407,9 @@ static bool pass_second(struct xseg_allocator *allocator)
 static bool limit_to_share(struct neighbor *neighbor)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = {sizeof(where), .device = 0};
 
     limits.soft_bytes = SHARE;
-    return xseg_limits_set(neighbor->allocator, &where, &limits) == XSEG_OK &&
+    return xseg_limits_set(neighbor->allocator, env_scope(.device = 0), &limits) == XSEG_OK &&
            pass_second(neighbor->allocator);
 }
 
@@ -489,54 +457,48 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
     assert_ok(xseg_free(other, burst));
 }
 
-static void close_scene(struct xseg_allocator *other)
-{
-    assert_true(end_neighbor(&idle));
-    env_close(other);
-}
+/* A test of two allocators, `idle` and `other`. */
+#define TEST_OF_TWO(name, config)                          \
+    static void name##_of(struct xseg_allocator *other);   \
+    TEST(name)                                             \
+    {                                                      \
+        struct xseg_allocator *other = open_scene(config); \
+        name##_of(other);                                  \
+        assert_true(end_neighbor(&idle));                  \
+        env_close(other);                                  \
+    }                                                      \
+    static void name##_of(struct xseg_allocator *other)
 
-TEST(idle_memory_is_not_shared_by_itself)
+TEST_OF_TWO(idle_memory_is_not_shared_by_itself, NULL)
 {
-    struct xseg_allocator *other = open_scene(NULL);
-
     assert_true(pass_second(idle.allocator));
     try_burst(other, false);
     assert_int_equal(env_reserved(idle.allocator), PEAK);
-    close_scene(other);
 }
 
-TEST(a_soft_limit_makes_room_for_the_other)
+TEST_OF_TWO(a_soft_limit_makes_room_for_the_other, "soft_limit_mb:200")
 {
-    struct xseg_allocator *other = open_scene("soft_limit_mb:200");
-
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= SHARE);
     try_burst(other, true);
-    close_scene(other);
 }
 
-TEST(a_soft_limit_can_be_set_when_the_other_needs_it)
+TEST_OF_TWO(a_soft_limit_can_be_set_when_the_other_needs_it, NULL)
 {
-    struct xseg_allocator *other = open_scene(NULL);
-
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
     try_burst(other, true);
     /* A soft limit never denies a request, so the neighbor may have another burst. */
     env_empty_cache(other);
     env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
-    close_scene(other);
 }
 
-TEST(decay_keeps_device_memory_free_for_others)
+TEST_OF_TWO(decay_keeps_device_memory_free_for_others, "device_free_min_mb:400")
 {
-    struct xseg_allocator *other = open_scene("device_free_min_mb:400");
-
     void *block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= 424 * MIB);
     env_free(other, block);
-    close_scene(other);
 }
 
 static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
@@ -544,16 +506,13 @@ static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
     return oom->attempt == 0 && shrink_to_share(context);
 }
 
-TEST(neighbor_shrinks_on_request)
+TEST_OF_TWO(neighbor_shrinks_on_request, NULL)
 {
-    struct xseg_allocator *other = open_scene(NULL);
-
     const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbor);
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
     assert_ok(xseg_observer_remove(other, id));
-    close_scene(other);
 }
 
 /* --- Two processes. --- */
@@ -605,34 +564,27 @@ static void end_process(const struct process *process, struct xseg_allocator *ow
     process_end(process, own, &alone);
 }
 
-TEST(a_process_makes_room_by_its_soft_limit)
-{
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
-
-    if (own == NULL)
-        return;
-    try_burst(own, false);
-    assert_true(notify(&process, 'l'));
-    try_burst(own, true);
-    end_process(&process, own);
-}
-
 static bool ask_process(void *context, const struct xseg_oom_info *oom)
 {
     return oom->attempt == 0 && notify(context, 's');
 }
 
-TEST(other_process_shrinks_on_request)
+/* By its soft limit, or because it is asked. */
+TEST(other_process_shrinks)
 {
-    struct process process = {0};
-    struct xseg_allocator *own = start_process(&process);
+    for (unsigned is_asked = 0; is_asked < 2; is_asked++) {
+        struct process process = {0};
+        struct xseg_allocator *own = start_process(&process);
 
-    if (own == NULL)
-        return;
-    try_burst(own, false);
-    (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
-    try_burst(own, true);
-    assert_int_equal(env_stats(own).num_ooms, 1);
-    end_process(&process, own);
+        if (own == NULL)
+            return;
+        try_burst(own, false);
+        if (is_asked)
+            (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
+        else
+            assert_true(notify(&process, 'l'));
+        try_burst(own, true);
+        assert_int_equal(env_stats(own).num_ooms, 1);
+        end_process(&process, own);
+    }
 }

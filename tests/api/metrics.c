@@ -1,47 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Metrics: what they say is what the other reports say, a page is whole or not there, and reading changes nothing.
- * tests/python/metrics.py reads them with the parsers of others.
- */
-#include "tests/support/env.h"
+/* Metrics agree with other reports, and reading changes nothing.  tests/python/metrics.py reads them with parsers. */
+#include "tests/support/folder.h"
 #include "tests/support/null_registrar.h"
 #include "tests/support/trim_due.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-static char folder[] = P_tmpdir "/xseg-metrics-XXXXXX";
-
-static int make_folder(void **state)
+/* The page, which is valid until the next call. */
+static const char *read_page(struct xseg_allocator *allocator)
 {
-    (void)state;
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    return rmdir(folder);
-}
-
-/* The page, for the caller to free. */
-static char *read_page(struct xseg_allocator *allocator)
-{
+    static char text[MIB];
     size_t needed = 0;
 
     assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
-    needed += 4096;
-    char *text = malloc(needed);
-    assert_non_null(text);
-    assert_ok(xseg_metrics(allocator, text, needed, NULL));
+    assert_true(needed + 4096 <= sizeof(text));
+    assert_ok(xseg_metrics(allocator, text, sizeof(text), NULL));
     assert_true(text[0] == '#');
     return text;
 }
@@ -62,11 +36,7 @@ static double value_of(const char *page, const char *what)
 /* The value of a line of a fresh page. */
 static double now(struct xseg_allocator *allocator, const char *what)
 {
-    char *page = read_page(allocator);
-    const double value = value_of(page, what);
-
-    free(page);
-    return value;
+    return value_of(read_page(allocator), what);
 }
 
 /* The sum of a family over all its lines. */
@@ -90,8 +60,6 @@ static void expect_metric(struct xseg_allocator *allocator, const char *what, ui
     assert_true(got == (double)value);
 }
 
-/* --- Arguments, and room. --- */
-
 TEST_ON(arguments_are_checked, env_open(NULL))
 {
     assert_error(xseg_metrics(NULL, NULL, 0, NULL), ARGUMENT, "allocator");
@@ -101,23 +69,20 @@ TEST_ON(arguments_are_checked, env_open(NULL))
     assert_error(xseg_metrics_write(NULL, "file"), ARGUMENT, "allocator");
 }
 
-TEST_ON(registered_bytes_are_reported_by_pool, env_open("expandable_segments:True"))
+TEST_IN_POOL(registered_bytes_are_reported_by_pool, env_open("expandable_segments:True"))
 {
     const struct xseg_registrar registrar = null_registrar(false);
-    struct xseg_pool *pool = env_pool(allocator);
     uint64_t id = 0;
 
     char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(xseg_register(allocator, own, 30 * MIB, &registrar, &id));
-    char *const page = read_page(allocator);
+    const char *const page = read_page(allocator);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
                 0.0);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"1\",name=\"\"}") ==
                 (double)(30 * MIB));
-    free(page);
     assert_ok(xseg_unregister(allocator, id));
     env_free(allocator, own);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
@@ -145,19 +110,16 @@ TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
 TEST_ON(metrics_exist_before_the_first_block, env_open(NULL))
 {
     const uint64_t calls = xseg_sim_calls(NULL);
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
 
     assert_null(strstr(page, "xseg_allocated_bytes"));
     assert_true(value_of(page, "xseg_driver_calls_total{call=\"cuInit\"}") == 1);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    free(page);
 }
-
-/* --- What they say. --- */
 
 static void expect_sums(struct xseg_allocator *allocator)
 {
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     const struct xseg_statistics stats = env_stats(allocator);
 
     assert_int_equal(sum_of(page, "xseg_allocated_bytes"),
@@ -173,39 +135,28 @@ static void expect_sums(struct xseg_allocator *allocator)
     assert_int_equal(sum_of(page, "xseg_page_cache_bytes"), stats.idle_page_bytes);
     assert_int_equal(sum_of(page, "xseg_unreleased_bytes"), stats.unreleased_bytes);
     assert_int_equal(sum_of(page, "xseg_device_bytes"), stats.device_bytes);
-    free(page);
 }
 
-TEST(pools_add_up_to_the_statistics)
+TEST_EACH(pools_add_up_to_the_statistics, env_open(config),
+          "expandable_segments:True,page_cache_mb:64", "expandable_segments:False",
+          "expandable_segments:True,unmap_on_free:True")
 {
-    static const char *const config[] = {
-        "expandable_segments:True,page_cache_mb:64",
-        "expandable_segments:False",
-        "expandable_segments:True,unmap_on_free:True",
-    };
+    struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
+    xseg_stream stream = env_stream();
+    void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
+                    env_alloc_in(allocator, pool, 3 * MIB, NULL)};
+    void *waits = env_alloc(allocator, 9 * MIB, NULL);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open(config[i]);
-        struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
-        xseg_stream stream = env_stream();
-        void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
-                        env_alloc_in(allocator, pool, 3 * MIB, NULL)};
-        void *waits = env_alloc(allocator, 9 * MIB, NULL);
-
-        expect_sums(allocator);
-        env_launch(allocator, stream, waits);
-        assert_ok(xseg_record_stream(allocator, waits, stream));
-        env_free(allocator, waits);
-        env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
-        assert_ok(xseg_pool_release(over));
-        expect_sums(allocator);
-        env_empty_cache(allocator);
-        expect_sums(allocator);
-        env_free_all(allocator, kept, sizeof(kept));
-        expect_sums(allocator);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator, stream);
-    }
+    expect_sums(allocator);
+    env_free_in_use(allocator, waits, stream);
+    env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
+    assert_ok(xseg_pool_release(over));
+    expect_sums(allocator);
+    env_empty_cache(allocator);
+    expect_sums(allocator);
+    env_free_all(allocator, kept, sizeof(kept));
+    expect_sums(allocator);
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
@@ -262,10 +213,9 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"other\",name=\"\"}",
                   22 * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"),
                      1 + 128 + 1); /* default, named, other */
-    free(page);
     expect_sums(allocator);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         env_free(allocator, block[i]);
@@ -273,14 +223,12 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     }
     page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 2);
-    assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"ended\",name=\"\"}") > 0);
-    free(page);
+    assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"retired\",name=\"\"}") > 0);
     expect_sums(allocator);
 }
 
-TEST_ON(paused_memory_is_reported_separately, env_open(NULL))
+TEST_IN_POOL(paused_memory_is_reported_separately, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -291,7 +239,6 @@ TEST_ON(paused_memory_is_reported_separately, env_open(NULL))
     assert_ok(xseg_pool_resume(pool));
     expect_metric(allocator, "xseg_paused_bytes{device=\"0\"}", 0);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
@@ -312,7 +259,7 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), &count));
     assert_in_range(count, 40, COUNT_OF(calls));
     unsigned timed = 0, failed = 0;
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     for (size_t i = 0; i < count; i++) {
         char line[128];
 
@@ -332,30 +279,25 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     assert_in_range(timed, 5, count);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuMemCreate\"}") > 0);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
-    free(page);
     env_free(allocator, kept);
 }
-
-/* --- What is learned now and then. --- */
 
 /* Seconds have nine decimal places, also where the first ones are 0. */
 static void expect_nanoseconds(struct xseg_allocator *allocator, const char *what)
 {
-    char *page = read_page(allocator);
+    const char *page = read_page(allocator);
     const char *at = strstr(page, what);
 
     assert_non_null(at);
     assert_int_equal(strspn(at + strlen(what), "0123456789"), 9);
     assert_int_equal(at[strlen(what)], '0');
-    free(page);
 }
 
 /* Half of a page is stranded beside a live block; a page that is idle is not. */
-TEST_ON(stranded_memory_is_that_of_the_last_scan,
-        env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
+TEST_IN_POOL(stranded_memory_is_that_of_the_last_scan,
+             env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_pool *pool = env_pool(allocator);
     void *whole = env_alloc(allocator, 40 * MIB, NULL);
     void *live = env_alloc(allocator, 15 * MIB, NULL);
     void *held = env_alloc_in(allocator, pool, 5 * MIB, NULL);
@@ -379,15 +321,13 @@ TEST_ON(stranded_memory_is_that_of_the_last_scan,
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
     env_free(allocator, live, held);
-    assert_ok(xseg_pool_release(pool));
 }
 
-TEST(external_memory_is_that_of_the_last_driver_query)
+TEST_ON(external_memory_is_that_of_the_last_driver_query,
+        env_open_sim_with_clock(NULL, .memory_bytes = 100 * MIB))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
     struct xseg_allocator *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL);
     void *ours = env_alloc(allocator, 20 * MIB, NULL);
@@ -400,14 +340,12 @@ TEST(external_memory_is_that_of_the_last_driver_query)
     env_free(allocator, ours);
     env_free(other, theirs);
     assert_ok(xseg_close(other));
-    env_close(allocator);
 }
 
-TEST_ON(a_peak_lasts_until_it_is_reset, env_open(NULL))
+TEST_IN_POOL(a_peak_lasts_until_it_is_reset, env_open(NULL))
 {
     static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
     static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
@@ -427,26 +365,18 @@ TEST_ON(a_peak_lasts_until_it_is_reset, env_open(NULL))
     where.device = 0;
     assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
     expect_metric(allocator, peak, 0);
-    assert_ok(xseg_pool_release(pool));
-}
-
-/* --- The file. --- */
-
-static void path_of(char *path, size_t bytes, const char *name)
-{
-    (void)snprintf(path, bytes, "%s/%s", folder, name);
 }
 
 /* The file has the page that was there, whole, and nothing lies beside it. */
 TEST_ON(the_file_has_the_page, env_open(NULL))
 {
     const unsigned files = env_open_fds();
-    char path[128], text[16 << 10] = "";
+    const char *path = folder_path("xseg.prom");
+    char text[16 << 10] = "";
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    path_of(path, sizeof(path), "xseg.prom");
     for (unsigned i = 0; i < 2; i++) {
-        char *page = read_page(allocator);
+        const char *page = read_page(allocator);
 
         assert_ok(xseg_metrics_write(allocator, path));
         const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -456,7 +386,6 @@ TEST_ON(the_file_has_the_page, env_open(NULL))
         text[length] = '\0';
         assert_string_equal(text, page);
         assert_int_equal(close(file), 0);
-        free(page);
     }
     assert_int_equal(unlink(path), 0);
     assert_int_equal(env_open_fds(), files);
@@ -470,10 +399,9 @@ static void expect_refusal(struct xseg_allocator *allocator, const char *path, i
 
 TEST_ON(a_place_that_cannot_be_written, env_open(NULL))
 {
-    char path[128], longest[9000];
+    char longest[9000];
 
-    path_of(path, sizeof(path), "none/xseg.prom");
-    expect_refusal(allocator, path, ENOENT);
+    expect_refusal(allocator, folder_path("none/xseg.prom"), ENOENT);
     expect_refusal(allocator, folder, EISDIR);
     expect_refusal(allocator, "/dev/full", ENOSPC);
     memset(longest, 'x', sizeof(longest) - 1);
@@ -482,40 +410,28 @@ TEST_ON(a_place_that_cannot_be_written, env_open(NULL))
     assert_ok(xseg_metrics_write(allocator, "/dev/null"));
 }
 
-/* The child can write at most 512 bytes to a file (RLIMIT_FSIZE). */
+static xseg_status write_metrics(const char *path)
+{
+    static struct xseg_allocator *allocator;
+
+    if (allocator == NULL)
+        allocator = env_open(NULL);
+    env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
+    return xseg_metrics_write(allocator, path);
+}
+
 TEST(metrics_file_is_replaced_atomically)
 {
-    const struct rlimit low = {512, 512};
-    struct stat before, after;
-    char path[128];
-
-    path_of(path, sizeof(path), "xseg.prom");
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct xseg_allocator *allocator = env_open(NULL);
-
-        (void)signal(SIGXFSZ, SIG_IGN);
-        env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-        bool fine = xseg_metrics_write(allocator, path) == XSEG_OK && stat(path, &before) == 0 &&
-                    before.st_size > 512 && setrlimit(RLIMIT_FSIZE, &low) == 0;
-        fine = fine && xseg_metrics_write(allocator, path) == XSEG_ERR_FILE;
-        fine = fine && stat(path, &after) == 0 && after.st_ino == before.st_ino &&
-               after.st_size == before.st_size;
-        _exit(fine ? 0 : 1);
-    }
-    assert_int_equal(env_wait(child), 0);
-    assert_int_equal(unlink(path), 0);
+    folder_expect_atomic_write(folder_path("xseg.prom"), 512, write_metrics);
+    assert_int_equal(unlink(folder_path("xseg.prom")), 0);
 }
 
 /* A link stays, and the file that it leads to is replaced, with its mode. */
 TEST_ON(a_link_leads_to_the_file, env_open(NULL))
 {
-    char path[128], target[128];
+    const char *path = folder_path("link.prom"), *target = folder_path("target.prom");
     struct stat status;
 
-    path_of(path, sizeof(path), "link.prom");
-    path_of(target, sizeof(target), "target.prom");
     const int file = open(target, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_true(file >= 0);
     assert_int_equal(fchmod(file, 0640), 0);
@@ -533,11 +449,9 @@ TEST_ON(a_link_leads_to_the_file, env_open(NULL))
 /* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
 TEST(standard_output_is_written_in_place)
 {
+    const char *path = folder_path("link.prom"), *target = folder_path("output");
     struct stat before, after;
-    char path[128], target[128];
 
-    path_of(path, sizeof(path), "link.prom");
-    path_of(target, sizeof(target), "output");
     assert_int_equal(symlink("/proc/self/fd/1", path), 0);
     const pid_t child = fork();
     assert_true(child >= 0);
@@ -563,14 +477,8 @@ TEST(standard_output_is_written_in_place)
 
 TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
 {
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(xseg_metrics(allocator, NULL, 0, NULL) == XSEG_ERR_FORKED &&
-                      xseg_metrics_write(allocator, "/dev/null") == XSEG_ERR_FORKED
-                  ? 0
-                  : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, xseg_metrics(allocator, NULL, 0, NULL),
+                      xseg_metrics_write(allocator, "/dev/null"));
 }
 
-TEST_GROUP_FIXTURE(make_folder, remove_folder)
+TEST_GROUP_FIXTURE(folder_create, folder_remove)

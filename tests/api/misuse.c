@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Invalid calls on streams, captures and pools: each returns a status with a message and changes neither the statistics
- * nor the allocated blocks.  Lost devices.
- */
+/* Invalid calls on streams, captures and pools change neither statistics nor blocks.  Lost devices. */
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 
@@ -87,8 +82,7 @@ static int set_up(void **state)
     env.cached = env_alloc(env.allocator, 1000, NULL);
     env.inside = env_alloc_in(env.allocator, env.pool, 7 * MIB, env.stream);
     assert_ok(xseg_record_stream(env.allocator, env.live, env.stream));
-    assert_ok(xseg_record_stream(env.allocator, env.pending, env.stream));
-    assert_ok(xseg_sim_launch(env.stream, UINT64_MAX));
+    env_use(env.allocator, env.pending, env.stream);
     env_free(env.allocator, env.pending, env.cached);
     return 0;
 }
@@ -134,8 +128,6 @@ TEST(an_error_names_the_function_that_was_called)
     NAMED(xseg_route_end, NULL);
 #undef NAMED
 }
-
-/* --- Streams. --- */
 
 TEST_WITH(record_stream_needs_a_block_and_a_stream, set_up, tear_down)
 {
@@ -201,8 +193,6 @@ TEST_WITH(default_streams_cannot_be_retired, set_up, tear_down)
     env_capture_end(env.pool, env.stream);
 }
 
-/* --- Captures. --- */
-
 TEST_WITH(captures_need_a_pool_and_a_stream, set_up, tear_down)
 {
     const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
@@ -248,14 +238,6 @@ TEST_WITH(captures_begin_and_end_once, set_up, tear_down)
     xseg_checkpoint_destroy(checkpoint);
 }
 
-/* --- Pools. --- */
-
-static void *no_alloc(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
 TEST_WITH(unknown_pool_options_are_rejected, set_up, tear_down)
 {
     struct xseg_pool_options options = {sizeof(options)};
@@ -269,7 +251,7 @@ TEST_WITH(unknown_pool_options_are_rejected, set_up, tear_down)
     REJECTED(xseg_pool_create(env.allocator, 0, &options, &pool), ARGUMENT,
              "struct_size is unknown, 3");
     options.struct_size = sizeof(options);
-    options.memory.alloc = no_alloc;
+    options.memory.alloc = env_no_memory.alloc;
     REJECTED(xseg_pool_create(env.allocator, 0, &options, &pool), ARGUMENT, "memory.free is NULL");
     assert_null(pool);
 }
@@ -368,63 +350,36 @@ TEST_WITH(checkpoint_of_another_pool_is_rejected, set_up, tear_down)
     env_free(env.allocator, live);
 }
 
-/* --- A forked child. --- */
-
-/* Number of calls that succeed in a child. */
-static int allowed_in_child(struct xseg_checkpoint *checkpoint)
+/* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
+TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
 {
     struct xseg_checkpoint *taken = NULL;
     struct xseg_pool *pool = NULL;
     xseg_event event = NULL;
-    bool exactly = false;
-    const xseg_status got[] = {
-        xseg_record_stream(env.allocator, env.live, env.stream),
-        xseg_free_after(env.allocator, env.live, &event, 1),
-        xseg_stream_synchronized(env.allocator, 0, env.stream),
-        xseg_stream_retire(env.allocator, 0, env.stream),
-        xseg_capture_begin(env.second, env.stream),
-        xseg_capture_end(env.pool),
-        xseg_pool_create(env.allocator, 0, NULL, &pool),
-        xseg_pool_retain(env.pool),
-        xseg_pool_release(env.pool),
-        xseg_route_begin(env.second, NULL, NULL),
-        xseg_route_end(env.pool),
-        xseg_pool_checkpoint(env.second, &taken),
-        xseg_pool_restore(env.second, checkpoint, NULL, NULL),
-        xseg_pool_check_live(env.pool, &env.inside, 1, &exactly),
-    };
-    int allowed = taken != NULL || pool != NULL || exactly;
-
-    for (size_t i = 0; i < COUNT_OF(got); i++)
-        allowed += got[i] != XSEG_ERR_FORKED;
-    return allowed;
-}
-
-/* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
-TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
-{
     struct observed before;
-    int result = -1;
-    pid_t child;
+    bool exactly = false;
 
     assert_ok(xseg_sim_finish(env.stream));
     struct xseg_checkpoint *checkpoint = env_checkpoint(env.second);
     env_capture_begin(env.pool, env.stream);
     observe(&before);
-    child = fork();
-    if (child == 0)
-        _exit(allowed_in_child(checkpoint));
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    assert_int_equal(WEXITSTATUS(result), 0);
+    env_expect_forked(taken == NULL && pool == NULL && !exactly,
+                      xseg_record_stream(env.allocator, env.live, env.stream),
+                      xseg_free_after(env.allocator, env.live, &event, 1),
+                      xseg_stream_synchronized(env.allocator, 0, env.stream),
+                      xseg_stream_retire(env.allocator, 0, env.stream),
+                      xseg_capture_begin(env.second, env.stream), xseg_capture_end(env.pool),
+                      xseg_pool_create(env.allocator, 0, NULL, &pool), xseg_pool_retain(env.pool),
+                      xseg_pool_release(env.pool), xseg_route_begin(env.second, NULL, NULL),
+                      xseg_route_end(env.pool), xseg_pool_checkpoint(env.second, &taken),
+                      xseg_pool_restore(env.second, checkpoint, NULL, NULL),
+                      xseg_pool_check_live(env.pool, &env.inside, 1, &exactly));
     expect_same(&before);
     env_capture_end(env.pool, env.stream);
     xseg_checkpoint_destroy(checkpoint);
 }
 
-/* --- Devices that are lost: after an error such as an illegal address, after a reset of the context
- * underneath, and after the driver's shutdown at exit.  Allocations say so, without asking the
- * driver again; frees, statistics and close work on the host side. --- */
+/* --- Lost devices: allocations fail without a driver call; frees, statistics and close work on the host side. --- */
 
 /* Of CUresult. */
 #define DEINITIALIZED   4
@@ -523,9 +478,7 @@ TEST(error_in_a_query_loses_the_device)
         /* A stream has a shortcut after its second request, and none after a configuration. */
         if (is_known != 0)
             env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
-        assert_ok(xseg_sim_launch(side, UINT64_MAX));
-        assert_ok(xseg_record_stream(allocator, pending, side));
-        env_free(allocator, pending);
+        env_free_in_use(allocator, pending, side);
         if (is_known == 0)
             assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
         assert_ok(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS));
@@ -547,11 +500,9 @@ static void free_memory(void *context, void *memory, size_t bytes, int ordinal, 
     assert_ptr_equal(memory, context);
 }
 
-/* A close that another device rejects has dropped the pending blocks of a lost device: their addresses may be reused,
- * and their streams may complete. */
+/* A rejected close has dropped the pending blocks of a lost device, so their addresses may be reused. */
 static void pending_goes_with_the_device(size_t bytes)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     struct xseg_pool_options options = {
         sizeof(options), .memory = (struct xseg_pool_memory){alloc_memory, free_memory,
                                                              (void *)((uintptr_t)1 << 46)}};
@@ -570,10 +521,7 @@ static void pending_goes_with_the_device(size_t bytes)
 
     void *other = env_alloc_on(allocator, 1, 100 * MIB);
     env_free(allocator, other);
-    fault.call = "cuMemFree";
-    fault.nth = fault.every = 1;
-    fault.error = 1;
-    assert_ok(xseg_sim_fault_set(1, &fault));
+    env_fault(1, .call = "cuMemFree", .every = 1, .error = 1);
     assert_error(xseg_close(allocator), DRIVER, "cuMemFree");
     assert_ok(xseg_sim_fault_set(1, NULL));
 

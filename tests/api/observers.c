@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* Observers: when they are notified, and that no lock is held during a callback. */
 #include <malloc.h>
-#include <string.h>
 
-#include "tests/support/env.h"
 #include "tests/support/history_list.h"
 #include "tests/support/trim_due.h"
 
 /* What an observer has recorded, and its actions. */
 struct recorder {
     struct xseg_allocator *allocator;
+    uint64_t id;       /* of the observer */
     void *free_one[4]; /* freed one by one when memory is short */
     unsigned asked, notified, rejected;
     bool always;       /* answers "try again" even without anything to free */
@@ -27,10 +26,8 @@ struct recorder {
 /* Whatever the library locks can be taken here. */
 static void use_the_library(struct recorder *recorder)
 {
-    struct xseg_trim_result done = {sizeof(done)};
-
     assert_true(env_stats(recorder->allocator).device_bytes > 0);
-    assert_ok(xseg_trim(recorder->allocator, NULL, NULL, &done));
+    (void)env_trim(recorder->allocator);
 }
 
 static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
@@ -89,107 +86,104 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
     assert_true(env_stats(recorder->allocator).device_bytes > 0);
 }
 
-static uint64_t observe(struct recorder *recorder, bool traces)
+static void add_observer(struct recorder *recorder, bool traces)
 {
-    const uint64_t id = env_observe(
+    recorder->id = env_observe(
         recorder->allocator, .context = recorder, .on_low_memory = traces ? NULL : free_one,
         .on_out_of_memory = traces ? NULL : notify, .on_rejected = traces ? NULL : reject,
         .on_trace = traces ? trace : NULL);
-    assert_true(id != 0);
-    return id;
+    assert_true(recorder->id != 0);
 }
 
-/* --- Memory is short. --- */
+/* The recorder of a test, and its observer. */
+static struct recorder observed;
+
+static void observe(struct xseg_allocator *allocator, bool traces)
+{
+    observed = (struct recorder){.allocator = allocator};
+    add_observer(&observed, traces);
+}
 
 /* No retry, no flush, no out-of-memory error. */
 TEST_ON(memory_freed_by_an_observer_serves_the_request,
         env_open_mib(200, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
-    assert_int_equal(recorder.asked, 0);
+        observed.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
+    assert_int_equal(observed.asked, 0);
     void *ptr = env_alloc(allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
-    assert_int_equal(recorder.asked, 1);
-    assert_int_equal(recorder.notified, 0);
-    assert_int_equal(recorder.last.bytes, 70 * MIB);
-    assert_int_equal(recorder.last.block_bytes, 70 * MIB);
-    assert_int_equal(recorder.last.segment_bytes, 70 * MIB);
-    assert_int_equal(recorder.last.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.last.allowed_bytes, 200 * MIB);
-    assert_int_equal(recorder.last.free_bytes, 40 * MIB);
-    assert_false(recorder.last.is_capturing);
+    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.notified, 0);
+    assert_int_equal(observed.last.bytes, 70 * MIB);
+    assert_int_equal(observed.last.block_bytes, 70 * MIB);
+    assert_int_equal(observed.last.segment_bytes, 70 * MIB);
+    assert_int_equal(observed.last.status, XSEG_ERR_NO_MEMORY);
+    assert_int_equal(observed.last.allowed_bytes, 200 * MIB);
+    assert_int_equal(observed.last.free_bytes, 40 * MIB);
+    assert_false(observed.last.is_capturing);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
     for (unsigned i = 1; i < 4; i++)
-        env_free(allocator, recorder.free_one[i]);
+        env_free(allocator, observed.free_one[i]);
 }
 
 TEST_ON(observer_is_notified_until_the_request_fits, env_open_mib(200, "expandable_segments:False"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     for (unsigned i = 0; i < 4; i++)
-        recorder.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
+        observed.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
     void *ptr = env_alloc(allocator, 99 * MIB, NULL);
-    assert_int_equal(recorder.asked, 2);
-    env_free(allocator, ptr, recorder.free_one[2], recorder.free_one[3]);
+    assert_int_equal(observed.asked, 2);
+    env_free(allocator, ptr, observed.free_one[2], observed.free_one[3]);
 }
 
 /* "Try again" without an end does not go on for ever. */
 TEST_ON(asking_is_bounded, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = allocator, .always = true};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
+    observed.always = true;
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY,
                  "out of memory on device 0, 120.00 MiB requested");
-    assert_int_equal(recorder.asked, XSEG_LOW_MEMORY_CALLS_MAX);
-    assert_int_equal(recorder.notified, 1);
+    assert_int_equal(observed.asked, XSEG_LOW_MEMORY_CALLS_MAX);
+    assert_int_equal(observed.notified, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
 }
 
 /* The message of the error, whatever the observer did. */
 TEST_ON(out_of_memory_is_notified_with_its_message, env_open_mib(200, NULL))
 {
-    struct recorder recorder = {.allocator = allocator};
     char text[1024];
     void *live = env_alloc(allocator, 150 * MIB, NULL);
 
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
-    assert_int_equal(recorder.asked, 1);
-    assert_int_equal(recorder.notified, 1);
-    assert_string_equal(recorder.text, text);
+    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.notified, 1);
+    assert_string_equal(observed.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
     env_free(allocator, live);
 }
 
 TEST_ON(nested_request_notifies_no_observer, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = allocator, .nested = 300 * MIB};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
+    observed.nested = 300 * MIB;
     assert_int_equal(env_try_alloc(allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.asked, 1);
-    assert_int_equal(recorder.notified, 1);
-    assert_int_equal(recorder.last.bytes, 200 * MIB);
+    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.notified, 1);
+    assert_int_equal(observed.last.bytes, 200 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 2);
 }
 
 TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc_oom:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.rejected, 1);
-    assert_int_equal(recorder.asked + recorder.notified, 0);
+    assert_int_equal(observed.rejected, 1);
+    assert_int_equal(observed.asked + observed.notified, 0);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
@@ -197,45 +191,39 @@ TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc
 /* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
 TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    (void)observe(&recorder, true);
+    observe(allocator, true);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.entries, 0);
+    assert_int_equal(observed.entries, 0);
     history_expect(allocator, "");
 }
 
 /* During a capture it is asked, too, and told so; the capture is not spoilt. */
-TEST_ON(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
+TEST_IN_POOL(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
 {
-    struct recorder recorder = {.allocator = allocator};
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
-    (void)observe(&recorder, false);
+    observe(allocator, false);
     env_capture_begin(pool, stream);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(recorder.asked, 1);
-    assert_true(recorder.last.is_capturing);
-    assert_ptr_equal(recorder.last.pool, pool);
-    assert_ptr_equal(recorder.last.stream, stream);
+    assert_int_equal(observed.asked, 1);
+    assert_true(observed.last.is_capturing);
+    assert_ptr_equal(observed.last.pool, pool);
+    assert_ptr_equal(observed.last.stream, stream);
     env_capture_end(pool, stream);
-    assert_ok(xseg_pool_release(pool));
 }
-
-/* --- Coming and going. --- */
 
 TEST(removed_observer_is_not_called)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
-    const uint64_t ended = observe(&first, false);
 
-    (void)observe(&second, false);
-    assert_ok(xseg_observer_remove(first.allocator, ended));
+    add_observer(&first, false);
+    add_observer(&second, false);
+    assert_ok(xseg_observer_remove(first.allocator, first.id));
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.asked + first.notified, 0);
     assert_int_equal(second.notified, 1);
-    assert_error(xseg_observer_remove(first.allocator, ended), ARGUMENT, "observer does not exist");
+    assert_error(xseg_observer_remove(first.allocator, first.id), ARGUMENT,
+                 "observer does not exist");
     env_close(first.allocator);
 }
 
@@ -244,11 +232,13 @@ TEST(observer_cannot_remove_itself)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
 
-    first.ends = observe(&first, false);
+    add_observer(&first, false);
+    first.ends = first.id;
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(first.ended, XSEG_ERR_BUSY);
     first.asked = 0;
-    first.ends = observe(&second, false);
+    add_observer(&second, false);
+    first.ends = second.id;
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(first.ended);
     assert_int_equal(second.asked, 0);
@@ -274,8 +264,6 @@ TEST_ON(invalid_observers_are_rejected, env_open(NULL))
     assert_int_equal(id, 0);
 }
 
-/* --- Tracing. --- */
-
 /* Entries `from` on are these actions about this block. */
 static void expect_entries(const struct recorder *recorder, unsigned from, const char *actions)
 {
@@ -288,49 +276,44 @@ static void expect_entries(const struct recorder *recorder, unsigned from, const
 
 TEST_ON(everything_is_traced_in_order, env_open_mib(100, "expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
-
-    const uint64_t id = observe(&recorder, true);
+    observe(allocator, true);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
-    expect_entries(&recorder, 0, "ma");
-    assert_int_equal(recorder.bytes[0], 20 * MIB);
-    assert_ptr_equal(recorder.base[1], ptr);
-    assert_int_equal(recorder.bytes[1], 5 * MIB);
+    expect_entries(&observed, 0, "ma");
+    assert_int_equal(observed.bytes[0], 20 * MIB);
+    assert_ptr_equal(observed.base[1], ptr);
+    assert_int_equal(observed.bytes[1], 5 * MIB);
     env_free(allocator, ptr);
-    expect_entries(&recorder, 2, "fc");
-    assert_ptr_equal(recorder.base[3], ptr);
+    expect_entries(&observed, 2, "fc");
+    assert_ptr_equal(observed.base[3], ptr);
     env_empty_cache(allocator);
-    expect_entries(&recorder, 4, "u");
-    assert_int_equal(recorder.bytes[4], 20 * MIB);
+    expect_entries(&observed, 4, "u");
+    assert_int_equal(observed.bytes[4], 20 * MIB);
     assert_int_equal(env_try_alloc(allocator, GIB, NULL), XSEG_ERR_NO_MEMORY);
-    expect_entries(&recorder, 5, "o");
+    expect_entries(&observed, 5, "o");
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     ptr = env_alloc(allocator, 5 * MIB, NULL);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    expect_entries(&recorder, 6, "SafcF");
-    assert_ok(xseg_observer_remove(allocator, id));
+    expect_entries(&observed, 6, "SafcF");
+    assert_ok(xseg_observer_remove(allocator, observed.id));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(recorder.entries, 11);
+    assert_int_equal(observed.entries, 11);
 }
 
 /* A free that waits for another stream is completed later. */
 TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
 {
-    struct recorder recorder = {.allocator = allocator};
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 1000, NULL);
 
-    (void)observe(&recorder, true);
-    assert_ok(xseg_record_stream(allocator, ptr, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, ptr);
-    expect_entries(&recorder, 0, "f");
+    observe(allocator, true);
+    env_free_in_use(allocator, ptr, stream);
+    expect_entries(&observed, 0, "f");
     assert_ok(xseg_sim_finish(stream));
     void *other = env_alloc(allocator, 2000, NULL);
-    expect_entries(&recorder, 1, "ca");
-    assert_ptr_equal(recorder.base[1], ptr);
-    assert_int_equal(recorder.bytes[1], 1000);
+    expect_entries(&observed, 1, "ca");
+    assert_ptr_equal(observed.base[1], ptr);
+    assert_int_equal(observed.bytes[1], 1000);
     env_free(allocator, other);
 }
 
@@ -351,8 +334,7 @@ static void leave(void *context, const struct xseg_mapping *mapping)
     recorder->base[recorder->entries++] = mapping->base;
 }
 
-/* `on_trace` reports the events of a block before `on_unmap` reports the memory under it, and before `on_map`
- * reports memory that is mapped later. */
+/* `on_trace` reports the events of a block before `on_unmap` and `on_map` report memory. */
 TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_segments:False"))
 {
     struct recorder recorder = {.allocator = allocator};
@@ -361,34 +343,23 @@ TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_s
 
     const uint64_t id = env_observe(allocator, .on_trace = trace, .on_map = come, .on_unmap = leave,
                                     .context = &recorder);
-    assert_ok(xseg_record_stream(allocator, first, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, first);
+    env_free_in_use(allocator, first, stream);
     assert_ok(xseg_sim_finish(stream));
     void *second = env_alloc(allocator, 40 * MIB, NULL);
     expect_entries(&recorder, 0, "fcmSa");
-    assert_ok(xseg_record_stream(allocator, second, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, second);
-    struct xseg_trim_options options = {sizeof(options), .wait = true};
-    assert_ok(xseg_trim(allocator, NULL, &options, NULL));
+    env_free_in_use(allocator, second, stream);
+    (void)env_trim_with(allocator, NULL, .wait = true);
     expect_entries(&recorder, 5, "fcuuFF");
     assert_ok(xseg_observer_remove(allocator, id));
 }
 
 /* With the keys that take frees another way, too. */
-TEST(frees_are_traced_whatever_the_keys)
+TEST_EACH(frees_are_traced_whatever_the_keys, env_open(config), "debug_fill:True", "history:all",
+          "unmap_on_free:True")
 {
-    static const char *const config[] = {"debug_fill:True", "history:all", "unmap_on_free:True"};
-
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct recorder recorder = {.allocator = env_open(config[i])};
-
-        (void)observe(&recorder, true);
-        env_free(recorder.allocator, env_alloc(recorder.allocator, 3 * MIB, NULL));
-        expect_entries(&recorder, 0, i == 2 ? "mafcu" : "mafc");
-        env_close(recorder.allocator);
-    }
+    observe(allocator, true);
+    env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
+    expect_entries(&observed, 0, i == 2 ? "mafcu" : "mafc");
 }
 
 static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
@@ -397,8 +368,7 @@ static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
     (void)entry;
 }
 
-/* Configurations with and without recording alternate, also in other threads: there is one function table for each
- * distinct combination. */
+/* There is one function table for each distinct combination of configurations with and without recording. */
 TEST_ON(removed_observers_leave_no_memory, env_open_mib(64, NULL))
 {
     struct xseg_observer observer = {sizeof(observer), .on_trace = trace_nothing};
@@ -515,7 +485,6 @@ static bool compare(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-/* The notifications match the mapped memory. */
 static void expect_true(struct mirror *mirror)
 {
     assert_ok(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror));
@@ -581,14 +550,10 @@ TEST_ON(observers_may_call_the_library, env_open(NULL))
 TEST_ON(failed_unmap_is_notified_as_mapped, env_open(NULL))
 {
     struct mirror *mirror = observe_mappings(allocator);
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     const uint64_t generation = mirror->last.generation;
-    fault.call = "cuMemUnmap";
-    fault.every = 1;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fail_every("cuMemUnmap", 999);
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_int_equal(mirror->left, 1);
@@ -611,15 +576,10 @@ static void grow_when_told_next(struct mirror *mirror)
 TEST_ON(growth_in_a_notification_is_counted, env_open(NULL))
 {
     struct mirror *mirror = observe_mappings(allocator);
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
 
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     /* The call for all pages fails, and so does the one for the third page. */
-    fault.call = "cuMemUnmap";
-    fault.nth = 1;
-    fault.every = 3;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fault(0, .call = "cuMemUnmap", .every = 3, .error = 999);
     mirror->act = grow_when_told_next;
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
@@ -634,9 +594,8 @@ static void begin_capture(struct mirror *mirror)
     env_capture_begin(mirror->pool, mirror->stream);
 }
 
-TEST(capture_during_a_notification_stops_a_trim)
+TEST_ON(capture_during_a_notification_stops_a_trim, env_open(NULL))
 {
-    struct xseg_allocator *allocator = env_open(NULL);
     struct mirror *mirror = observe_mappings(allocator);
 
     mirror->pool = env_pool(allocator);
@@ -649,7 +608,6 @@ TEST(capture_during_a_notification_stops_a_trim)
     assert_int_equal(mirror->came, 2);
     expect_true(mirror);
     env_capture_end(mirror->pool, mirror->stream);
-    env_close(allocator, mirror->stream);
 }
 
 /* Frees a block in a capture that it begins, when first told that memory leaves. */
@@ -667,9 +625,9 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Memory that is freed in this capture waits for its end. */
-TEST(capture_during_a_notification_stops_the_fallback_chain)
+TEST_ON(capture_during_a_notification_stops_the_fallback_chain,
+        env_open("expandable_segments:True,hard_limit_mb:70"))
 {
-    struct xseg_allocator *allocator = env_open("expandable_segments:True,hard_limit_mb:70");
     struct mirror mirror = {.allocator = allocator, .pool = env_pool(allocator)};
     const xseg_stream side = env_stream();
 
@@ -681,7 +639,6 @@ TEST(capture_during_a_notification_stops_the_fallback_chain)
     assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
     env_capture_end(mirror.pool, mirror.stream);
     env_free(allocator, env_alloc(allocator, 50 * MIB, side));
-    env_close(allocator, mirror.stream, side);
 }
 
 static void queue_work(struct mirror *mirror)
@@ -719,53 +676,45 @@ static uint64_t next(uint64_t *seed)
     return *seed >> 33;
 }
 
-/* Random operations, also under memory pressure. */
-TEST(the_mirror_is_always_true)
+TEST_EACH(the_mirror_is_always_true, env_open_sim(config, .memory_bytes = 600 * MIB),
+          "expandable_segments:True", "expandable_segments:True,idle_ms:0",
+          "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
+          ("expandable_segments:True,per_process_memory_fraction:0.8,"
+           "garbage_collection_threshold:0.6"))
 {
-    static const char *const config[] = {
-        "expandable_segments:True", "expandable_segments:True,idle_ms:0",
-        "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
-        ("expandable_segments:True,per_process_memory_fraction:0.8,"
-         "garbage_collection_threshold:0.6")};
+    void *block[24] = {NULL};
+    uint64_t seed = 7 + i;
 
-    for (unsigned c = 0; c < COUNT_OF(config); c++) {
-        void *block[24] = {NULL};
-        uint64_t seed = 7 + c;
+    struct mirror *mirror = observe_mappings(allocator);
+    const xseg_stream stream[2] = {NULL, env_stream()};
+    mirror->pool = env_pool(allocator);
+    for (unsigned step = 0; step < 600; step++) {
+        const uint64_t what = next(&seed) % 20;
+        void **at = &block[next(&seed) % COUNT_OF(block)];
+        struct xseg_request request = {sizeof(request)};
 
-        struct xseg_allocator *allocator = env_open_sim(config[c], .memory_bytes = 600 * MIB);
-        struct mirror *mirror = observe_mappings(allocator);
-        const xseg_stream stream[2] = {NULL, env_stream()};
-        mirror->pool = env_pool(allocator);
-        for (unsigned step = 0; step < 600; step++) {
-            const uint64_t what = next(&seed) % 20;
-            void **at = &block[next(&seed) % COUNT_OF(block)];
-            struct xseg_request request = {sizeof(request)};
-
-            request.bytes =
-                next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
-            request.stream = stream[next(&seed) % 2];
-            request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
-            if (what == 0)
-                env_empty_cache(allocator);
-            else if (what == 1)
-                assert_ok(trim_due(allocator, 1000));
-            else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
-                expect_true(mirror);
-            else if (what == 3)
-                (void)!xseg_pool_resume(mirror->pool);
-            else if (*at == NULL)
-                (void)!xseg_alloc_with(allocator, &request, at);
-            else {
-                env_free(allocator, *at);
-                *at = NULL;
-            }
-            if (step % 10 == 0)
-                expect_true(mirror);
+        request.bytes = next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
+        request.stream = stream[next(&seed) % 2];
+        request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
+        if (what == 0)
+            env_empty_cache(allocator);
+        else if (what == 1)
+            assert_ok(trim_due(allocator, 1000));
+        else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
+            expect_true(mirror);
+        else if (what == 3)
+            (void)!xseg_pool_resume(mirror->pool);
+        else if (*at == NULL)
+            (void)!xseg_alloc_with(allocator, &request, at);
+        else {
+            env_free(allocator, *at);
+            *at = NULL;
         }
-        expect_true(mirror);
-        assert_true(mirror->left > 10);
-        (void)!xseg_pool_resume(mirror->pool);
-        env_free_all(allocator, block, sizeof(block));
-        env_close(allocator, stream[1]);
+        if (step % 10 == 0)
+            expect_true(mirror);
     }
+    expect_true(mirror);
+    assert_true(mirror->left > 10);
+    (void)!xseg_pool_resume(mirror->pool);
+    env_free_all(allocator, block, sizeof(block));
 }

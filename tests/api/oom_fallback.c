@@ -5,25 +5,6 @@
 
 #include "tests/support/env.h"
 
-/* The example E10: all that is free belongs to another stream.  Its pages move; nothing is flushed. */
-TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
-{
-    const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(allocator, 200 * MIB, stream);
-
-    env_free(allocator, ptr);
-    const uint64_t created = xseg_sim_calls("cuMemCreate"),
-                   released = xseg_sim_calls("cuMemRelease");
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
-    assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
-    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-    assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
-    /* Three full pages moved, the other seven are where they were. */
-    assert_int_equal(env_reserved(allocator), 200 * MIB);
-    env_free(allocator, ptr);
-}
-
 /* A busy stream is awaited only if the memory of idle streams is insufficient. */
 TEST_ON(idle_streams_are_reclaimed_first, env_open_mib(200, "expandable_segments:True"))
 {
@@ -88,8 +69,7 @@ TEST_ON(growth_after_a_flush_uses_the_cheapest_range, env_open_mib(60, "expandab
     env_free(allocator, hole);
     /* The page stays with the driver until the flush, which then gets half of it. */
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    const struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.kept_failed, 20 * MIB);
+    assert_int_equal(env_trim(allocator).kept_failed, 20 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 10 * MIB));
     /* Behind the second block 5 MiB are cached. */
     void *ptr = env_alloc(allocator, 12 * MIB, NULL);
@@ -107,16 +87,10 @@ TEST_ON(blocks_completed_by_a_flush_are_searched, env_open_mib(20, "expandable_s
     void *pending = env_alloc(allocator, 15 * MIB, NULL),
          *live = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, pending, side));
-    env_launch(allocator, side, pending);
-    env_free(allocator, pending);
+    env_free_in_use(allocator, pending, side);
     /* An event that cannot be waited for is recorded again once. */
-    for (unsigned i = 0; i < 2; i++) {
-        const struct xseg_sim_fault fault = {sizeof(fault), .call = "cuEventSynchronize",
-                                             .nth = i + 1, .error = 999};
-
-        assert_ok(xseg_sim_fault_set(i, &fault));
-    }
+    for (unsigned i = 0; i < 2; i++)
+        env_fault(i, .call = "cuEventSynchronize", .nth = i + 1, .error = 999);
     assert_ptr_equal(env_alloc(allocator, 14 * MIB, NULL), pending);
     assert_int_equal(xseg_sim_fault_count(1), 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -211,7 +185,9 @@ TEST_ON(garbage_ages_by_requests,
 }
 
 /* The average age is a fraction.  Sizes and result are those of PyTorch. */
-TEST(garbage_age_threshold_is_a_fraction)
+TEST_ON(garbage_age_threshold_is_a_fraction,
+        env_open("expandable_segments:False,per_process_memory_fraction:0.1,"
+                 "garbage_collection_threshold:0.3,max_split_size_mb:100"))
 {
     static const struct {
         size_t bytes;
@@ -223,9 +199,6 @@ TEST(garbage_age_threshold_is_a_fraction)
         {53751803, 0, {-1, -1}},  {132038346, 1, {4, 6}},   {235385954, 0, {-1, -1}},
         {284479322, 1, {-1, -1}}, {283538157, 0, {-1, -1}},
     };
-    struct xseg_allocator *allocator =
-        env_open("expandable_segments:False,per_process_memory_fraction:0.1,"
-                 "garbage_collection_threshold:0.3,max_split_size_mb:100");
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
     void *ptr[COUNT_OF(step)];
 
@@ -238,7 +211,6 @@ TEST(garbage_age_threshold_is_a_fraction)
     }
     assert_int_equal(env_reserved(allocator), 1788870656);
     env_free_all(allocator, ptr, sizeof(ptr));
-    env_close(allocator, stream[1], stream[2]);
 }
 
 /* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
@@ -264,25 +236,19 @@ TEST_ON(many_segments_share_the_address_space, env_open(NULL))
 }
 
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
-TEST(reserved_ranges_follow_the_key)
+TEST_EACH(reserved_ranges_follow_the_key, env_open(config), "expandable_segments_reserve:2G",
+          "expandable_segments_reserve:0.025")
 {
-    static const char *const config[] = {"expandable_segments_reserve:2G",
-                                         "expandable_segments_reserve:0.025"};
+    void *ptr[3];
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open(config[i]);
-        void *ptr[3];
-
-        ptr[0] = env_alloc(allocator, 1500 * MIB, NULL);
-        assert_int_equal(env_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
-        ptr[1] = env_alloc(allocator, 1500 * MIB, NULL);
-        assert_ptr_not_equal(env_block(allocator, ptr[1]).segment_base,
-                             env_block(allocator, ptr[0]).segment_base);
-        ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
-        assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
-        env_free_all(allocator, ptr, sizeof(ptr));
-        env_close(allocator);
-    }
+    ptr[0] = env_alloc(allocator, 1500 * MIB, NULL);
+    assert_int_equal(env_block(allocator, ptr[0]).segment_bytes / MIB, 2060);
+    ptr[1] = env_alloc(allocator, 1500 * MIB, NULL);
+    assert_ptr_not_equal(env_block(allocator, ptr[1]).segment_base,
+                         env_block(allocator, ptr[0]).segment_base);
+    ptr[2] = env_alloc(allocator, 5 * GIB, NULL);
+    assert_int_equal(env_block(allocator, ptr[2]).segment_bytes / MIB, 5120);
+    env_free_all(allocator, ptr, sizeof(ptr));
 }
 
 /* A driver that has few addresses gets by with short ranges. */
@@ -302,9 +268,7 @@ TEST_ON(events_are_queried_only_if_it_helps, env_open_mib(200, "expandable_segme
     void *pending = env_alloc(allocator, 30 * MIB, side);
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, own));
-    assert_ok(xseg_record_stream(allocator, pending, own));
-    assert_ok(xseg_sim_launch(own, UINT64_MAX));
-    env_free(allocator, pending);
+    env_free_in_use(allocator, pending, own);
     uint64_t asked = xseg_sim_calls("cuEventQuery");
     env_free(allocator, env_alloc(allocator, 5 * MIB, own));
     assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
@@ -392,8 +356,7 @@ TEST_ON(all_pages_may_be_small, env_open_mib(200, "page_size:small"))
     void *more = env_alloc(allocator, 41 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 46 * MIB);
     env_free(allocator, ptr);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 42 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 42 * MIB);
     env_free(allocator, more);
 }
 
@@ -414,62 +377,53 @@ TEST_ON(a_growth_past_the_device_is_rejected,
     env_free(allocator, idle);
 }
 
+#define HALF "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5"
+
 /* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
-TEST(a_growth_past_the_fraction_of_rejections_is_rejected)
+TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200, config),
+          HALF ",expandable_segments:True", HALF ",expandable_segments:False")
 {
-    static const char *const kind[] = {"expandable_segments:True", "expandable_segments:False"};
+    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
-    for (unsigned i = 0; i < COUNT_OF(kind); i++) {
-        char config[128];
-
-        (void)snprintf(config, sizeof(config),
-                       "%s,throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", kind[i]);
-        struct xseg_allocator *allocator = env_open_mib(200, config);
-        struct xseg_scope where = {sizeof(where), .device = 0};
-        struct xseg_limits limits = XSEG_LIMITS_INIT;
-
-        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
-                     "per_process_memory_fraction");
-        assert_int_equal(env_stats(allocator).num_ooms, 1);
-        assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
-        /* Without the limit the fraction of rejections is still that of the configuration. */
-        assert_ok(xseg_limits_get(allocator, &where, &limits));
-        assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
-        limits.fraction = 1;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
-        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
-                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                     "requested, limit 0.5 of the device");
-        assert_int_equal(env_stats(allocator).num_ooms, 1);
-        assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
-        assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
-        limits.rejection_fraction = 0.8;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
-        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        /* Cached memory serves the request, and nothing is rejected without the key. */
-        limits.rejection_fraction = 0;
-        assert_ok(xseg_limits_set(allocator, &where, &limits));
-        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        env_empty_cache(allocator);
-        assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
-                     "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
-                     "requested, limit 0 of the device");
-        assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
-        env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
-        limits.rejection_fraction = 1.5;
-        assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
-                     "rejection_fraction is out of range, 1.5; ");
-        env_close(allocator);
-    }
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT, "per_process_memory_fraction");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
+    /* Without the limit the fraction of rejections is still that of the configuration. */
+    assert_ok(xseg_limits_get(allocator, &where, &limits));
+    assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
+    limits.fraction = 1;
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                 "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                 "requested, limit 0.5 of the device");
+    assert_int_equal(env_stats(allocator).num_ooms, 1);
+    assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
+    limits.rejection_fraction = 0.8;
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    /* Cached memory serves the request, and nothing is rejected without the key. */
+    limits.rejection_fraction = 0;
+    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    env_empty_cache(allocator);
+    assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
+                 "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
+                 "requested, limit 0 of the device");
+    assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
+    env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
+    limits.rejection_fraction = 1.5;
+    assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
+                 "rejection_fraction is out of range, 1.5; ");
 }
 
-TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
+TEST_IN_POOL(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segments:True"))
 {
     void *live = env_alloc(allocator, 50 * MIB, NULL);
     const char *const word[] = {"100.00 MiB requested", "50.00 MiB allocated",
                                 "120.00 MiB cached by private pools", "10.00 MiB fragmented",
                                 "release unused private pools"};
-    struct xseg_pool *pool = env_pool(allocator);
 
     env_free(allocator, env_alloc_in(allocator, pool, 120 * MIB, NULL));
     for (unsigned i = 0; i < COUNT_OF(word); i++)
@@ -478,25 +432,20 @@ TEST_ON(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_segment
 }
 
 /* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
-TEST(oom_error_recommends_small_pages)
+TEST_EACH(oom_error_recommends_small_pages, env_open_mib(40, config), "page_size:fixed",
+          "page_size:small")
 {
-    static const char *const config[] = {"page_size:fixed", "page_size:small"};
+    void *block[4], *ptr = NULL;
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_mib(40, config[i]);
-        void *block[4], *ptr = NULL;
-
-        for (unsigned j = 0; j < COUNT_OF(block); j++)
-            block[j] = env_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
-        env_free(allocator, block[0], block[2]);
-        const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
-        if (i == 0)
-            assert_error(status, NO_MEMORY, "page_size:small");
-        else
-            assert_ok(status);
-        env_free(allocator, ptr, block[1], block[3]);
-        env_close(allocator);
-    }
+    for (unsigned j = 0; j < COUNT_OF(block); j++)
+        block[j] = env_alloc(allocator, (j % 2 == 0 ? 11 : 9) * MIB, NULL);
+    env_free(allocator, block[0], block[2]);
+    const xseg_status status = xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr);
+    if (i == 0)
+        assert_error(status, NO_MEMORY, "page_size:small");
+    else
+        assert_ok(status);
+    env_free(allocator, ptr, block[1], block[3]);
 }
 
 /* --- The steps of the chain: a request that exactly this step serves; later steps have not run. --- */
@@ -538,10 +487,7 @@ static void expect_no_wait(struct xseg_allocator *allocator, const struct traces
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), before->stream_waits);
 }
 
-/*
- * Completed events: an event completes between the poll at the start of the allocation and the failure.  Growth
- * creates pages until another process's memory stops it.
- */
+/* An event completes between the poll and the failure.  Growth creates pages until external memory stops it. */
 TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
@@ -552,14 +498,13 @@ TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True
     assert_ok(xseg_sim_set_external_memory(0, 40 * MIB));
     env_free(allocator, ptr);
     const struct traces before = look(allocator);
-    void *again = env_alloc(allocator, 100 * MIB, NULL);
-    assert_ptr_equal(again, ptr);
+    assert_ptr_equal(env_alloc(allocator, 100 * MIB, NULL), ptr);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
     /* Three pages were released again, and one creation failed: no other step ran. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 4);
     assert_int_equal(env_reserved(allocator), 100 * MIB);
-    env_free(allocator, again);
+    env_free(allocator, ptr);
     assert_ok(xseg_sim_set_external_memory(0, 0));
 }
 
@@ -586,10 +531,7 @@ TEST_ON(step_uses_memory_freed_by_an_observer, env_open_mib(200, "expandable_seg
     env_free(allocator, ptr);
 }
 
-/*
- * Idle pages of the same pool's other segments.  The range of 240 MiB has 60 left at its end,
- * so the request gets another one; its pages come from the idle 60 MiB at the start of the first.
- */
+/* The range of 240 MiB has 60 left, so the request gets another range and the idle 60 MiB at the start of the first. */
 TEST_ON(pages_of_another_segment_move, env_open_mib(200, "expandable_segments:True"))
 {
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
@@ -626,23 +568,24 @@ TEST_ON(own_idle_pages_are_remapped_first, env_open_mib(240, "expandable_segment
     env_free(allocator, ptr, live);
 }
 
-/* Idle pages of another stream: moved, not released and made anew; no more than is needed. */
-TEST_ON(pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
+/* The example E10: all that is free belongs to another stream.  Three full pages move, and the other seven remain. */
+TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
-    void *ptr = env_alloc(allocator, 200 * MIB, stream);
 
-    env_free(allocator, ptr);
+    env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
     const struct traces before = look(allocator);
-    ptr = env_alloc(allocator, 60 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
     assert_int_equal(env_block(allocator, ptr).segment_mapped, 60 * MIB);
+    assert_int_equal(env_reserved(allocator), 200 * MIB);
     env_free(allocator, ptr);
 }
 
-/* Remapping on three streams in turn. */
 TEST_ON(a_full_device_creates_nothing, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
@@ -699,15 +642,13 @@ TEST_ON(a_busy_stream_is_waited_for, env_open_mib(200, "expandable_segments:True
 TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
-
     void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
     const struct traces before = look(allocator);
-    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
-    assert_ptr_equal(ptr, inside);
+    assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), inside);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    env_free(allocator, ptr);
+    env_free(allocator, inside);
     assert_ok(xseg_pool_release(pool));
 }
 
@@ -717,16 +658,13 @@ TEST_ON(pending_frees_are_waited_for, env_open_mib(200, "expandable_segments:Tru
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, ptr, stream));
-    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)ptr, 200 * MIB));
-    env_free(allocator, ptr);
+    env_free_in_use(allocator, ptr, stream);
     const struct traces before = look(allocator);
-    void *again = env_alloc(allocator, 60 * MIB, NULL);
-    assert_ptr_equal(again, ptr);
+    assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), ptr);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
-    env_free(allocator, again);
+    env_free(allocator, ptr);
 }
 
 /* Oversize segments: one classic segment of max_split_size_mb or more is released; the other stays. */
@@ -764,9 +702,8 @@ TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:Fa
 }
 
 /* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
-TEST_ON(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
+TEST_IN_POOL(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 40 * MIB, NULL);
 
@@ -780,14 +717,12 @@ TEST_ON(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments
     assert_int_equal(env_block(allocator, idle).state, XSEG_BLOCK_CACHED);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* After memory pressure idle memory is released before a capture begins, since the capture cannot reclaim it. */
-TEST_ON(capture_begins_after_a_trim_under_memory_pressure,
-        env_open_mib(100, "expandable_segments:True"))
+TEST_IN_POOL(capture_begins_after_a_trim_under_memory_pressure,
+             env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
@@ -806,13 +741,12 @@ TEST_ON(capture_begins_after_a_trim_under_memory_pressure,
     void *ptr = env_alloc(allocator, 90 * MIB, stream);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* Before a capture, cached memory of busy streams and pending blocks are awaited, since the capture cannot wait. */
-TEST_ON(capture_begins_after_pending_frees_complete, env_open_mib(100, "expandable_segments:True"))
+TEST_IN_POOL(capture_begins_after_pending_frees_complete,
+             env_open_mib(100, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream busy = env_stream(), stream = env_stream();
     void *cached = env_alloc(allocator, 40 * MIB, busy);
     void *pending = env_alloc(allocator, 40 * MIB, NULL);
@@ -827,20 +761,20 @@ TEST_ON(capture_begins_after_pending_frees_complete, env_open_mib(100, "expandab
     void *ptr = env_alloc(allocator, 90 * MIB, stream);
     env_capture_end(pool, stream);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* The example E11: the increment in pages is what a limit counts. */
 TEST_ON(a_limit_counts_the_pages,
         env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12"))
 {
+    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
     void *first = env_alloc(allocator, 85 * MIB, NULL);
-
     /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     void *second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     env_free(allocator, second, first);
     env_empty_cache(allocator);
     /* 130 MiB allowed, 100 mapped, no tail: PyTorch grants 30 and maps 40.  Two pages are refused

@@ -33,8 +33,6 @@ static void expect_no_advice(const char *text)
             fail_msg("\"%s\" advises what does not help", text);
 }
 
-/* --- Figures. --- */
-
 /* The figure before a term, in MiB; 0 if the term does not occur. */
 static double figure(const char *text, const char *term)
 {
@@ -60,8 +58,7 @@ static double advised_value(const char *text, const char *words)
     return at != NULL ? strtod(at + strlen(words), NULL) : 0;
 }
 
-/* All figures are in MiB: the parts add up to the memory of this allocator, and with free and other memory to the
- * device. */
+/* The parts add up to the memory of this allocator, and with free and other memory to the device, in MiB. */
 static void expect_figures_agree(const char *text, double total)
 {
     static const char *const part[] = {
@@ -119,9 +116,8 @@ TEST_ON(error_has_the_requested_and_the_mapped_size, env_open_mib(20, NULL))
 }
 
 /* Memory in every state that the message names. */
-TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
+TEST_IN_POOL(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream other = env_stream();
     void *live = env_alloc(allocator, 50 * MIB, NULL);
     void *small = env_alloc(allocator, 1000, NULL);
@@ -129,8 +125,7 @@ TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
     xseg_sim_set_external_memory(0, 60 * MIB);
     env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
     void *pending = env_alloc(allocator, 30 * MIB, NULL);
-    env_launch(allocator, other, pending);
-    assert_ok(xseg_record_stream(allocator, pending, other));
+    env_use(allocator, pending, other);
     void *pinned = env_alloc(allocator, 40 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned, 40 * MIB));
     env_free(allocator, pinned, pending);
@@ -156,109 +151,81 @@ TEST_ON(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
 }
 
 /* The driver fails although it reports enough free memory. */
-TEST(error_has_the_driver_result)
+TEST_EACH(error_has_the_driver_result, env_open_mib(1000, config), ENV_KINDS)
 {
-    static const char *const config[] = {"expandable_segments:True", "expandable_segments:False"};
     static const char *const call[] = {"cuMemCreate", "cuMemAlloc"};
+    char words[64];
+    void *ptr = env_alloc(allocator, 100, NULL);
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
-        struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-        char words[64];
-        void *ptr = env_alloc(allocator, 100, NULL);
+    /* If only page creation fails, segments become classic (api/vmm_fallback). */
+    for (unsigned k = 0; k < COUNT_OF(call); k++)
+        env_fault(k, .call = call[k], .every = 1);
+    const char *text = error_message(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
+    if (strstr(text, words) == NULL)
+        fail_msg("\"%s\" does not name %s", text, call[i]);
+    expect_start(text,
+                 "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
+                 "driver, 998.00");
+    expect_no_advice(text);
+    for (unsigned k = 0; k < COUNT_OF(call); k++)
+        assert_ok(xseg_sim_fault_set(k, NULL));
+    env_free(allocator, ptr);
+}
 
-        /* If only page creation fails, segments become classic (api/vmm_fallback). */
-        fault.every = 1;
-        for (unsigned k = 0; k < COUNT_OF(call); k++) {
-            fault.call = call[k];
-            assert_ok(xseg_sim_fault_set(k, &fault));
-        }
-        const char *text =
-            error_message(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-        (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
-        if (strstr(text, words) == NULL)
-            fail_msg("\"%s\" does not name %s", text, call[i]);
-        expect_start(text,
-                     "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
-                     "driver, 998.00");
+static const struct {
+    const char *config;
+    size_t pool_mib, limit_mib; /* 0: none */
+    bool own;
+    xseg_status status;
+    const char *start;
+} limit_rows[] = {
+    {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY, "out of memory on device 0, 100.00 MiB requested; "},
+    {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
+     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
+    {NULL, 0, 80, false, XSEG_ERR_LIMIT,
+     "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, "
+     "limit "
+     "80.00 MiB; "},
+    {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
+     "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
+     "50.00 MiB (0.25 of the device); "},
+    {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
+     "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
+    {NULL, 64, 0, false, XSEG_ERR_LIMIT,
+     "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
+     "MiB; "},
+    {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
+     "memory functions of pool 1 returned no memory on device 0, 100.00 MiB requested; 100.00 "
+     "MiB needed from the memory functions, "},
+};
+
+TEST_TIMES(error_begins_with_the_limit_or_device, COUNT_OF(limit_rows),
+           env_open_mib(200, limit_rows[i].config))
+{
+    /* Only the first case is short of device memory. */
+    struct xseg_pool *pool = NULL;
+    void *ptr = NULL;
+
+    if (limit_rows[i].limit_mib != 0)
+        env_limit(allocator, NULL, limit_rows[i].limit_mib * MIB);
+    struct xseg_pool_options options = {sizeof(options),
+                                        .limit_bytes = limit_rows[i].pool_mib * MIB};
+    if (limit_rows[i].own)
+        options.memory = env_no_memory;
+    if (limit_rows[i].pool_mib != 0 || limit_rows[i].own)
+        pool = env_pool_with(allocator, &options);
+    if (i == 0)
+        xseg_sim_set_external_memory(0, 150 * MIB);
+    const char *text =
+        error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), limit_rows[i].status);
+    expect_start(text, limit_rows[i].start);
+    if (limit_rows[i].own || i == 0)
         expect_no_advice(text);
-        for (unsigned k = 0; k < COUNT_OF(call); k++)
-            assert_ok(xseg_sim_fault_set(k, NULL));
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
 }
 
-/* --- What is exhausted. --- */
-
-static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+TEST_IN_POOL(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
 {
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
-static void free_memory(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
-}
-
-TEST(error_begins_with_the_limit_or_device)
-{
-    static const struct {
-        const char *config;
-        size_t pool_mib, limit_mib; /* 0: none */
-        bool own;
-        xseg_status status;
-        const char *start;
-    } row[] = {
-        {NULL, 0, 0, false, XSEG_ERR_NO_MEMORY,
-         "out of memory on device 0, 100.00 MiB requested; "},
-        {"hard_limit_mb:90", 0, 0, false, XSEG_ERR_LIMIT,
-         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 90.00 MiB; "},
-        {NULL, 0, 80, false, XSEG_ERR_LIMIT,
-         "hard_bytes of xseg_limits_set() rejects the request on device 0, 100.00 MiB requested, "
-         "limit "
-         "80.00 MiB; "},
-        {"per_process_memory_fraction:0.25", 0, 0, false, XSEG_ERR_LIMIT,
-         "per_process_memory_fraction rejects the request on device 0, 100.00 MiB requested, limit "
-         "50.00 MiB (0.25 of the device); "},
-        {"per_process_memory_fraction:0.25,hard_limit_mb:40", 0, 0, false, XSEG_ERR_LIMIT,
-         "hard_limit_mb rejects the request on device 0, 100.00 MiB requested, limit 40.00 MiB; "},
-        {NULL, 64, 0, false, XSEG_ERR_LIMIT,
-         "limit_bytes of pool 1 rejects the request on device 0, 100.00 MiB requested, limit 64.00 "
-         "MiB; "},
-        {NULL, 0, 0, true, XSEG_ERR_NO_MEMORY,
-         "memory functions of pool 1 returned no memory on device 0, 100.00 MiB requested; 100.00 "
-         "MiB needed from the memory functions, "},
-    };
-
-    for (unsigned i = 0; i < COUNT_OF(row); i++) {
-        /* Only the first case is short of device memory. */
-        struct xseg_allocator *allocator = env_open_mib(200, row[i].config);
-        struct xseg_pool *pool = NULL;
-        void *ptr = NULL;
-
-        if (row[i].limit_mib != 0)
-            env_limit(allocator, NULL, row[i].limit_mib * MIB);
-        struct xseg_pool_options options = {sizeof(options), .limit_bytes = row[i].pool_mib * MIB};
-        if (row[i].own)
-            options.memory = (struct xseg_pool_memory){alloc_nothing, free_memory, NULL};
-        if (row[i].pool_mib != 0 || row[i].own)
-            pool = env_pool_with(allocator, &options);
-        if (i == 0)
-            xseg_sim_set_external_memory(0, 150 * MIB);
-        const char *text =
-            error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), row[i].status);
-        expect_start(text, row[i].start);
-        if (row[i].own || i == 0)
-            expect_no_advice(text);
-        env_close(allocator);
-    }
-}
-
-TEST_ON(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
-{
-    struct xseg_pool *pool = env_pool(allocator);
     void *inside = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -278,8 +245,6 @@ TEST_ON(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NULL))
     env_free(allocator, ptr, inside);
     assert_ok(xseg_pool_resume(pool));
 }
-
-/* --- Advice. --- */
 
 /* A workload with one failing request; `advised` is the change that the message recommends. */
 struct play {
@@ -519,30 +484,6 @@ static xseg_status half_free_segments(struct play *play, size_t device_mib, cons
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_expandable_segments_helps)
-{
-    static const size_t wanted[] = {80 * MIB, 100 * MIB, 185 * MIB, 250 * MIB};
-
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play classic = {0}, expandable = {0};
-        const char *text =
-            error_message(half_free_segments(&classic, 280, "expandable_segments:False", wanted[i]),
-                          XSEG_ERR_NO_MEMORY);
-        const bool helps = strstr(text, "expandable_segments:True") != NULL;
-
-        expect_figures_agree(text, 280);
-        assert_int_equal(helps, i < 2);
-        if (!helps)
-            expect_no_advice(text);
-        end_play(&classic);
-        const xseg_status status =
-            half_free_segments(&expandable, 280, "expandable_segments:True", wanted[i]);
-        if (helps)
-            assert_ok(status);
-        end_play(&expandable);
-    }
-}
-
 /* A limit is in the way, and so is the kind of segments: each change is named, and is enough. */
 TEST(a_limit_does_not_hide_expandable_segments)
 {
@@ -599,29 +540,6 @@ static xseg_status small_pieces(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_expandable_segments_with_small_pages_helps)
-{
-    static const size_t wanted[] = {100 * MIB, 170 * MIB, 190 * MIB};
-
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play classic = {0}, small = {0};
-        const char *text = error_message(
-            small_pieces(&classic, "expandable_segments:False", wanted[i]), XSEG_ERR_NO_MEMORY);
-        const bool helps =
-            strstr(text, "; set expandable_segments:True,page_size:small to avoid") != NULL;
-
-        assert_int_equal(helps, i < 2);
-        if (!helps)
-            expect_no_advice(text);
-        end_play(&classic);
-        const xseg_status status =
-            small_pieces(&small, "expandable_segments:True,page_size:small", wanted[i]);
-        if (helps)
-            assert_ok(status);
-        end_play(&small);
-    }
-}
-
 /* Pages of 20 MiB, each with 11 cached beside 9 live: on small pages 10 of the 11 can move. */
 static xseg_status shared_pages(struct play *play, const char *config, size_t wanted)
 {
@@ -636,24 +554,6 @@ static xseg_status shared_pages(struct play *play, const char *config, size_t wa
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_small_pages_helps)
-{
-    static const size_t wanted[] = {20 * MIB, 21 * MIB};
-
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play fixed = {0}, small = {0};
-        const char *text =
-            error_message(shared_pages(&fixed, "page_size:fixed", wanted[i]), XSEG_ERR_NO_MEMORY);
-
-        expect_figures_agree(text, 40);
-        assert_int_equal(strstr(text, "page_size:small") != NULL, i == 0);
-        end_play(&fixed);
-        assert_int_equal(shared_pages(&small, "page_size:small", wanted[i]),
-                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-        end_play(&small);
-    }
-}
-
 /* 60 of 100 MiB are idle, in pieces that have to be given back to make one. */
 static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
 {
@@ -663,21 +563,53 @@ static xseg_status idle_elsewhere(struct play *play, const char *config, size_t 
     return ask(play, NULL, wanted);
 }
 
-TEST(advice_on_rejection_helps)
+static xseg_status half_free_on_280(struct play *play, const char *config, size_t wanted)
 {
-    static const size_t wanted[] = {80 * MIB, 120 * MIB};
+    return half_free_segments(play, 280, config, wanted);
+}
 
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play rejected = {0}, served = {0};
+/* The request is served with the configuration that the message advises, and may be served without it as well. */
+TEST(advice_on_the_configuration_helps)
+{
+    static const struct {
+        xseg_status (*run)(struct play *play, const char *config, size_t wanted);
+        const char *config, *advice, *advised;
+        size_t device_mib, wanted_mib;
+        bool is_advised, is_served;
+    } rows[] = {
+#define SEGMENTS "expandable_segments:False", "expandable_segments:True", "expandable_segments:True"
+        {half_free_on_280, SEGMENTS, 280, 80, true, true},
+        {half_free_on_280, SEGMENTS, 280, 100, true, true},
+        {half_free_on_280, SEGMENTS, 280, 185, false, false},
+        {half_free_on_280, SEGMENTS, 280, 250, false, false},
+#define BOTH                                                                                \
+    "expandable_segments:False", "; set expandable_segments:True,page_size:small to avoid", \
+        "expandable_segments:True,page_size:small"
+        {small_pieces, BOTH, 240, 100, true, true},
+        {small_pieces, BOTH, 240, 170, true, true},
+        {small_pieces, BOTH, 240, 190, false, true},
+#define PAGES "page_size:fixed", "page_size:small", "page_size:small"
+        {shared_pages, PAGES, 40, 20, true, true},
+        {shared_pages, PAGES, 40, 21, false, false},
+#define REJECTION \
+    "throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom:False", "throw_on_cudamalloc_oom:False"
+        {idle_elsewhere, REJECTION, 100, 80, true, true},
+        {idle_elsewhere, REJECTION, 100, 120, false, false},
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const size_t wanted = rows[i].wanted_mib * MIB;
+        struct play play = {0}, again = {0};
         const char *text =
-            error_message(idle_elsewhere(&rejected, "throw_on_cudamalloc_oom:True", wanted[i]),
-                          XSEG_ERR_NO_MEMORY);
+            error_message(rows[i].run(&play, rows[i].config, wanted), XSEG_ERR_NO_MEMORY);
 
-        expect_figures_agree(text, 100);
-        assert_int_equal(strstr(text, "throw_on_cudamalloc_oom:False") != NULL, i == 0);
-        end_play(&rejected);
-        assert_int_equal(idle_elsewhere(&served, "throw_on_cudamalloc_oom:False", wanted[i]),
-                         i == 0 ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-        end_play(&served);
+        expect_figures_agree(text, (double)rows[i].device_mib);
+        assert_int_equal(strstr(text, rows[i].advice) != NULL, rows[i].is_advised);
+        if (!rows[i].is_advised)
+            expect_no_advice(text);
+        end_play(&play);
+        assert_int_equal(rows[i].run(&again, rows[i].advised, wanted),
+                         rows[i].is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
+        end_play(&again);
     }
 }

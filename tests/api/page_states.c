@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call on ranges, pins, descriptors, exports and registrations, in every state of a page, from a callback and
- * from a second thread.
- *
- * A case is STATE/CALL/WHERE.  It brings two granules of a range, or a page of a block, into the state, makes the call
- * while another call runs a callback, and checks
- * - the status: xseg/range.h promises XSEG_ERR_BUSY for granules that another call works on.  A second thread may also
- *   wait, and is served when the other call has ended;
+ * Every call of ranges, pins, descriptors, exports and registrations, in every state of a page, during another call.
+ * A case is STATE/CALL/WHERE: it brings two granules of a range, or a page of a block, into a state, and makes a call
+ * while another call runs a callback, from that callback or a second thread.  It checks
+ * - the status: XSEG_ERR_BUSY for granules that another call works on (xseg/range.h); a second thread may wait;
  * - that observers and registrars are notified once for each page, and only while it is mapped;
- * - that the call was effective or had no effect: held and pinned memory stays mapped, contents are kept, memory is
- *   unmapped only when the streams that use it are idle (the simulator ends the process otherwise), and afterwards the
- *   granules can be committed or decommitted as before.
+ * - that the call was effective or had no effect: held and pinned memory stays mapped, contents are kept, memory in use
+ *   is not unmapped (the simulator ends the process otherwise), and granules can be committed or decommitted later.
  */
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -26,7 +22,9 @@
 enum { SOURCE = 0, TARGET = 8, COUNT = 2, BESIDE = 10, ELSEWHERE = 40, GRANULES = 64 };
 /* More than the device has where memory is to be short. */
 enum { SHORT_PAGES = 16, MANY = 20 };
-#define BLOCK_PAGE (20 * MIB) /* the pages of blocks */
+#define BLOCK_PAGE  (20 * MIB) /* the pages of blocks */
+#define AT(granule) ((granule)*PAGE)
+#define RUN         AT(COUNT) /* the granules of a case */
 
 /* Statuses as a set. */
 enum { OK = 1, BUSY = 2, ARGUMENT = 4, NOT_ALLOCATED = 8, PAUSED = 16, NO_MEMORY = 32 };
@@ -263,50 +261,31 @@ static void own_leave(void *context, const struct xseg_registered *run)
 
 static xseg_status act_release(struct env *env);
 
+/* A function of a call, which is one expression, and one that undoes a call. */
+#define CALL(name, ...)                      \
+    static xseg_status name(struct env *env) \
+    {                                        \
+        return __VA_ARGS__;                  \
+    }
+#define UNDO(name, ...)               \
+    static void name(struct env *env) \
+    {                                 \
+        __VA_ARGS__;                  \
+    }
+
 static uint64_t offset_of(const struct env *env)
 {
     return env->first * PAGE;
 }
 
-static xseg_status call_commit(struct env *env)
-{
-    return xseg_range_commit(env->range, offset_of(env), COUNT * PAGE, env->stream);
-}
-
-static xseg_status call_decommit(struct env *env)
-{
-    return xseg_range_decommit(env->range, offset_of(env), COUNT * PAGE, env->stream);
-}
-
-static xseg_status call_hold(struct env *env)
-{
-    return xseg_range_hold(env->range, offset_of(env), COUNT * PAGE);
-}
-
-static xseg_status call_let_go(struct env *env)
-{
-    return xseg_range_unhold(env->range, offset_of(env), COUNT * PAGE, env->second);
-}
-
-static xseg_status call_share_onto(struct env *env)
-{
-    return xseg_range_alias(env->range, offset_of(env), COUNT * PAGE, env->other, 0);
-}
-
-static xseg_status call_share_from(struct env *env)
-{
-    return xseg_range_alias(env->other, ELSEWHERE * PAGE, COUNT * PAGE, env->range, offset_of(env));
-}
-
-static void undo_share_from(struct env *env)
-{
-    decommit(env->other, ELSEWHERE, COUNT, env->stream);
-}
-
-static xseg_status call_release(struct env *env)
-{
-    return xseg_range_release(env->range);
-}
+CALL(call_commit, xseg_range_commit(env->range, offset_of(env), RUN, env->stream))
+CALL(call_decommit, xseg_range_decommit(env->range, offset_of(env), RUN, env->stream))
+CALL(call_hold, xseg_range_hold(env->range, offset_of(env), RUN))
+CALL(call_let_go, xseg_range_unhold(env->range, offset_of(env), RUN, env->second))
+CALL(call_share_onto, xseg_range_alias(env->range, offset_of(env), RUN, env->other, 0))
+CALL(call_share_from, xseg_range_alias(env->other, AT(ELSEWHERE), RUN, env->range, offset_of(env)))
+UNDO(undo_share_from, decommit(env->other, ELSEWHERE, COUNT, env->stream))
+CALL(call_release, xseg_range_release(env->range))
 
 static xseg_status call_info(struct env *env)
 {
@@ -315,15 +294,8 @@ static xseg_status call_info(struct env *env)
     return xseg_range_query(env->range, &out);
 }
 
-static xseg_status call_prepare(struct env *env)
-{
-    return xseg_range_prepare(env->range, PAGE);
-}
-
-static xseg_status call_quota(struct env *env)
-{
-    return xseg_range_set_quota(env->range, 2 * COUNT * PAGE);
-}
+CALL(call_prepare, xseg_range_prepare(env->range, PAGE))
+CALL(call_quota, xseg_range_set_quota(env->range, 2 * COUNT * PAGE))
 
 static void undo_quota(struct env *env)
 {
@@ -331,36 +303,14 @@ static void undo_quota(struct env *env)
         assert_ok(xseg_range_set_quota(env->range, 0));
 }
 
-static xseg_status call_pin(struct env *env)
-{
-    return xseg_pin(env->allocator, env->address, env->bytes);
-}
-
-static xseg_status call_unpin(struct env *env)
-{
-    return xseg_unpin(env->allocator, env->address, env->bytes);
-}
-
-static void undo_pin(struct env *env)
-{
-    assert_ok(call_unpin(env));
-}
-
-static xseg_status call_dmabuf(struct env *env)
-{
-    return xseg_dmabuf_open(env->allocator, env->address, env->bytes, 0, &env->fd, &env->offset);
-}
-
-static void undo_dmabuf(struct env *env)
-{
-    assert_int_equal(close(env->fd), 0);
-}
-
-static xseg_status call_dmabuf_pin(struct env *env)
-{
-    return xseg_dmabuf_open(env->allocator, env->address, env->bytes, XSEG_DMABUF_PIN, &env->fd,
-                            &env->offset);
-}
+CALL(call_pin, xseg_pin(env->allocator, env->address, env->bytes))
+CALL(call_unpin, xseg_unpin(env->allocator, env->address, env->bytes))
+UNDO(undo_pin, assert_ok(call_unpin(env)))
+CALL(call_dmabuf,
+     xseg_dmabuf_open(env->allocator, env->address, env->bytes, 0, &env->fd, &env->offset))
+UNDO(undo_dmabuf, assert_int_equal(close(env->fd), 0))
+CALL(call_dmabuf_pin, xseg_dmabuf_open(env->allocator, env->address, env->bytes, XSEG_DMABUF_PIN,
+                                       &env->fd, &env->offset))
 
 /* The memory is there still. */
 static void undo_dmabuf_pin(struct env *env)
@@ -380,15 +330,8 @@ static xseg_status add(struct env *env, bool pin)
     return xseg_register(env->allocator, env->address, env->bytes, &registrar, &env->id);
 }
 
-static xseg_status call_register(struct env *env)
-{
-    return add(env, false);
-}
-
-static xseg_status call_register_pin(struct env *env)
-{
-    return add(env, true);
-}
+CALL(call_register, add(env, false))
+CALL(call_register_pin, add(env, true))
 
 static void undo_register(struct env *env)
 {
@@ -398,10 +341,7 @@ static void undo_register(struct env *env)
     assert_int_equal(env->own_runs.count, 0);
 }
 
-static xseg_status call_unregister(struct env *env)
-{
-    return xseg_unregister(env->allocator, env->registration);
-}
+CALL(call_unregister, xseg_unregister(env->allocator, env->registration))
 
 static void undo_unregister(struct env *env)
 {
@@ -409,10 +349,7 @@ static void undo_unregister(struct env *env)
     env->has_registration = false;
 }
 
-static xseg_status call_export(struct env *env)
-{
-    return export_handles(env->allocator, env->address, XSEG_HANDLE_FD, &env->exported);
-}
+CALL(call_export, export_handles(env->allocator, env->address, XSEG_HANDLE_FD, &env->exported))
 
 static void undo_export(struct env *env)
 {
@@ -420,10 +357,7 @@ static void undo_export(struct env *env)
     assert_ok(xseg_export_close(env->allocator, env->address));
 }
 
-static xseg_status call_trim(struct env *env)
-{
-    return xseg_trim(env->allocator, NULL, NULL, NULL);
-}
+CALL(call_trim, xseg_trim(env->allocator, NULL, NULL, NULL))
 
 static xseg_status call_pause(struct env *env)
 {
@@ -432,10 +366,7 @@ static xseg_status call_pause(struct env *env)
     return xseg_pool_pause(env->pool, XSEG_KEEP_HOST, NULL);
 }
 
-static void undo_pause(struct env *env)
-{
-    assert_ok(xseg_pool_resume(env->pool));
-}
+UNDO(undo_pause, assert_ok(xseg_pool_resume(env->pool)))
 
 static const struct call calls[] = {
     {"commit", call_commit, NULL, true},
@@ -617,8 +548,7 @@ static void pending_and_held(struct env *env)
 
 static void aliased(struct env *env)
 {
-    assert_ok(
-        xseg_range_alias(env->range, offset_of(env), COUNT * PAGE, env->range, SOURCE * PAGE));
+    assert_ok(xseg_range_alias(env->range, offset_of(env), RUN, env->range, AT(SOURCE)));
 }
 
 static void registered_at(struct env *env, const void *address, size_t bytes)
@@ -648,21 +578,12 @@ static void paused(struct env *env)
 }
 
 /* A callback that has nothing to do with the granules. */
-static xseg_status act_elsewhere(struct env *env)
-{
-    return xseg_range_commit(env->apart, 0, PAGE, NULL);
-}
+CALL(act_elsewhere, xseg_range_commit(env->apart, 0, PAGE, NULL))
 
 /* Also of granules that have no page yet, which observers hear of. */
-static xseg_status act_commit_beside(struct env *env)
-{
-    return xseg_range_commit(env->range, offset_of(env), 2 * COUNT * PAGE, env->stream);
-}
-
-static xseg_status act_commit_many(struct env *env)
-{
-    return xseg_range_commit(env->range, offset_of(env), MANY * PAGE, env->stream);
-}
+CALL(act_commit_beside,
+     xseg_range_commit(env->range, offset_of(env), 2 * COUNT * PAGE, env->stream))
+CALL(act_commit_many, xseg_range_commit(env->range, offset_of(env), AT(MANY), env->stream))
 
 static xseg_status act_trim(struct env *env)
 {
@@ -670,15 +591,8 @@ static xseg_status act_trim(struct env *env)
     return call_trim(env);
 }
 
-static xseg_status act_share(struct env *env)
-{
-    return xseg_range_alias(env->range, TARGET * PAGE, COUNT * PAGE, env->range, SOURCE * PAGE);
-}
-
-static xseg_status act_resume(struct env *env)
-{
-    return xseg_pool_resume(env->pool);
-}
+CALL(act_share, xseg_range_alias(env->range, AT(TARGET), RUN, env->range, AT(SOURCE)))
+CALL(act_resume, xseg_pool_resume(env->pool))
 
 static void paused_and_registered(struct env *env)
 {
@@ -694,10 +608,7 @@ static xseg_status act_release(struct env *env)
 }
 
 /* Pages of the granules are taken for another range; the commit waits for their stream. */
-static xseg_status act_steal(struct env *env)
-{
-    return xseg_range_commit(env->other, TARGET * PAGE, (SHORT_PAGES - 2 * COUNT) * PAGE, NULL);
-}
+CALL(act_steal, xseg_range_commit(env->other, AT(TARGET), (SHORT_PAGES - 2 * COUNT) * PAGE, NULL))
 
 /* A block that is cached, and is registered or not. */
 static void cached(struct env *env)
@@ -717,14 +628,10 @@ static xseg_status act_free(struct env *env)
 {
     env_free(env->allocator, env->block);
     env->block = NULL;
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
-    return xseg_trim(env->allocator, &where, NULL, NULL);
+    return xseg_trim(env->allocator, env_scope(.device = -1, .pool = env->pool), NULL, NULL);
 }
 
-static xseg_status act_alloc(struct env *env)
-{
-    return env_try_alloc_in(env->allocator, env->pool, 4 * MIB, &env->block);
-}
+CALL(act_alloc, env_try_alloc_in(env->allocator, env->pool, 4 * MIB, &env->block))
 
 /* Memory is registered that comes later. */
 static void registered_beyond(struct env *env)
@@ -733,10 +640,7 @@ static void registered_beyond(struct env *env)
     registered_at(env, env->beside, 2 * BLOCK_PAGE);
 }
 
-static xseg_status act_alloc_beyond(struct env *env)
-{
-    return env_try_alloc_in(env->allocator, env->pool, BLOCK_PAGE, &env->block);
-}
+CALL(act_alloc_beyond, env_try_alloc_in(env->allocator, env->pool, BLOCK_PAGE, &env->block))
 
 static const struct state states[] = {
     {"unmapped", UNMAPPED, UNMAPPED, CAME, nothing, act_elsewhere, OK, 0},
@@ -784,10 +688,10 @@ static const struct state states[] = {
 
 static void open_world(struct env *env)
 {
-    struct xseg_sim_settings settings = {
-        sizeof(settings), .memory_bytes = (has(env->state, SHORT) ? SHORT_PAGES : GRANULES) * PAGE,
-        .real_bytes = true};
-    env->allocator = env_open_with_clock(&settings, "expandable_segments:True");
+    env->allocator = env_open_sim_with_clock(
+        "expandable_segments:True",
+        .memory_bytes = (has(env->state, SHORT) ? SHORT_PAGES : GRANULES) * PAGE,
+        .real_bytes = true);
     env->pool = env_pool_of(env->allocator, .exportable = true, .rdma = true);
     struct xseg_range_options options = {sizeof(options), .pool = env->pool};
     assert_ok(xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &env->range));

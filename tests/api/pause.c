@@ -9,7 +9,6 @@
 
 #include "tests/support/env.h"
 
-/* A machine that keeps bytes, with an allocator. */
 static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *config)
 {
     return env_open_sim(config, .memory_bytes = memory, .real_bytes = true);
@@ -58,9 +57,8 @@ static bool has_pattern(const void *ptr, size_t bytes, uint64_t seed)
     return true;
 }
 
-TEST_ON(pause_releases_memory_and_keeps_addresses, env_open(NULL))
+TEST_IN_POOL(pause_releases_memory_and_keeps_addresses, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *large = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     void *small = env_alloc_in(allocator, pool, 1000, NULL),
          *other = env_alloc(allocator, MIB, NULL);
@@ -115,10 +113,9 @@ static off_t room_of_some(size_t bytes)
     return room;
 }
 
-TEST_ON(contents_are_kept, open_with_bytes(GIB, NULL))
+TEST_IN_POOL(contents_are_kept, open_with_bytes(GIB, NULL))
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_FILE};
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *large = env_alloc_in(allocator, pool, 90 * MIB, stream);
     void *small = env_alloc_in(allocator, pool, 3000, NULL);
@@ -144,12 +141,10 @@ TEST_ON(contents_are_kept, open_with_bytes(GIB, NULL))
     }
     free(name);
     env_free(allocator, large, small);
-    assert_ok(xseg_pool_release(pool));
 }
 
-TEST_ON(others_use_the_memory_meanwhile, open_with_bytes(200 * MIB, NULL))
+TEST_IN_POOL(others_use_the_memory_meanwhile, open_with_bytes(200 * MIB, NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *weights = env_alloc_in(allocator, pool, 120 * MIB, NULL);
 
     write_pattern(weights, 120 * MIB, 1);
@@ -165,9 +160,8 @@ TEST_ON(others_use_the_memory_meanwhile, open_with_bytes(200 * MIB, NULL))
     env_free(allocator, weights);
 }
 
-TEST_ON(resume_without_memory_stays_paused, open_with_bytes(400 * MIB, NULL))
+TEST_IN_POOL(resume_without_memory_stays_paused, open_with_bytes(400 * MIB, NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 150 * MIB, NULL);
     char *name = new_name();
 
@@ -190,9 +184,8 @@ TEST_ON(resume_without_memory_stays_paused, open_with_bytes(400 * MIB, NULL))
 }
 
 /* Calls on a paused pool and its blocks. */
-TEST_ON(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
+TEST_IN_POOL(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
     void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
@@ -222,15 +215,13 @@ TEST_ON(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(keep, 30 * MIB, 4));
     /* Memory freed during the pause is reused. */
-    void *again = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_ptr_equal(again, gone);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), gone);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, again, keep, small[0]);
+    env_free(allocator, gone, keep, small[0]);
 }
 
-TEST_ON(work_that_is_queued_stands_in_the_way, env_open(NULL))
+TEST_IN_POOL(work_that_is_queued_stands_in_the_way, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream own = env_stream(), other = env_stream(), third = env_stream();
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, own);
     const uint64_t used = xseg_sim_used(0);
@@ -260,21 +251,8 @@ TEST_ON(work_that_is_queued_stands_in_the_way, env_open(NULL))
     env_free(allocator, ptr);
 }
 
-static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+TEST_IN_POOL(bad_input_changes_nothing, env_open(NULL))
 {
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
-static void take_nothing(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
-}
-
-TEST_ON(bad_input_changes_nothing, env_open(NULL))
-{
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = env_pool(allocator), *own = NULL;
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
 
@@ -297,10 +275,7 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL), PAUSED, "is paused");
     assert_ok(xseg_pool_resume(pool));
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
-    options.memory.alloc = alloc_nothing;
-    options.memory.free = take_nothing;
-    own = env_pool_with(allocator, &options);
-    assert_ok(xseg_pool_release(own));
+    assert_ok(xseg_pool_release(env_pool_of(allocator, .memory = env_no_memory)));
     free(name);
     env_free(allocator, ptr);
 }
@@ -325,9 +300,8 @@ TEST_ON(classic_segments_cannot_be_paused, env_open("expandable_segments:False")
 }
 
 /* Including memory that was freed in the capture. */
-TEST_ON(graphs_stay_valid, env_open(NULL))
+TEST_IN_POOL(graphs_stay_valid, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     env_capture_begin(pool, stream);
@@ -390,7 +364,6 @@ TEST_ON(exportable_pool_stays_paused_if_the_driver_fails,
         open_with_bytes(GIB, "expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
-
     uint64_t *word = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     *word = 7;
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
@@ -403,20 +376,15 @@ TEST_ON(exportable_pool_stays_paused_if_the_driver_fails,
     assert_ok(xseg_pool_release(pool));
 }
 
-TEST_ON(failed_resume_retains_no_memory, open_with_bytes(GIB, NULL))
+TEST_IN_POOL(failed_resume_retains_no_memory, open_with_bytes(GIB, NULL))
 {
     static const char *const call[] = {"cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync"};
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
 
-    fault.every = 1;
-    fault.error = 999;
     write_pattern(ptr, 50 * MIB, 6);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     for (unsigned i = 0; i < COUNT_OF(call); i++) {
-        fault.call = call[i];
-        assert_ok(xseg_sim_fault_set(0, &fault));
+        env_fail_every(call[i], 999);
         assert_error(xseg_pool_resume(pool), DRIVER, "still paused");
         assert_ok(xseg_sim_fault_set(0, NULL));
         assert_int_equal(xseg_sim_used(0), 0);
@@ -428,9 +396,8 @@ TEST_ON(failed_resume_retains_no_memory, open_with_bytes(GIB, NULL))
     env_free(allocator, ptr);
 }
 
-TEST_ON(an_empty_pool_can_be_paused, env_open(NULL))
+TEST_IN_POOL(an_empty_pool_can_be_paused, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *other = NULL;
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
@@ -445,22 +412,18 @@ TEST_ON(an_empty_pool_can_be_paused, env_open(NULL))
 /* The half that is not paused: no driver call touches its pages while `watched`. */
 static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.address = base;
-    fault.bytes = bytes;
-    fault.every = 1;
-    fault.error = 999;
-    if (!watched)
+    if (watched) {
+        env_fault(0, .address = base, .bytes = bytes, .every = 1, .error = 999);
+    } else {
         assert_int_equal(xseg_sim_fault_count(0), 0);
-    assert_ok(xseg_sim_fault_set(0, watched ? &fault : NULL));
+        assert_ok(xseg_sim_fault_set(0, NULL));
+    }
 }
 
 /* 10 GiB in total, with work queued all the time. */
-TEST_ON(half_of_the_pools_pause_while_the_others_serve, open_with_bytes(16 * GIB, NULL))
+TEST_IN_POOL(half_of_the_pools_pause_while_the_others_serve, open_with_bytes(16 * GIB, NULL))
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
-    struct xseg_pool *pool = env_pool(allocator);
     const xseg_stream serving = env_stream();
     void *stays = env_alloc(allocator, HALF, serving), *goes[PIECES];
     char *name = new_name();
@@ -548,7 +511,6 @@ static void pause_pool(const char *name)
     assert_int_equal(access(name, F_OK), 0);
 }
 
-/* Bring the pool back, with its contents. */
 static void resume_pool(void)
 {
     assert_ok(xseg_pool_resume(f.pool));

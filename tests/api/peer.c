@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Peer access: work of one device on memory of another, which the simulator reports if the access right is missing;
- * rights on existing and future mappings, over pauses, remaps and imports; and invalid calls.
- */
-#include <stdio.h>
+/* Peer access to present and future mappings, over pauses, remaps, imports.  The simulator reports missing rights. */
 #include <string.h>
 #include <unistd.h>
 
@@ -81,8 +77,6 @@ static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
     env_free(allocator, block);
 }
 
-/* --- Work of device 1 on memory of device 0. --- */
-
 static void copy_between(bool is_allowed)
 {
     struct xseg_allocator *allocator = open_three(NULL);
@@ -128,11 +122,8 @@ TEST(work_of_a_peer_needs_the_right)
     copy_between(true);
 }
 
-/* --- Scope of the access. --- */
-
-TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
+TEST_IN_POOL(peer_access_covers_present_and_future_mappings, open_three(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *first = env_alloc_on(allocator, 0, 50 * MIB), *small = env_alloc_on(allocator, 0, 1000);
     void *own = env_alloc_in(allocator, pool, 20 * MIB, NULL);
 
@@ -164,7 +155,6 @@ TEST_ON(peer_access_covers_present_and_future_mappings, open_three(NULL))
     void *there = env_alloc_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
     env_free(allocator, there, first, small, later, own);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST(peer_access_has_the_documented_cost)
@@ -233,9 +223,9 @@ TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
 
 TEST_ON(peer_access_covers_imports, open_three(NULL))
 {
+    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
     struct exported_handles exported;
     void *before = NULL, *after = NULL, *base[2] = {NULL};
-    struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
 
     void *block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     assert_ok(export_handles(allocator, block, XSEG_HANDLE_FD, &exported));
@@ -273,28 +263,19 @@ TEST_ON(peer_access_covers_classic_segments, open_three("expandable_segments:Fal
 }
 
 /* A close that fails half-way has released contexts, with the peer access that was enabled on them. */
-TEST(peer_access_survives_a_failed_close)
+TEST_TIMES(peer_access_survives_a_failed_close, 2, open_three("expandable_segments:False"))
 {
-    for (unsigned refused = 0; refused < 2; refused++) {
-        struct xseg_allocator *allocator = open_three("expandable_segments:False");
-
-        assert_ok(xseg_peer_allow(allocator, 0, 1));
+    assert_ok(xseg_peer_allow(allocator, 0, 1));
+    assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
+    assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
+    /* The driver refuses to enable it again: so the pair is allowed anew. */
+    if (i != 0) {
+        env_fault(1, .call = "cuCtxEnablePeerAccess", .error = UNKNOWN);
         assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
-        assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
-        /* The driver refuses to enable it again: so the pair is allowed anew. */
-        if (refused != 0) {
-            struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-            fault.call = "cuCtxEnablePeerAccess";
-            fault.error = UNKNOWN;
-            assert_ok(xseg_sim_fault_set(1, &fault));
-            assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
-            assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
-            assert_int_equal(xseg_sim_fault_count(1), 1);
-        }
-        use_memory_of_0_on_1(allocator);
-        env_close(allocator);
+        assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
+        assert_int_equal(xseg_sim_fault_count(1), 1);
     }
+    use_memory_of_0_on_1(allocator);
 }
 
 TEST_ON(peer_access_covers_devices_without_vmm,
@@ -302,8 +283,6 @@ TEST_ON(peer_access_covers_devices_without_vmm,
 {
     use_memory_of_0_on_1(allocator);
 }
-
-/* --- Invalid calls. --- */
 
 TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_peers = true))
 {
@@ -332,13 +311,7 @@ TEST_ON(excess_peers_are_rejected, open_devices(NULL, .devices = 10))
 
 static void fail_set_access(uint64_t nth, uint64_t every)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = "cuMemSetAccess";
-    fault.nth = nth;
-    fault.every = every;
-    fault.error = UNKNOWN;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fault(0, .call = "cuMemSetAccess", .nth = nth, .every = every, .error = UNKNOWN);
 }
 
 /* The second run of pages gets no access, so the first one loses it again. */
@@ -396,9 +369,8 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-TEST_ON(a_pool_that_moves_is_in_the_way, open_three(NULL))
+TEST_IN_POOL(a_pool_that_moves_is_in_the_way, open_three(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     struct meddling meddling = {allocator, {0}, 0};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -411,7 +383,6 @@ TEST_ON(a_pool_that_moves_is_in_the_way, open_three(NULL))
     assert_ok(xseg_pool_resume(pool));
     assert_true(reaches_all(1, block, 30 * MIB));
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 static void refuse_in_a_child(const void *argument)

@@ -2,14 +2,9 @@
 /* Mapped addresses, pins, and dma-buf descriptors. */
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "tests/support/env.h"
 #include "tests/support/process.h"
 #include "tests/support/trim_due.h"
-
-/* --- Enumeration. --- */
 
 #define MAPPINGS_MAX 64u
 
@@ -31,9 +26,8 @@ static bool keep(void *context, const struct xseg_mapping *mapping)
 static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
     struct list list = {.most = MAPPINGS_MAX};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
 
-    assert_ok(xseg_for_each_mapping(allocator, &where, keep, &list));
+    assert_ok(xseg_for_each_mapping(allocator, env_scope(.device = -1, .pool = pool), keep, &list));
     return list;
 }
 
@@ -46,9 +40,8 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
     return NULL;
 }
 
-TEST_ON(every_mapped_byte_is_named_once, env_open(NULL))
+TEST_IN_POOL(every_mapped_byte_is_named_once, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
                     env_alloc_in(allocator, pool, 30 * MIB, NULL),
                     env_alloc(allocator, 30 * MIB, NULL)};
@@ -81,9 +74,8 @@ TEST_ON(every_mapped_byte_is_named_once, env_open(NULL))
 }
 
 /* A generation is another one exactly where other memory came. */
-TEST_ON(a_generation_rises_with_other_memory, env_open(NULL))
+TEST_IN_POOL(a_generation_rises_with_other_memory, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
     void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
@@ -115,8 +107,6 @@ TEST_ON(a_generation_rises_with_other_memory, env_open(NULL))
     assert_false(env_block(allocator, tag).is_paused);
     env_free(allocator, tag, low, high);
 }
-
-/* --- Pins. --- */
 
 TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 {
@@ -154,9 +144,8 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 }
 
 /* Reclaim under memory pressure takes all idle memory except pinned pages. */
-TEST(pinned_pages_are_not_stolen)
+TEST_ON(pinned_pages_are_not_stolen, env_open_mib(200, NULL))
 {
-    struct xseg_allocator *allocator = env_open_mib(200, NULL);
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
@@ -170,7 +159,6 @@ TEST(pinned_pages_are_not_stolen)
     env_limit(allocator, NULL, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
-    env_close(allocator, other);
 }
 
 TEST_ON(decay_keeps_pinned_pages, env_open("expandable_segments:True,idle_ms:0"))
@@ -202,9 +190,8 @@ TEST_ON(a_classic_segment_is_pinned_as_a_whole, env_open("expandable_segments:Fa
     assert_int_equal(env_trim(allocator).released, 30 * MIB);
 }
 
-TEST_ON(a_pinned_pool_is_not_paused, env_open(NULL))
+TEST_IN_POOL(a_pinned_pool_is_not_paused, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
     assert_ok(xseg_pin(allocator, ptr, 1));
@@ -265,35 +252,26 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
     assert_int_equal(offset, 77);
 }
 
-/* --- One descriptor. --- */
-
-TEST(a_range_of_many_pages_has_one_descriptor)
+TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE,
+          "expandable_segments:False")
 {
-    static const char *const configs[] = {EXPANDABLE, "expandable_segments:False"};
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *block = env_alloc(allocator, 214 * MIB, NULL);
+    uint64_t offset = 7;
+    int fd = -1;
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        char *block = env_alloc(allocator, 214 * MIB, NULL);
-        uint64_t offset = 7;
-        int fd = -1;
-
-        assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
-        assert_int_equal(offset, 0);
-        assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
-        expect_registered(fd, 0, 214 * MIB);
-        assert_int_equal(close(fd), 0);
-        /* In the middle of a page of the host. */
-        assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
-        assert_int_equal(offset, 512);
-        expect_registered(fd, offset, 50 * MIB);
-        assert_int_equal(close(fd), 0);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
+    assert_int_equal(offset, 0);
+    assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    expect_registered(fd, 0, 214 * MIB);
+    assert_int_equal(close(fd), 0);
+    /* In the middle of a page of the host. */
+    assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
+    assert_int_equal(offset, 512);
+    expect_registered(fd, offset, 50 * MIB);
+    assert_int_equal(close(fd), 0);
+    env_free(allocator, block);
 }
-
-/* --- Pins. --- */
 
 TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
 {
@@ -316,8 +294,6 @@ TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
     reserved = env_reserved(allocator);
     assert_int_equal(reserved, 0);
 }
-
-/* --- Invalid calls. --- */
 
 TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
 {
@@ -433,9 +409,7 @@ TEST_ON(a_forked_child_has_descriptors_and_no_calls, env_open(EXPANDABLE))
                   : 1);
     assert_int_equal(env_wait(child), 0);
     env_free(allocator, block);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 40 * MIB);
     assert_ok(xseg_dmabuf_close(allocator, fd));
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Private pools without a capture: routes, options, statistics, checkpoint and restore. */
 #include <malloc.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
-
-static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
 
 static bool is_this(void *context, xseg_stream stream)
 {
@@ -46,20 +42,14 @@ TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
 }
 
 /* A released pool is not found any more, so memory that it got would serve no request. */
-TEST(a_released_pool_is_not_prewarmed)
+TEST_EACH(a_released_pool_is_not_prewarmed, env_open(config), ENV_KINDS)
 {
-    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_scope where = {sizeof(where), .device = -1,
-                                   .pool = env_observed_pool(allocator)};
+    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env_observed_pool(allocator)};
 
-        assert_ok(xseg_prewarm(allocator, &where, MIB));
-        assert_ok(xseg_pool_release(where.pool));
-        assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator);
-    }
+    assert_ok(xseg_prewarm(allocator, &where, MIB));
+    assert_ok(xseg_pool_release(where.pool));
+    assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 TEST_ON(a_pool_has_a_limit_of_its_own, env_open(NULL))
@@ -120,8 +110,6 @@ TEST_ON(fallback_pool_serves_under_memory_pressure, env_open_mib(64, NULL))
     env_free(allocator, ptr);
 }
 
-/* --- Names. --- */
-
 /* A name is copied, and every message about the pool contains it, or the ID of a pool without a name. */
 TEST_ON(messages_name_the_pool, env_open(NULL))
 {
@@ -149,10 +137,9 @@ TEST_ON(messages_name_the_pool, env_open(NULL))
     assert_error(env_try_alloc_in(allocator, named, 1, &ptr), PAUSED,
                  "pool is paused, \"kv cache\"; ");
     assert_ok(xseg_pool_resume(named));
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = third};
     limits.soft_bytes = limits.hard_bytes = MIB;
-    assert_error(xseg_limits_set(allocator, &where, &limits), UNSUPPORTED,
-                 "pool 3 has no soft_bytes");
+    assert_error(xseg_limits_set(allocator, env_scope(.device = -1, .pool = third), &limits),
+                 UNSUPPORTED, "pool 3 has no soft_bytes");
 }
 
 TEST_ON(a_name_has_an_end, env_open(NULL))
@@ -174,8 +161,6 @@ TEST_ON(a_name_has_an_end, env_open(NULL))
     pool = env_pool_with(allocator, &options);
     assert_error(xseg_pool_resume(pool), ARGUMENT, "pool 2 is not paused");
 }
-
-/* --- Custom memory functions. --- */
 
 struct own {
     unsigned char *memory;
@@ -247,8 +232,6 @@ TEST(custom_functions_supply_the_memory_of_a_pool)
     free(own.memory);
 }
 
-/* --- A pool that has run out while the device has not. --- */
-
 /* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
 static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status status)
 {
@@ -280,8 +263,6 @@ TEST(a_full_pool_is_no_shortage)
     expect_no_shortage(&limited, XSEG_ERR_LIMIT);
     expect_no_shortage(&owned, XSEG_ERR_NO_MEMORY);
 }
-
-/* --- Checkpoint and restore. --- */
 
 struct notified {
     unsigned freed, live;
@@ -315,16 +296,15 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
     assert_int_equal(env_pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
 }
 
-static void restore_and_compare(const char *config)
+TEST_EACH(pool_is_restored_to_a_checkpoint, env_open(config), ENV_KINDS)
 {
-    struct xseg_allocator *allocator = env_open(config);
     struct xseg_pool *pool = env_pool(allocator);
     struct notified notified = {0, 0};
     void *first[6], *later[6];
     bool exactly = false;
 
-    for (unsigned i = 0; i < 6; i++)
-        first[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 3 * MIB : 700) * (i + 1), NULL);
+    for (unsigned k = 0; k < 6; k++)
+        first[k] = env_alloc_in(allocator, pool, (k % 2 != 0 ? 3 * MIB : 700) * (k + 1), NULL);
     env_free(allocator, first[1], first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
     assert_ok(xseg_pool_check_live(pool, live, 5, &exactly));
@@ -336,8 +316,8 @@ static void restore_and_compare(const char *config)
 
     /* Another state: blocks freed, others allocated across the places of the first. */
     env_free(allocator, first[0], first[3]);
-    for (unsigned i = 0; i < 6; i++)
-        later[i] = env_alloc_in(allocator, pool, (i % 2 != 0 ? 5 * MIB : 90 * KIB) * (i + 1), NULL);
+    for (unsigned k = 0; k < 6; k++)
+        later[k] = env_alloc_in(allocator, pool, (k % 2 != 0 ? 5 * MIB : 90 * KIB) * (k + 1), NULL);
     env_free(allocator, later[2]);
     assert_ok(xseg_pool_restore(pool, checkpoint, note_moved, &notified));
     assert_int_equal(notified.freed, 7);
@@ -359,23 +339,14 @@ static void restore_and_compare(const char *config)
     assert_true(exactly);
     expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
     xseg_checkpoint_destroy(checkpoint);
-    for (unsigned i = 0; i < 6; i++)
-        if (i != 1 && i != 2)
-            env_free(allocator, first[i]);
+    env_free(allocator, first[0], first[3], first[4], first[5]);
     assert_ok(xseg_pool_release(pool));
-    env_close(allocator);
 }
 
-TEST(pool_is_restored_to_a_checkpoint)
-{
-    restore_and_compare("expandable_segments:True");
-    restore_and_compare("expandable_segments:False");
-}
-
-TEST_ON(failed_restore_changes_nothing, env_open(NULL))
+TEST_IN_POOL(failed_restore_changes_nothing, env_open(NULL))
 {
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    struct xseg_pool *other = env_pool(allocator);
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
          *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
     bool exactly = false;
@@ -383,8 +354,7 @@ TEST_ON(failed_restore_changes_nothing, env_open(NULL))
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT, "another pool");
     assert_error(xseg_pool_restore(pool, NULL, NULL, NULL), ARGUMENT, "NULL");
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, a, side));
+    env_use(allocator, a, side);
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "used by");
     env_free(allocator, a);
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "pending free");
@@ -400,36 +370,31 @@ TEST_ON(failed_restore_changes_nothing, env_open(NULL))
 }
 
 /* A block of a checkpoint of which only the first page is left. */
-TEST_ON(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
+TEST_IN_POOL(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     env_free(allocator, block);
-    void *first = env_alloc_in(allocator, pool, 10 * MIB, NULL);
-    assert_ptr_equal(first, block);
-    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
-    assert_int_equal(done.released, 40 * MIB);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 10 * MIB, NULL), block);
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY,
                  "memory of the checkpoint has been released");
-    assert_int_equal(env_block(allocator, first).bytes, 10 * MIB);
+    assert_int_equal(env_block(allocator, block).bytes, 10 * MIB);
     /* With memory in the same place it can be restored. */
     env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     assert_int_equal(env_block(allocator, block).bytes, 60 * MIB);
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* A service makes and releases pools for months. */
-TEST(destroyed_pools_leave_no_memory)
+TEST_ON(destroyed_pools_leave_no_memory, env_open_mib(1024, "expandable_segments:True"))
 {
     uint64_t host = 0;
 
     /* The simulator does not reuse addresses. */
-    struct xseg_allocator *allocator = env_open_mib(1024, "expandable_segments:True");
     for (unsigned i = 0; i < 3000; i++) {
         struct xseg_pool *pool = env_pool(allocator);
         void *small = env_alloc_in(allocator, pool, 1000, NULL);
@@ -449,7 +414,6 @@ TEST(destroyed_pools_leave_no_memory)
     }
     assert_true(env_stats(allocator).host_bytes < host + 4096);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 3000 * 2);
-    env_close(allocator);
 }
 
 /* --- Pools that come and go, by what is counted: host bytes and driver calls, not time. --- */
@@ -460,17 +424,6 @@ TEST(destroyed_pools_leave_no_memory)
 static uint64_t host_bytes(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).host_bytes;
-}
-
-static uint64_t resident_bytes(void)
-{
-    unsigned long all = 0, resident = 0;
-    FILE *file = fopen("/proc/self/statm", "r");
-
-    assert_non_null(file);
-    assert_int_equal(fscanf(file, "%lu %lu", &all, &resident), 2);
-    assert_int_equal(fclose(file), 0);
-    return (uint64_t)resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static struct xseg_allocator *open_small(const char *config, uint64_t memory)
@@ -558,16 +511,15 @@ TEST(pools_with_cached_memory_stay)
     for (unsigned i = 0; i < 100; i++)
         (void)pass(allocator, 1000);
     const uint64_t before = host_bytes(allocator);
-    const uint64_t resident = resident_bytes();
+    const uint64_t resident = env_resident_bytes();
     for (unsigned i = 0; i < 3000; i++)
         (void)pass(allocator, 1000);
     assert_int_equal(env_reserved(allocator), 3100 * 2 * MIB);
     assert_in_range(host_bytes(allocator), 0, before + 3000 * POOL_BYTES);
     /* The simulator's records are in there as well, but little of its tables on a device that large. */
     if (!ENV_IS_SANITIZED)
-        assert_in_range(resident_bytes(), 0, resident + 3000 * POOL_BYTES);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+        assert_in_range(env_resident_bytes(), 0, resident + 3000 * POOL_BYTES);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
     assert_int_equal(env_stats(allocator).address_bytes, 0);
     env_close(allocator);
 }
@@ -594,11 +546,8 @@ TEST_ON(pools_that_are_released_first_end_as_well, open_small(NULL, 1024 * MIB))
     }
     assert_in_range(host_bytes(allocator), 0, before + before / 8);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
-
-/* --- What is left of them. --- */
 
 struct found {
     const struct xseg_pool *pool;
@@ -668,8 +617,6 @@ TEST_ON(a_released_pool_serves_no_requests, open_small(NULL, 1024 * MIB))
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
 }
 
-/* --- Memory of users' functions. --- */
-
 struct owner {
     char *next;
     uint64_t given, taken;
@@ -715,8 +662,6 @@ TEST_ON(owners_get_their_memory_back, open_small(NULL, 1024 * MIB))
         assert_int_equal(owner[i].taken, owner[i].given);
 }
 
-/* --- Under shortage. --- */
-
 /* The device is filled with memory of destroyed pools, and then with one block. */
 TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
 {
@@ -728,116 +673,104 @@ TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
 }
 
-/* --- Blocks of a pool at a given address. --- */
-
 static void *at(void *base, size_t offset)
 {
     return (char *)base + offset;
 }
 
+static const struct {
+    size_t cached, offset, bytes;
+} cases[] = {
+    {40 * MIB, 0, 40 * MIB},       {40 * MIB, 0, 4 * MIB},     {40 * MIB, 10 * MIB, 4 * MIB},
+    {40 * MIB, 36 * MIB, 4 * MIB}, {64 * KIB, 0, 4 * KIB},     {64 * KIB, 512, 512},
+    {64 * KIB, 60 * KIB, 4 * KIB}, {64 * KIB, 30 * KIB, 1000},
+};
+
 /* In front of the block, and behind it, the memory stays cached. */
-TEST(block_is_allocated_at_its_address)
+TEST_TIMES(block_is_allocated_at_its_address, 2 * COUNT_OF(cases),
+           env_open(i % 2 == 0 ? "expandable_segments:True" : "expandable_segments:False"))
 {
-    static const struct {
-        size_t cached, offset, bytes;
-    } cases[] = {
-        {40 * MIB, 0, 40 * MIB},       {40 * MIB, 0, 4 * MIB},     {40 * MIB, 10 * MIB, 4 * MIB},
-        {40 * MIB, 36 * MIB, 4 * MIB}, {64 * KIB, 0, 4 * KIB},     {64 * KIB, 512, 512},
-        {64 * KIB, 60 * KIB, 4 * KIB}, {64 * KIB, 30 * KIB, 1000},
+    const size_t number = i / 2;
+    struct xseg_pool *pool = env_pool(allocator);
+    void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
+    void *wanted = at(base, cases[number].offset);
+    const uint64_t grown = env_stats(allocator).num_device_alloc;
+
+    env_free(allocator, base);
+    assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr));
+    assert_ptr_equal(ptr, wanted);
+    assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
+    assert_ptr_equal(env_block(allocator, ptr).pool, pool);
+    if (cases[number].offset > 0)
+        assert_int_equal(env_block(allocator, base).bytes, cases[number].offset);
+    assert_int_equal(env_stats(allocator).num_device_alloc, grown);
+    const struct xseg_statistics stats = env_stats(allocator);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2); /* with `base` */
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].peak, 1);
+    env_free(allocator, ptr);
+    assert_ptr_equal(env_alloc_in(allocator, pool, cases[number].cached, NULL), base);
+    env_free(allocator, base);
+}
+
+TEST_EACH(address_without_a_cached_block_is_rejected, env_open(config), ENV_KINDS)
+{
+    const xseg_stream side = env_stream();
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
+    void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    _Alignas(512) char nowhere[512];
+
+    env_free(allocator, base);
+    env_free_in_use(allocator, pending, side);
+    const struct {
+        struct xseg_pool *pool;
+        size_t bytes;
+        xseg_stream stream;
+        void *address;
+        xseg_status status;
+        const char *words;
+    } row[] = {
+        {pool, 4 * MIB, NULL, live, XSEG_ERR_BUSY, "in an allocated block"},
+        {pool, 4 * MIB, NULL, pending, XSEG_ERR_BUSY, "another stream still uses"},
+        {pool, 41 * MIB, NULL, base, XSEG_ERR_BUSY, "cached block is too short"},
+        {pool, 4 * MIB, NULL, at(base, 38 * MIB), XSEG_ERR_BUSY, "cached block is too short"},
+        {other, 4 * MIB, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+        {pool, 4 * MIB, side, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+        {pool, 512, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
+        {pool, 4 * MIB, NULL, nowhere, XSEG_ERR_BUSY, "no segment"},
+        {pool, 4 * MIB, NULL, at(base, 8), XSEG_ERR_ARGUMENT, "multiple of 512"},
+        {pool, 4 * MIB, NULL, NULL, XSEG_ERR_ARGUMENT, "multiple of 512"},
+        {NULL, 4 * MIB, NULL, base, XSEG_ERR_ARGUMENT, "NULL"},
     };
 
-    for (size_t i = 0; i < COUNT_OF(configs) * COUNT_OF(cases); i++) {
-        const size_t number = i / COUNT_OF(configs);
-        struct xseg_allocator *allocator = env_open(configs[i % COUNT_OF(configs)]);
-        struct xseg_pool *pool = env_pool(allocator);
-        void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
-        void *wanted = at(base, cases[number].offset);
-        const uint64_t grown = env_stats(allocator).num_device_alloc;
-
-        env_free(allocator, base);
-        assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr));
-        assert_ptr_equal(ptr, wanted);
-        assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
-        assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
-        assert_ptr_equal(env_block(allocator, ptr).pool, pool);
-        if (cases[number].offset > 0)
-            assert_int_equal(env_block(allocator, base).bytes, cases[number].offset);
-        assert_int_equal(env_stats(allocator).num_device_alloc, grown);
-        const struct xseg_statistics stats = env_stats(allocator);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2); /* with `base` */
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].peak, 1);
-        env_free(allocator, ptr);
-        assert_ptr_equal(env_alloc_in(allocator, pool, cases[number].cached, NULL), base);
-        env_free(allocator, base);
-        env_close(allocator);
-    }
+    for (size_t k = 0; k < COUNT_OF(row); k++)
+        env_expect_error(
+            xseg_alloc_at(row[k].pool, row[k].bytes, row[k].stream, row[k].address, &ptr),
+            row[k].status, row[k].words);
+    assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
+    assert_null(ptr);
+    ptr = base;
+    assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
+    assert_null(ptr);
+    /* A pending block has come back once its stream has passed. */
+    assert_ok(xseg_sim_finish(side));
+    assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr));
+    env_free(allocator, ptr, live);
+    assert_ok(xseg_pool_release(other));
+    other = env_observed_pool(allocator);
+    live = env_alloc_in(allocator, other, 4 * MIB, NULL);
+    assert_ok(xseg_pool_release(other));
+    assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), ARGUMENT,
+                 "pool has been released");
+    env_free(allocator, live);
+    env_empty_cache(allocator);
 }
 
-TEST(address_without_a_cached_block_is_rejected)
+TEST_IN_POOL(paused_pool_rejects_addresses, env_open("expandable_segments:True"))
 {
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream side = env_stream();
-        struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
-        void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
-        void *pending = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        void *live = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-        _Alignas(512) char nowhere[512];
-
-        env_free(allocator, base);
-        assert_ok(xseg_record_stream(allocator, pending, side));
-        assert_ok(xseg_sim_launch(side, UINT64_MAX));
-        env_free(allocator, pending);
-        const struct {
-            struct xseg_pool *pool;
-            size_t bytes;
-            xseg_stream stream;
-            void *address;
-            xseg_status status;
-            const char *words;
-        } row[] = {
-            {pool, 4 * MIB, NULL, live, XSEG_ERR_BUSY, "in an allocated block"},
-            {pool, 4 * MIB, NULL, pending, XSEG_ERR_BUSY, "another stream still uses"},
-            {pool, 41 * MIB, NULL, base, XSEG_ERR_BUSY, "cached block is too short"},
-            {pool, 4 * MIB, NULL, at(base, 38 * MIB), XSEG_ERR_BUSY, "cached block is too short"},
-            {other, 4 * MIB, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
-            {pool, 4 * MIB, side, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
-            {pool, 512, NULL, base, XSEG_ERR_BUSY, "another pool, stream or kind"},
-            {pool, 4 * MIB, NULL, nowhere, XSEG_ERR_BUSY, "no segment"},
-            {pool, 4 * MIB, NULL, at(base, 8), XSEG_ERR_ARGUMENT, "multiple of 512"},
-            {pool, 4 * MIB, NULL, NULL, XSEG_ERR_ARGUMENT, "multiple of 512"},
-            {NULL, 4 * MIB, NULL, base, XSEG_ERR_ARGUMENT, "NULL"},
-        };
-
-        for (size_t k = 0; k < COUNT_OF(row); k++)
-            env_expect_error(
-                xseg_alloc_at(row[k].pool, row[k].bytes, row[k].stream, row[k].address, &ptr),
-                row[k].status, row[k].words);
-        assert_error(xseg_alloc_at(pool, 4 * MIB, NULL, base, NULL), ARGUMENT, "NULL");
-        assert_null(ptr);
-        ptr = base;
-        assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
-        assert_null(ptr);
-        /* A pending block has come back once its stream has passed. */
-        assert_ok(xseg_sim_finish(side));
-        assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr));
-        env_free(allocator, ptr, live);
-        assert_ok(xseg_pool_release(other));
-        other = env_observed_pool(allocator);
-        live = env_alloc_in(allocator, other, 4 * MIB, NULL);
-        assert_ok(xseg_pool_release(other));
-        assert_error(xseg_alloc_at(other, 4 * MIB, NULL, base, &ptr), ARGUMENT,
-                     "pool has been released");
-        env_free(allocator, live);
-        env_empty_cache(allocator);
-        env_close(allocator, side);
-    }
-}
-
-TEST_ON(paused_pool_rejects_addresses, env_open("expandable_segments:True"))
-{
-    struct xseg_pool *pool = env_pool(allocator);
     void *base = env_alloc_in(allocator, pool, 40 * MIB, NULL), *ptr = NULL;
 
     env_free(allocator, base);

@@ -1,54 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 /* Options of pools: changes, lifetime after the pool, and the destroy callback. */
-#include <string.h>
 
-#include "tests/support/env.h"
 #include "tests/support/history_list.h"
 
 /* The driver's own functions, as a program declares them. */
 int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
 
-/* --- Settings. --- */
+static const struct {
+    size_t cached, wanted;
+    const char *config;
+} cases[] = {
+    {40 * MIB, 4 * MIB, "expandable_segments:True"},
+    {40 * MIB, 4 * MIB, "expandable_segments:False"},
+    {64 * KIB, 4 * KIB, "expandable_segments:True"},
+};
 
-TEST(no_split_can_be_changed)
-{
-    static const struct {
-        size_t cached, wanted;
-        const char *config;
-    } cases[] = {
-        {40 * MIB, 4 * MIB, "expandable_segments:True"},
-        {40 * MIB, 4 * MIB, "expandable_segments:False"},
-        {64 * KIB, 4 * KIB, "expandable_segments:True"},
-    };
-
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_allocator *allocator = env_open(cases[i].config);
-        struct xseg_pool *pool = env_pool(allocator);
-
-        for (unsigned turn = 0; turn < 3; turn++) {
-            /* A neighbour keeps the cached block from being longer. */
-            void *block = env_alloc_in(allocator, pool, cases[i].cached, NULL);
-            void *after = env_alloc_in(allocator, pool, cases[i].cached, NULL);
-            const uint64_t whole = env_block(allocator, block).bytes;
-
-            env_free(allocator, block);
-            assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1));
-            block = env_alloc_in(allocator, pool, cases[i].wanted, NULL);
-            assert_int_equal(env_block(allocator, block).bytes,
-                             turn == 1 ? whole : cases[i].wanted);
-            assert_int_equal(env_block(allocator, block).requested, cases[i].wanted);
-            assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false));
-            env_free(allocator, block, after);
-        }
-        env_close(allocator);
-    }
-}
-
-TEST_ON(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
+TEST_TIMES(no_split_can_be_changed, COUNT_OF(cases), env_open(cases[i].config))
 {
     struct xseg_pool *pool = env_pool(allocator);
 
+    for (unsigned turn = 0; turn < 3; turn++) {
+        /* A neighbour keeps the cached block from being longer. */
+        void *block = env_alloc_in(allocator, pool, cases[i].cached, NULL);
+        void *after = env_alloc_in(allocator, pool, cases[i].cached, NULL);
+        const uint64_t whole = env_block(allocator, block).bytes;
+
+        env_free(allocator, block);
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1));
+        block = env_alloc_in(allocator, pool, cases[i].wanted, NULL);
+        assert_int_equal(env_block(allocator, block).bytes, turn == 1 ? whole : cases[i].wanted);
+        assert_int_equal(env_block(allocator, block).requested, cases[i].wanted);
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false));
+        env_free(allocator, block, after);
+    }
+}
+
+TEST_IN_POOL(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
+{
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     for (unsigned turn = 0; turn < 2; turn++) {
         assert_error(env_try_alloc(allocator, 180 * MIB, NULL), NO_MEMORY, "180");
@@ -76,8 +65,6 @@ TEST_ON(invalid_settings_are_rejected, env_open(NULL))
     env_free(allocator, ptr);
 }
 
-/* --- User names. --- */
-
 /* Also events of a destroyed pool. */
 TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
 {
@@ -95,7 +82,7 @@ TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
         env_empty_cache(allocator);
     }
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    struct history_list recorded = history_read(allocator, 0);
+    HISTORY_LIST recorded = history_read(allocator, 0);
     for (size_t i = 0; i < recorded.count; i++) {
         const struct xseg_history_entry *entry = &recorded.entry[i];
         const bool is_named = entry->pool != 0 && (entry->pool - 1) % 3 != 0;
@@ -104,7 +91,6 @@ TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
         assert_int_equal(entry->pool_id[1], is_named ? 999 + entry->pool : 0);
         seen[entry->pool == 0 ? 2 : is_named]++;
     }
-    free(recorded.entry);
     assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
 }
 
@@ -119,8 +105,6 @@ TEST_ON(older_callers_have_no_pool_name, env_open(NULL))
     options.struct_size += 1;
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "struct_size");
 }
-
-/* --- The end. --- */
 
 /* What the destroy callback received. */
 struct notified {
@@ -174,8 +158,6 @@ static struct xseg_pool *custom_pool(struct xseg_allocator *allocator)
                        .on_destroy = log_line, .on_destroy_context = &notified);
 }
 
-static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
-
 TEST(empty_pool_is_destroyed_at_its_release)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -193,33 +175,29 @@ TEST(empty_pool_is_destroyed_at_its_release)
 }
 
 /* PyTorch releases a pool, and then empties it. */
-TEST(a_released_pool_is_trimmed_by_name)
+TEST_EACH(a_released_pool_is_trimmed_by_name, env_open(config), ENV_KINDS)
 {
-    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_pool *pool = notifying_pool(allocator);
+    struct xseg_pool *pool = notifying_pool(allocator);
 
-        void *kept = env_alloc_in(allocator, pool, 512, NULL);
-        env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
-        env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
-        assert_ok(xseg_pool_release(pool));
-        assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
-        assert_int_equal(notified.times, 0);
-        env_free(allocator, kept);
-        assert_int_equal(notified.times, 0);
-        const struct xseg_trim_result done = env_trim_pool(allocator, pool);
-        assert_int_equal(done.released, 2 * MIB);
-        assert_int_equal(done.remaining, 0);
-        assert_int_equal(notified.times, 1);
-        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
-        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
-        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
-        assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
-        assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
-        /* The default pool's memory is still there. */
-        assert_int_equal(env_reserved(allocator), 20 * MIB);
-        env_close(allocator);
-    }
+    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
+    assert_ok(xseg_pool_release(pool));
+    assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
+    assert_int_equal(notified.times, 0);
+    env_free(allocator, kept);
+    assert_int_equal(notified.times, 0);
+    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
+    assert_int_equal(done.released, 2 * MIB);
+    assert_int_equal(done.remaining, 0);
+    assert_int_equal(notified.times, 1);
+    assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].peak, 42 * MIB);
+    assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_SMALL].freed, 2 * MIB);
+    assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
+    assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
+    /* The default pool's memory is still there. */
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
 
 /* The pool is freed while the trim goes on with the other devices. */
@@ -270,11 +248,10 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 }
 
 /* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
-TEST(a_failure_keeps_its_text)
+TEST_ON(a_failure_keeps_its_text, env_open_mib(128, NULL))
 {
     struct xseg_allocator *other = NULL;
 
-    struct xseg_allocator *allocator = env_open_mib(128, NULL);
     assert_ok(env_try_open(NULL, &other));
     struct xseg_pool *pool =
         env_pool_of(allocator, .on_destroy = fail_elsewhere, .on_destroy_context = &other);
@@ -282,7 +259,6 @@ TEST(a_failure_keeps_its_text)
     assert_ok(xseg_pool_release(pool));
     assert_error(env_try_alloc(allocator, 200 * MIB, NULL), NO_MEMORY, "200.00 MiB");
     assert_ok(xseg_close(other));
-    env_close(allocator);
 }
 
 /* What a program's own capture forbids its threads, own functions may do. */
@@ -330,13 +306,9 @@ TEST(destruction_is_notified_once)
     }
 }
 
-/* --- Statistics. --- */
-
 static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
 {
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-
-    assert_ok(xseg_stats_reset(allocator, &where, what));
+    assert_ok(xseg_stats_reset(allocator, env_scope(.device = -1, .pool = pool), what));
 }
 
 static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_group group,
@@ -350,55 +322,47 @@ static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_
     assert_int_equal(stat->freed, freed);
 }
 
-/* The figures are what PyTorch gives as reserved_bytes_by_private_pools after the same calls: 30 MiB and 512 bytes,
- * the former freed, the pool deleted, the latter freed. */
-TEST(a_pool_counts_what_it_reserved)
+/* The values are those of PyTorch's reserved_bytes_by_private_pools after the same calls. */
+TEST_EACH(a_pool_counts_what_it_reserved, env_open(config), ENV_KINDS)
 {
-    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_pool *pool = notifying_pool(allocator);
-        void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        void *b = env_alloc_in(allocator, pool, 512, NULL);
-        struct xseg_statistics stats = env_pool_stats(allocator, pool);
+    const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
+    struct xseg_pool *pool = notifying_pool(allocator);
+    void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *b = env_alloc_in(allocator, pool, 512, NULL);
+    struct xseg_statistics stats = env_pool_stats(allocator, pool);
 
-        expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
-        expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
-        expect_reserved(&stats, XSEG_STAT_LARGE, large, large, large, 0);
-        env_free(allocator, a);
-        reset(allocator, pool, XSEG_RESET_PEAK);
-        reset(allocator, pool, XSEG_RESET_ACCUMULATED);
-        /* The device's are not reset with the pool's. */
-        assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
-        stats = env_pool_stats(allocator, pool);
-        expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
-        expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
-        assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
-        assert_ok(xseg_pool_release(pool));
-        env_empty_cache(allocator);
-        stats = env_pool_stats(allocator, pool);
-        expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
-        expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
-        expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
-        env_free(allocator, b);
-        env_empty_cache(allocator);
-        assert_int_equal(notified.times, 1);
-        expect_reserved(&notified.last, XSEG_STAT_ALL, 0, all, 0, all);
-        expect_reserved(&notified.last, XSEG_STAT_LARGE, 0, large, 0, large);
-        expect_reserved(&notified.last, XSEG_STAT_SMALL, 0, small, 0, small);
-        env_close(allocator);
-    }
+    expect_reserved(&stats, XSEG_STAT_ALL, all, all, all, 0);
+    expect_reserved(&stats, XSEG_STAT_SMALL, small, small, small, 0);
+    expect_reserved(&stats, XSEG_STAT_LARGE, large, large, large, 0);
+    env_free(allocator, a);
+    reset(allocator, pool, XSEG_RESET_PEAK);
+    reset(allocator, pool, XSEG_RESET_ACCUMULATED);
+    /* The device's are not reset with the pool's. */
+    assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
+    stats = env_pool_stats(allocator, pool);
+    expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
+    expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
+    assert_ok(xseg_pool_release(pool));
+    env_empty_cache(allocator);
+    stats = env_pool_stats(allocator, pool);
+    expect_reserved(&stats, XSEG_STAT_ALL, small, all, 0, large);
+    expect_reserved(&stats, XSEG_STAT_LARGE, 0, large, 0, large);
+    expect_reserved(&stats, XSEG_STAT_SMALL, small, small, 0, 0);
+    env_free(allocator, b);
+    env_empty_cache(allocator);
+    assert_int_equal(notified.times, 1);
+    expect_reserved(&notified.last, XSEG_STAT_ALL, 0, all, 0, all);
+    expect_reserved(&notified.last, XSEG_STAT_LARGE, 0, large, 0, large);
+    expect_reserved(&notified.last, XSEG_STAT_SMALL, 0, small, 0, small);
 }
 
-TEST_ON(a_peak_falls_to_what_is_reserved, env_open(NULL))
+TEST_IN_POOL(a_peak_falls_to_what_is_reserved, env_open(NULL))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-
     void *kept = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
-    assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+    (void)env_trim_pool(allocator, pool);
     struct xseg_statistics stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 62 * MIB, 62 * MIB, 60 * MIB);
     reset(allocator, pool, XSEG_RESET_PEAK);
@@ -413,36 +377,29 @@ TEST_ON(a_peak_falls_to_what_is_reserved, env_open(NULL))
 }
 
 /* Cached memory of a pool that was released is the pool's until it is reclaimed. */
-TEST(memory_of_a_released_pool_can_be_read)
+TEST_EACH(memory_of_a_released_pool_can_be_read, env_open(config), ENV_KINDS)
 {
-    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        struct xseg_pool *pool = notifying_pool(allocator), *other = env_pool(allocator);
-        struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
-        struct xseg_statistics stats = {sizeof(stats)};
+    struct xseg_pool *pool = notifying_pool(allocator), *other = env_pool(allocator);
 
-        env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
-        env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
-        env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
-        assert_ok(xseg_pool_release(other));
-        assert_ok(xseg_pool_release(pool));
-        stats = env_pool_stats(allocator, pool);
-        expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
-        expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
-        expect_reserved(&stats, XSEG_STAT_SMALL, 2 * MIB, 2 * MIB, 2 * MIB, 0);
-        assert_int_equal(stats.segment[XSEG_STAT_ALL].current, i == 0 ? 0 : 2);
-        assert_int_equal(stats.physical_bytes, 42 * MIB);
-        reset(allocator, pool, XSEG_RESET_PEAK);
-        assert_int_equal(notified.times, 0);
-        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
-        assert_int_equal(notified.times, 1);
-        assert_int_equal(env_reserved(allocator), 20 * MIB);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
+    env_free(allocator, env_alloc_in(allocator, other, 20 * MIB, NULL));
+    assert_ok(xseg_pool_release(other));
+    assert_ok(xseg_pool_release(pool));
+    struct xseg_statistics stats = env_pool_stats(allocator, pool);
+    expect_reserved(&stats, XSEG_STAT_ALL, 42 * MIB, 42 * MIB, 42 * MIB, 0);
+    expect_reserved(&stats, XSEG_STAT_LARGE, 40 * MIB, 40 * MIB, 40 * MIB, 0);
+    expect_reserved(&stats, XSEG_STAT_SMALL, 2 * MIB, 2 * MIB, 2 * MIB, 0);
+    assert_int_equal(stats.segment[XSEG_STAT_ALL].current, i == 0 ? 0 : 2);
+    assert_int_equal(stats.physical_bytes, 42 * MIB);
+    reset(allocator, pool, XSEG_RESET_PEAK);
+    assert_int_equal(notified.times, 0);
+    (void)env_trim_pool(allocator, pool);
+    assert_int_equal(notified.times, 1);
+    assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
 
-/* --- Pools whose blocks are one page each (single_page): what the driver says of them, reuse, and memory that is
- * short. --- */
+/* --- Pools whose blocks are one page each (single_page). --- */
 
 /* The driver's own functions, as a program declares them. */
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
@@ -460,6 +417,15 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t li
 {
     return env_pool_of(allocator, .single_page = true, .limit_bytes = limit);
 }
+
+/* A test with an allocator and such a pool. */
+#define TEST_OF_SINGLE_PAGES(name, open)                                             \
+    static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool); \
+    TEST_ON(name, open)                                                              \
+    {                                                                                \
+        name##_in(allocator, make_pool(allocator, 0));                               \
+    }                                                                                \
+    static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool)
 
 static uint64_t whole_pages(uint64_t bytes)
 {
@@ -481,8 +447,6 @@ static void expect_single(const char *block, uint64_t bytes)
     assert_int_equal(cuMemRelease(first), 0);
     assert_int_equal(cuMemRelease(last), 0);
 }
-
-/* --- One page each. --- */
 
 static bool add_rest(void *context, const struct xseg_reason *reason)
 {
@@ -506,9 +470,8 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Only allocated blocks count, without small ones and other pools. */
-TEST_ON(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     struct xseg_explain_result sums = {sizeof(sums)};
     uint64_t rest = 0, single = 0;
 
@@ -544,10 +507,8 @@ TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True
     }
 }
 
-TEST_ON(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
+TEST_IN_POOL(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-
     assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
     char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(block, 30 * MIB);
@@ -557,12 +518,10 @@ TEST_ON(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_seg
     char *const next = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect_single(next, 30 * MIB);
     env_free(allocator, next);
-    assert_ok(xseg_pool_release(pool));
 }
 
-TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 1000, NULL);
     char *second = env_alloc_in(allocator, pool, 1000, NULL);
 
@@ -570,43 +529,37 @@ TEST_ON(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
     env_free(allocator, first, second);
 }
 
-TEST_ON(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
     env_free(allocator, plain);
-    struct xseg_request request = {sizeof(request), .pool = pool, .bytes = 30 * MIB,
-                                   .alignment = GIB};
-    assert_ok(xseg_alloc_with(allocator, &request, &block));
+    block = env_alloc_with(allocator, .pool = pool, .bytes = 30 * MIB, .alignment = GIB);
     assert_int_equal((uintptr_t)block % GIB, 0);
     assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
     expect_single(block, 30 * MIB);
     env_free(allocator, block);
 }
 
-/* --- Reuse. --- */
-
-TEST_ON(a_cached_page_serves_nearly_its_size_whole, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(a_cached_page_serves_nearly_its_size_whole,
+                     env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     env_free(allocator, first);
     /* By less than 20 MiB, max_non_split_rounding_mb, it may be too long. */
-    char *shorter = env_alloc_in(allocator, pool, 81 * MIB, NULL);
-    assert_ptr_equal(shorter, first);
-    assert_int_equal(env_block(allocator, shorter).bytes, 100 * MIB);
-    env_free(allocator, shorter);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 81 * MIB, NULL), first);
+    assert_int_equal(env_block(allocator, first).bytes, 100 * MIB);
+    env_free(allocator, first);
     char *much_shorter = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     assert_ptr_not_equal(much_shorter, first);
     expect_single(much_shorter, 80 * MIB);
     env_free(allocator, much_shorter);
 }
 
-TEST_ON(single_page_is_allocated_at_its_address_only, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(single_page_is_allocated_at_its_address_only,
+                     env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     void *block = NULL;
 
@@ -619,31 +572,28 @@ TEST_ON(single_page_is_allocated_at_its_address_only, env_open("expandable_segme
 }
 
 /* Idle pages of a released pool are the driver's to make others of. */
-TEST_ON(a_released_pool_makes_room_for_others, env_open_mib(256, "expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(a_released_pool_makes_room_for_others,
+                     env_open_mib(256, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     env_free(allocator, env_alloc(allocator, 240 * MIB, NULL));
 }
 
 /* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
-TEST_ON(addresses_do_not_gather, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(addresses_do_not_gather, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     uint64_t most = 0;
-    void *block;
 
     for (unsigned i = 0; i < 200; i++) {
-        void *before = block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        void *before = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
 
-        env_free(allocator, block);
-        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
-        block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
+        env_free(allocator, before);
+        (void)env_trim_pool(allocator, pool);
+        void *block = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
         assert_ptr_equal(block, before);
         env_free(allocator, block);
-        assert_ok(xseg_trim(allocator, &where, NULL, NULL));
+        (void)env_trim_pool(allocator, pool);
         const uint64_t addresses = env_stats(allocator).address_bytes;
         most = addresses > most ? addresses : most;
     }
@@ -651,9 +601,8 @@ TEST_ON(addresses_do_not_gather, env_open("expandable_segments:True"))
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_ON(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 140 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -662,23 +611,17 @@ TEST_ON(resumed_pool_has_single_pages, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-/* --- Memory that is short. --- */
-
-TEST(idle_pages_of_other_sizes_make_room)
+TEST_TIMES(idle_pages_of_other_sizes_make_room, 3, env_open_mib(256, "expandable_segments:True"))
 {
     /* Idle memory in the pool itself, in the default pool, and with a pool limit. */
-    for (unsigned i = 0; i < 3; i++) {
-        struct xseg_allocator *allocator = env_open_mib(256, "expandable_segments:True");
-        struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
-        void *other = i == 1 ? env_alloc(allocator, 160 * MIB, NULL)
-                             : env_alloc_in(allocator, pool, 160 * MIB, NULL);
+    struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
+    void *other = i == 1 ? env_alloc(allocator, 160 * MIB, NULL)
+                         : env_alloc_in(allocator, pool, 160 * MIB, NULL);
 
-        env_free(allocator, other);
-        char *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
-        expect_single(block, 200 * MIB);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    env_free(allocator, other);
+    char *block = env_alloc_in(allocator, pool, 200 * MIB, NULL);
+    expect_single(block, 200 * MIB);
+    env_free(allocator, block);
 }
 
 TEST_ON(failed_single_page_leaves_nothing, env_open_mib(256, "expandable_segments:True"))
@@ -692,9 +635,9 @@ TEST_ON(failed_single_page_leaves_nothing, env_open_mib(256, "expandable_segment
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-TEST_ON(classic_segments_serve_single_page_pools, env_open("expandable_segments:False"))
+TEST_OF_SINGLE_PAGES(classic_segments_serve_single_page_pools,
+                     env_open("expandable_segments:False"))
 {
-    struct xseg_pool *pool = make_pool(allocator, 0);
     char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     unsigned long long base = 0;
     size_t seen = 0;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * The features of pools in pairs: a case for each row of the table in docs/pools.md.
- */
+/* The features of pools in pairs.  docs/pools.md lists the pairs that exclude each other, at all or for a while. */
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
@@ -56,7 +54,7 @@ static void run(struct setting setting, void (*check)(void))
     env_close(allocator, stream);
 }
 
-/* PAIR(one, other, verdict of docs/pools.md, MiB of the device, .pool.option = value, ...) */
+/* PAIR(one, other, whether both are possible, MiB of the device, .pool.option = value, ...) */
 #define PAIR(one, other, verdict, ...)                                 \
     static void check_##one##_and_##other(void);                       \
     TEST(one##_and_##other)                                            \
@@ -105,12 +103,19 @@ static void restore(struct xseg_checkpoint *checkpoint)
     xseg_checkpoint_destroy(checkpoint);
 }
 
+/* Free a block, and restore the pool to a checkpoint with the block. */
+static void free_and_restore(void *ptr)
+{
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
+
+    env_free(allocator, ptr);
+    restore(checkpoint);
+}
+
 static void export_once(void *ptr)
 {
     assert_ok(export_and_close_handles(allocator, ptr));
 }
-
-/* --- Fallback pools. --- */
 
 PAIR(fallback, no_split, yes, 40, .pool.use_on_oom = true, .pool.no_split = true)
 {
@@ -206,8 +211,6 @@ PAIR(fallback, release, no, 40, .pool.use_on_oom = true)
     assert_null(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).fallback_pool);
 }
 
-/* --- no_split. --- */
-
 PAIR(no_split, limit, yes, 100, .pool.no_split = true, .pool.limit_bytes = 20 * MIB)
 {
     cache_one();
@@ -242,9 +245,7 @@ PAIR(no_split, checkpoint, yes, 100, .pool.no_split = true)
 {
     cache_one();
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     expect_whole(ptr);
 }
 
@@ -271,11 +272,8 @@ PAIR(no_split, release, yes, 100, .pool.no_split = true)
     assert_ok(xseg_pool_release(pool));
     expect_whole(ptr);
     env_free(allocator, ptr);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
-
-/* --- Limits. --- */
 
 PAIR(limit, own_memory, yes, 100, .pool.limit_bytes = 2 * MIB, .pool.memory = own_memory)
 {
@@ -306,10 +304,7 @@ PAIR(limit, pause, yes, 100, .pool.limit_bytes = 40 * MIB)
 PAIR(limit, checkpoint, yes, 100, .pool.limit_bytes = 20 * MIB)
 {
     void *ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     expect_rejected(pool, 2 * MIB, XSEG_ERR_LIMIT);
 }
@@ -341,8 +336,6 @@ PAIR(limit, release, yes, 20, .pool.limit_bytes = 20 * MIB)
     (void)env_alloc(allocator, 20 * MIB, NULL);
 }
 
-/* --- Custom memory functions. --- */
-
 PAIR(own_memory, exportable, no, 100, .pool.memory = own_memory)
 {
     const struct xseg_pool_options options = {sizeof(options), .memory = own_memory,
@@ -361,10 +354,7 @@ PAIR(own_memory, pause, no, 100, .pool.memory = own_memory)
 PAIR(own_memory, checkpoint, yes, 100, .pool.memory = own_memory)
 {
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
 }
 
@@ -393,8 +383,6 @@ PAIR(own_memory, release, yes, 100, .pool.memory = own_memory)
     env_empty_cache(allocator);
     assert_int_equal(own.taken, 1);
 }
-
-/* --- Exportable pools. --- */
 
 PAIR(exportable, pause, later, 100, .pool.exportable = true)
 {
@@ -449,14 +437,10 @@ PAIR(exportable, release, yes, 100, .pool.exportable = true)
     export_once(ptr);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 20 * MIB);
     assert_ok(xseg_export_close(allocator, ptr));
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
-
-/* --- A pool of single pages. --- */
 
 /* A block of 21 MiB is a page of 22 MiB, as no other pool has one. */
 static void expect_single(const void *ptr)
@@ -516,10 +500,7 @@ PAIR(single_page, pause, yes, 100, .pool.single_page = true)
 PAIR(single_page, checkpoint, yes, 100, .pool.single_page = true)
 {
     void *ptr = env_alloc_in(allocator, pool, 21 * MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     expect_single(ptr);
 }
 
@@ -547,8 +528,6 @@ PAIR(single_page, release, yes, 100, .pool.single_page = true)
     env_free(allocator, ptr);
     (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
 }
-
-/* --- Paused pools. --- */
 
 PAIR(pause, checkpoint, later, 100)
 {
@@ -597,8 +576,6 @@ PAIR(pause, release, yes, 100)
     assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
 
-/* --- Checkpoints, captures, routes and releases. --- */
-
 PAIR(checkpoint, capture, later, 100)
 {
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool), *other = NULL;
@@ -617,9 +594,7 @@ PAIR(checkpoint, route, yes, 100)
 {
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     void *ptr = env_alloc(allocator, MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    env_free(allocator, ptr);
-    restore(checkpoint);
+    free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     assert_ok(xseg_route_end(pool));
 }

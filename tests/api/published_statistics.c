@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The key publish: what is in the file that other processes read, when it changes, and whose it is. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -10,7 +9,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,8 +58,7 @@ static void pass_time(void)
     (void)nanosleep(&moment, NULL);
 }
 
-/* Let a tick publish.  It does not before publishing has taken no more than a hundredth of the time, and where the
- * last one was interrupted that is long. */
+/* Advance until a due trim publishes: publishing takes at most a hundredth of the time. */
 static void await_frame(struct xseg_allocator *allocator)
 {
     const uint64_t sequence = (read_frame(), seen.sequence);
@@ -82,8 +79,6 @@ static const struct xseg_published_pool *find_pool(const struct xseg_published_s
             return &frame->pools[i];
     return NULL;
 }
-
-/* --- What is in it. --- */
 
 TEST_ON(no_file_is_published_without_the_key, env_open("publish:False"))
 {
@@ -158,15 +153,14 @@ TEST_ON(registered_bytes_are_reported_by_pool, env_open("publish:True,expandable
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_register(allocator, block, MIB, &registrar, &id[3]));
     expect_as_statistics(allocator);
-    assert_int_equal(find_pool(read_frame(), "ended")->registered, 70 * MIB);
+    assert_int_equal(find_pool(read_frame(), "retired")->registered, 70 * MIB);
     for (unsigned i = 0; i < 4; i++)
         assert_ok(xseg_unregister(allocator, id[i]));
     env_free(allocator, block);
 }
 
-TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_mb:100"))
+TEST_IN_POOL(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_mb:100"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
     void *const large = env_alloc(allocator, 30 * MIB, NULL);
@@ -188,9 +182,7 @@ TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_m
     assert_int_equal(of->kind, XSEG_PUBLISHED_PRIVATE);
     assert_int_equal(of->number, 1);
     /* A block that waits for another stream is pending. */
-    env_launch(allocator, stream, used);
-    assert_ok(xseg_record_stream(allocator, used, stream));
-    env_free(allocator, used);
+    env_free_in_use(allocator, used, stream);
     await_frame(allocator);
     expect_as_statistics(allocator);
     assert_int_equal(read_frame()->devices[0].pending, 5 * MIB);
@@ -201,7 +193,6 @@ TEST_ON(figures_are_those_of_the_statistics, env_open("publish:True,page_cache_m
     env_free(allocator, large, own);
     env_empty_cache(allocator);
     expect_as_statistics(allocator);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(a_rejection_is_published_at_once, env_open("publish:True,throw_on_cudamalloc_oom:True"))
@@ -226,7 +217,7 @@ TEST_ON(names_of_pools_are_shown, env_open("publish:True"))
     assert_ok(xseg_pool_release(pool));
     await_frame(allocator);
     assert_null(find_pool(read_frame(), "\"kv cache\""));
-    const struct xseg_published_pool *of = find_pool(read_frame(), "ended");
+    const struct xseg_published_pool *of = find_pool(read_frame(), "retired");
     assert_non_null(of);
     assert_int_equal(of->cached, 20 * MIB);
 }
@@ -245,7 +236,7 @@ TEST_ON(pools_without_a_row_are_added_up, env_open("publish:True"))
     /* Of a pool with a row, and of one without. */
     assert_ok(xseg_register(allocator, ptr[0], 1024, &registrar, &id[0]));
     assert_ok(xseg_register(allocator, ptr[COUNT_OF(pool) - 1], 2048, &registrar, &id[1]));
-    /* Two rows stay empty, for there are no guarded blocks and no ended pools. */
+    /* Two rows stay empty, for there are no guarded blocks and no retired pools. */
     const unsigned own = XSEG_PUBLISHED_POOLS - 4;
     const struct xseg_published_sample *frame = read_frame();
     assert_int_equal(frame->pool_count, 1 + own + 1);
@@ -275,11 +266,10 @@ TEST_ON(pools_without_a_row_are_added_up, env_open("publish:True"))
     }
 }
 
-TEST(each_open_device_has_rows)
+TEST_ON(each_open_device_has_rows, env_open_sim("publish:True", .devices = 40))
 {
     void *ptr[40];
 
-    struct xseg_allocator *allocator = env_open_sim("publish:True", .devices = COUNT_OF(ptr));
     for (int i = 0; i < (int)COUNT_OF(ptr); i++)
         ptr[i] = env_alloc_on(allocator, i, (size_t)(i + 1) * 2 * MIB);
     const struct xseg_published_sample *frame = read_frame();
@@ -291,10 +281,7 @@ TEST(each_open_device_has_rows)
         assert_int_equal(frame->pools[i].ordinal, i);
     }
     env_free_all(allocator, ptr, sizeof(ptr));
-    env_close(allocator);
 }
-
-/* --- When it changes. --- */
 
 TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:True"))
 {
@@ -316,9 +303,8 @@ TEST_ON(hits_uses_and_scrapes_change_nothing_and_a_tick_does, env_open("publish:
 }
 
 /* Each check sees the result of the previous call. */
-TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
+TEST_IN_POOL(calls_that_map_memory_publish, env_open("publish:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     xseg_stream stream = env_stream();
 
     void *const own = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -341,7 +327,6 @@ TEST_ON(calls_that_map_memory_publish, env_open("publish:True"))
     assert_int_equal(read_frame()->devices[0].reserved, reserved);
     assert_ok(xseg_capture_end(pool));
     env_free(allocator, own);
-    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(the_background_thread_publishes, env_open("publish:True,background_thread:True,idle_ms:10"))
@@ -371,8 +356,6 @@ TEST_ON(the_key_can_be_changed, env_open(NULL))
     }
     env_free(allocator, ptr);
 }
-
-/* --- Threads. --- */
 
 static atomic_bool ends;
 
@@ -423,17 +406,11 @@ TEST_ON(file_is_published_while_threads_run, env_open("publish:True"))
         assert_int_equal(pthread_join(thread[i], NULL), 0);
 }
 
-/* --- No side effects. --- */
-
 TEST_ON(a_forked_child_changes_nothing, env_open("publish:True"))
 {
     void *const ptr = env_alloc(allocator, 30 * MIB, NULL);
     const uint64_t sequence = (read_frame(), seen.sequence);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(trim_due(allocator, 1) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, trim_due(allocator, 1));
     (void)read_frame();
     assert_int_equal(seen.sequence, sequence);
     env_free(allocator, ptr);

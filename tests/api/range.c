@@ -1,24 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 /* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
-#include <pthread.h>
 #include <string.h>
 
 #include "tests/support/exported_handles.h"
 #include "tests/support/ranges.h"
-#include "tests/support/trim_due.h"
 #include "xseg/observer.h"
 #include "xseg/range.h"
 #include "xseg/share.h"
 
 #define PAGES 64u
 
-static struct xseg_range *reserve(struct xseg_allocator *allocator, uint64_t bytes)
+/* reserve_with(allocator, .limit_bytes = PAGE, ...): a range of PAGES granules with these members of its options. */
+#define reserve_with(allocator, ...)   \
+    reserve_by(allocator, PAGES *PAGE, \
+               &(struct xseg_range_options){sizeof(struct xseg_range_options), __VA_ARGS__})
+
+static struct xseg_range *reserve_by(struct xseg_allocator *allocator, uint64_t bytes,
+                                     const struct xseg_range_options *options)
 {
     struct xseg_range *range = NULL;
 
-    assert_ok(xseg_range_reserve(allocator, 0, bytes, NULL, &range));
+    assert_ok(xseg_range_reserve(allocator, 0, bytes, options, &range));
     return range;
 }
+
+static struct xseg_range *reserve(struct xseg_allocator *allocator)
+{
+    return reserve_by(allocator, PAGES * PAGE, NULL);
+}
+
+/* A test with an allocator and a range. */
+#define TEST_OF_RANGE(name, open)                                                      \
+    static void name##_of(struct xseg_allocator *allocator, struct xseg_range *range); \
+    TEST_ON(name, open)                                                                \
+    {                                                                                  \
+        name##_of(allocator, reserve(allocator));                                      \
+    }                                                                                  \
+    static void name##_of(__attribute__((unused)) struct xseg_allocator *allocator,    \
+                          __attribute__((unused)) struct xseg_range *range)
 
 /* Work on granules that runs until a call waits for it or the test ends it. */
 static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
@@ -28,10 +47,8 @@ static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_
     env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
 }
 
-TEST_ON(commits_map_and_decommits_unmap, env_open(NULL))
+TEST_OF_RANGE(commits_map_and_decommits_unmap, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     assert_int_equal(xseg_sim_used(0), 0);
     commit(range, 3, 5, NULL);
     commit(range, 10, 1, NULL);
@@ -56,9 +73,8 @@ TEST_ON(commits_map_and_decommits_unmap, env_open(NULL))
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-TEST_ON(recommit_makes_no_driver_call, env_open(NULL))
+TEST_OF_RANGE(recommit_makes_no_driver_call, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream other = env_stream();
 
     commit(range, 0, 8, NULL);
@@ -80,10 +96,8 @@ TEST_ON(recommit_makes_no_driver_call, env_open(NULL))
     discard(range, other, {2, 6});
 }
 
-TEST_ON(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:1024"))
+TEST_OF_RANGE(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     uint64_t access = xseg_sim_calls("cuMemSetAccess");
     commit(range, 0, 16, NULL);
     assert_true(xseg_sim_calls("cuMemCreate") >= 16);
@@ -117,11 +131,11 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
                  NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
     assert_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range), NO_ADDRESSES,
                  "size exceeds the virtual addresses of a device, 35184374185984 bytes");
-    range = reserve(allocator, 20 * TIB);
+    range = reserve_by(allocator, 20 * TIB, NULL);
     assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), NO_ADDRESSES,
                  "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_ok(xseg_range_release(range));
-    range = reserve(allocator, PAGES * PAGE);
+    range = reserve(allocator);
     commit(range, 4, 4, NULL);
     const uint64_t before = xseg_sim_calls(NULL);
     assert_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), ARGUMENT,
@@ -155,10 +169,8 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
 TEST_ON(committed_memory_counts_towards_limits,
         env_open_sim("hard_limit_mb:80", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = 36 * PAGE};
-    struct xseg_range *range = NULL;
+    struct xseg_range *range = reserve_with(allocator, .limit_bytes = 36 * PAGE);
 
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     assert_int_equal(info(range).limit_bytes, 36 * PAGE);
     assert_error(xseg_range_commit(range, 0, 37 * PAGE, NULL), LIMIT, "of the range");
     commit(range, 0, 10, NULL);
@@ -177,9 +189,8 @@ TEST_ON(committed_memory_counts_towards_limits,
 }
 
 /* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
-TEST_ON(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
+TEST_OF_RANGE(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
     commit(range, 2, 1, stream);
@@ -204,12 +215,11 @@ TEST_ON(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
 /* A range at its own limit waits for its pending unmaps.  If the device is full as well, idle memory is reclaimed. */
 TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
 {
-    struct xseg_range *range = NULL, *other = reserve(allocator, PAGES * PAGE);
+    struct xseg_range *other = reserve(allocator);
+    struct xseg_range *range =
+        reserve_with(allocator, .limit_bytes = 4 * PAGE, .pool = info(other).pool);
     xseg_stream stream = env_stream();
 
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = 4 * PAGE,
-                                         .pool = info(other).pool};
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     commit(range, 0, 4, stream);
     /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
     assert_ok(xseg_range_alias(other, 0, PAGE, range, 0));
@@ -223,16 +233,13 @@ TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
     assert_ok(xseg_range_unhold(other, 0, PAGE, stream));
-    decommit(range, 1, 3, stream);
-    decommit(range, 8, 1, stream);
     release(other);
-    release(range);
+    discard(range, stream, {1, 3}, {8, 1});
 }
 
 /* Pages that a refused commit has made are not kept beyond page_cache_mb. */
-TEST_ON(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
+TEST_OF_RANGE(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
     commit(range, 1, 1, stream);
@@ -251,9 +258,8 @@ static struct xseg_allocator *open_with_bytes(const char *config)
 }
 
 /* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
-TEST_ON(a_pool_pauses_its_ranges, open_with_bytes(NULL))
+TEST_OF_RANGE(a_pool_pauses_its_ranges, open_with_bytes(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_pool *pool = info(range).pool;
     uint32_t *word = info(range).base;
 
@@ -295,9 +301,8 @@ static void leave(void *context, const struct xseg_registered *run)
 TEST(a_held_granule_keeps_the_allocator_open)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range *range = NULL;
+    struct xseg_range *range = reserve(allocator);
 
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, NULL, &range));
     commit(range, 0, 3, NULL);
     assert_ok(xseg_range_hold(range, PAGE, 4 * PAGE));
     decommit(range, 0, 3, NULL);
@@ -312,13 +317,11 @@ TEST(a_held_granule_keeps_the_allocator_open)
 /* Pinned and exported granules keep their page over a decommit until the release. */
 TEST_ON(held_granules_stay_committed, env_open(NULL))
 {
-    struct xseg_range_options options = {sizeof(options), .exportable = true};
+    struct xseg_range *range = reserve_with(allocator, .exportable = true);
     struct exported_handles exported;
-    struct xseg_range *range = NULL;
     uint64_t id = 0;
     unsigned runs = 0;
 
-    assert_ok(xseg_range_reserve(allocator, 0, PAGES * PAGE, &options, &range));
     char *base = info(range).base;
     commit(range, 0, 4, NULL);
     assert_ok(xseg_pin(allocator, base + PAGE, 2 * PAGE));
@@ -348,9 +351,8 @@ TEST_ON(held_granules_stay_committed, env_open(NULL))
 }
 
 /* Unmapping waits for the streams of the decommit and of the unhold. */
-TEST_ON(decommit_waits_for_both_streams, env_open(NULL))
+TEST_OF_RANGE(decommit_waits_for_both_streams, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     xseg_stream stream = env_stream(), other = env_stream();
 
     commit(range, 0, 1, stream);
@@ -397,9 +399,8 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-TEST_ON(queries_report_ranges, env_open(NULL))
+TEST_OF_RANGE(queries_report_ranges, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     struct xseg_explain_result explained = {sizeof(explained)};
     xseg_stream stream = env_stream();
     struct seen seen = {0, 0, 0, NULL};
@@ -428,12 +429,9 @@ TEST_ON(queries_report_ranges, env_open(NULL))
 }
 
 /* Prepared pages are reserved for their range, and released after the idle time. */
-TEST(prepared_pages_wait_for_their_range)
+TEST_OF_RANGE(prepared_pages_wait_for_their_range,
+              env_open_sim_with_clock("idle_ms:1000", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 64 * PAGE};
-
-    struct xseg_allocator *allocator = env_open_with_clock(&settings, "idle_ms:1000");
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
     assert_ok(xseg_range_prepare(range, 8 * PAGE - 1));
     assert_int_equal(info(range).prepared_bytes, 8 * PAGE);
     void *block = env_alloc(allocator, MIB, NULL);
@@ -442,22 +440,16 @@ TEST(prepared_pages_wait_for_their_range)
     commit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 5 * PAGE);
-    for (unsigned i = 0; i < 5; i++) {
-        xseg_sim_advance(UINT64_C(1000000000));
-        assert_ok(trim_due(allocator, 1000000));
-    }
+    env_pass_time(allocator, 5, 1000);
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     env_free(allocator, block);
     discard(range, NULL, {0, 3});
-    env_close(allocator);
 }
 
-/* A quota is kept from everything else, and cannot be promised twice. */
 TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_range *one = reserve(allocator, PAGES * PAGE),
-                      *two = reserve(allocator, PAGES * PAGE);
+    struct xseg_range *one = reserve(allocator), *two = reserve(allocator);
     assert_ok(xseg_range_set_quota(one, 20 * PAGE));
     assert_error(xseg_range_set_quota(two, 13 * PAGE), LIMIT, "41943040 bytes reserved by quotas");
     assert_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), LIMIT, "");
@@ -469,32 +461,22 @@ TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * P
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     assert_ok(xseg_range_set_quota(one, 0));
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    decommit(one, 10, 10, NULL);
-    decommit(two, 0, 12, NULL);
-    release(one);
-    release(two);
+    discard(one, NULL, {10, 10});
+    discard(two, NULL, {0, 12});
 }
 
 /* Commit granule 0, and fail to alias its page at granule 4: the driver denies access, and from then on every unmap. */
 static void fail_alias(struct xseg_range *range)
 {
-    struct xseg_sim_fault access = XSEG_SIM_FAULT_INIT, unmap = XSEG_SIM_FAULT_INIT;
-
     commit(range, 0, 1, NULL);
-    access.call = "cuMemSetAccess";
-    unmap.call = "cuMemUnmap";
-    access.error = unmap.error = 999;
-    unmap.every = 1;
-    assert_ok(xseg_sim_fault_set(0, &access));
-    assert_ok(xseg_sim_fault_set(1, &unmap));
+    env_fault(0, .call = "cuMemSetAccess", .error = 999);
+    env_fault(1, .call = "cuMemUnmap", .every = 1, .error = 999);
     assert_error(xseg_range_alias(range, 4 * PAGE, PAGE, range, 0), DRIVER, "999");
 }
 
 /* A commit does not use the page of an alias that the driver did not unmap. */
-TEST_ON(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
+TEST_OF_RANGE(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     fail_alias(range);
     assert_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), DRIVER, "999");
     assert_int_equal(info(range).mapped_bytes, PAGE);
@@ -505,11 +487,8 @@ TEST_ON(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
     discard(range, NULL, {0, 1}, {3, 3});
 }
 
-/* Other granules of the range can be used. */
-TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
+TEST_OF_RANGE(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     fail_alias(range);
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
     assert_ok(xseg_range_alias(range, 5 * PAGE, PAGE, range, 0));
@@ -522,10 +501,9 @@ TEST_ON(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
 }
 
 /* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
-TEST_ON(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
+TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-    struct xseg_pool *pool = env_pool(allocator);
+    struct xseg_range *range = reserve(allocator);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 4, stream);
@@ -547,13 +525,10 @@ TEST_ON(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     env_graph_destroy(graph);
     discard(range, stream, {0, 1}, {2, 2});
-    assert_ok(xseg_pool_release(pool));
 }
 
-TEST_ON(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
+TEST_OF_RANGE(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
 {
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE);
-
     commit(range, 0, 4, NULL);
     work(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
@@ -563,7 +538,7 @@ TEST_ON(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
 TEST(a_lost_device_keeps_its_host_side)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range *range = reserve(allocator, PAGES * PAGE), *other = reserve(allocator, PAGE);
+    struct xseg_range *range = reserve(allocator), *other = reserve_by(allocator, PAGE, NULL);
 
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
@@ -576,15 +551,10 @@ TEST(a_lost_device_keeps_its_host_side)
     assert_ok(xseg_close(allocator));
 }
 
-/* --- Where ranges get their pages: from what was made ahead or is idle, within what was promised; all or nothing;
- * and which pools can have ranges. --- */
+/* --- Page sources of ranges, quotas, failed commits, and pools that can have ranges. --- */
 
-#define GRANULES 16u
-
-TEST_ON(failed_commit_changes_nothing, env_open(NULL))
+TEST_OF_RANGE(failed_commit_changes_nothing, env_open(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
-
     commit(range, 1, 1, NULL);
     env_launch_at(NULL, (char *)info(range).base + PAGE, PAGE);
     decommit(range, 1, 1, NULL);
@@ -599,10 +569,9 @@ TEST_ON(failed_commit_changes_nothing, env_open(NULL))
 }
 
 /* Idle pages of one pool serve a range of another. */
-TEST_ON(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
+TEST_OF_RANGE(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
 
     commit(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
@@ -610,9 +579,8 @@ TEST_ON(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(other, 8, 4, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
-    decommit(other, 8, 4, NULL);
     release(range);
-    release(other);
+    discard(other, NULL, {8, 4});
 }
 
 static bool count_shortage(void *context, const struct xseg_oom_info *oom)
@@ -623,10 +591,9 @@ static bool count_shortage(void *context, const struct xseg_oom_info *oom)
 }
 
 /* At a limit, prepared pages serve the range and count towards its quota, without requests to others. */
-TEST_ON(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
+TEST_OF_RANGE(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
     unsigned shortages = 0;
 
     const uint64_t id =
@@ -642,10 +609,8 @@ TEST_ON(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(shortages, 0);
     assert_ok(xseg_observer_remove(allocator, id));
-    decommit(range, 0, 8, NULL);
-    decommit(other, 0, 8, NULL);
-    release(range);
-    release(other);
+    discard(range, NULL, {0, 8});
+    discard(other, NULL, {0, 8});
 }
 
 /* The memory that an observer commits in a map notification. */
@@ -670,46 +635,28 @@ static void want_more(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Commits in a notification stay within the limits, since the new memory counts already. */
-TEST(limits_hold_during_notifications)
+TEST_EACH(limits_hold_during_notifications, env_open(config), "hard_limit_mb:1024",
+          "hard_limit_mb:8")
 {
-    static const char *const config[] = {"hard_limit_mb:1024", "hard_limit_mb:8"};
     static const uint64_t limit[] = {4 * PAGE, 0};
+    struct greedy greedy = {.range = reserve_with(allocator, .limit_bytes = limit[i])};
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open(config[i]);
-        struct greedy greedy = {0};
-
-        struct xseg_range_options options = {sizeof(options), .limit_bytes = limit[i]};
-        assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &greedy.range));
-        const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
-        commit(greedy.range, 0, 3, NULL);
-        assert_int_equal(greedy.committed, 3 * PAGE);
-        assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
-        assert_ok(greedy.status[1]);
-        assert_int_equal(xseg_sim_used(0), 4 * PAGE);
-        assert_ok(xseg_observer_remove(allocator, id));
-        decommit(greedy.range, 0, 3, NULL);
-        decommit(greedy.range, 8, 1, NULL);
-        release(greedy.range);
-        env_close(allocator);
-    }
-}
-
-static void *alloc_none(void *context, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)bytes, (void)device, (void)stream;
-    return NULL;
-}
-
-static void free_none(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
-{
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+    const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
+    commit(greedy.range, 0, 3, NULL);
+    assert_int_equal(greedy.committed, 3 * PAGE);
+    assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
+    assert_ok(greedy.status[1]);
+    assert_int_equal(xseg_sim_used(0), 4 * PAGE);
+    assert_ok(xseg_observer_remove(allocator, id));
+    decommit(greedy.range, 0, 3, NULL);
+    decommit(greedy.range, 8, 1, NULL);
+    release(greedy.range);
 }
 
 /* A range needs a pool of its device without memory functions, and the options of the pool apply to the range. */
 TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    const struct xseg_pool_options own = {sizeof(own), .memory = {alloc_none, free_none, NULL}};
+    const struct xseg_pool_options own = {sizeof(own), .memory = env_no_memory};
     struct xseg_pool *pool = NULL, *custom = NULL;
     struct xseg_range *range = NULL;
 
@@ -759,12 +706,10 @@ static void *release_range(void *context)
 static void release_when_short(void *context, enum xseg_log_level level, const char *line)
 {
     struct xseg_range **range = context;
-    pthread_t thread;
 
     if (level == XSEG_LOG_INFO || strstr(line, "snapshot") == NULL || *range == NULL)
         return;
-    assert_int_equal(pthread_create(&thread, NULL, release_range, range), 0);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)env_run_thread(release_range, range);
 }
 
 static void count_refusal(void *context, const struct xseg_oom_info *oom)
@@ -786,24 +731,19 @@ TEST(range_is_released_in_an_out_of_memory_callback)
                                    .log = release_when_short, .log_context = &to_release};
     assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
     (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_refusal);
-    range = to_release = reserve(allocator, GRANULES * PAGE);
-    assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
+    range = to_release = reserve(allocator);
+    assert_int_equal(xseg_range_commit(range, 0, PAGES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
     assert_int_equal(count, 1);
     env_close(allocator);
 }
 
-/* --- Aliases of pages of ranges: charges, pauses, and commits of granules that are pending unmap with an aliased
- * page. --- */
+/* --- Aliases of pages: charges, pauses, and commits of granules that are pending unmap with an aliased page. --- */
 
 /* A range of the same pool. */
 static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
 {
-    struct xseg_range *other = NULL;
-    struct xseg_range_options options = {sizeof(options), .pool = info(range).pool};
-
-    assert_ok(xseg_range_reserve(allocator, 0, GRANULES * PAGE, &options, &other));
-    return other;
+    return reserve_with(allocator, .pool = info(range).pool);
 }
 
 static uint32_t *word(struct xseg_range *range, unsigned at)
@@ -824,10 +764,8 @@ static void resume_pool(struct xseg_range *range)
 }
 
 /* A pause releases an aliased page once; a resume maps one page at all granules, with its contents. */
-TEST_ON(a_pause_unmaps_all_aliases, open_devices(NULL))
+TEST_OF_RANGE(a_pause_unmaps_all_aliases, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
-
     commit(range, 0, 3, NULL);
     alias(range, 8, range, 1);
     alias(range, 10, range, 1);
@@ -851,9 +789,8 @@ TEST_ON(a_pause_unmaps_all_aliases, open_devices(NULL))
     discard(range, NULL, {8, 1}, {10, 1});
 }
 
-TEST_ON(pending_work_blocks_a_pause, open_devices(NULL))
+TEST_OF_RANGE(pending_work_blocks_a_pause, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 1, stream);
@@ -865,10 +802,24 @@ TEST_ON(pending_work_blocks_a_pause, open_devices(NULL))
     discard(range, stream, {0, 1});
 }
 
-/* Each stream with committed granules blocks the pause, whatever their number. */
-TEST_ON(work_on_any_stream_blocks_a_pause, open_devices(NULL))
+/* Expect that a pause fails until the work on a granule has ended. */
+static void expect_blocked(struct xseg_range *range, unsigned at, xseg_stream stream)
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
+    env_launch_at(stream, word(range, at), PAGE);
+    assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                 "has pending work");
+    assert_ok(xseg_sim_finish(stream));
+}
+
+static void destroy_stream(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    assert_ok(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+}
+
+/* Each stream with committed granules blocks the pause, whatever their number. */
+TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
+{
     xseg_stream stream[9];
 
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
@@ -876,62 +827,36 @@ TEST_ON(work_on_any_stream_blocks_a_pause, open_devices(NULL))
         commit(range, i, 1, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        env_launch_at(stream[i], word(range, i), PAGE);
-        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
-                     "has pending work");
-        assert_ok(xseg_sim_finish(stream[i]));
+        expect_blocked(range, i, stream[i]);
         decommit(range, i, 1, stream[i]);
-        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
-        env_stream_destroy(stream[i]);
+        destroy_stream(allocator, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
-        env_launch_at(stream[i], word(range, i), PAGE);
-        assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
-                     "has pending work");
-        assert_ok(xseg_sim_finish(stream[i]));
+        expect_blocked(range, i, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         decommit(range, i, 1, stream[i]);
-        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
-        env_stream_destroy(stream[i]);
+        destroy_stream(allocator, stream[i]);
     }
     release(range);
 }
 
-/* Let calls about a granule fail. */
-static void refuse(unsigned slot, const char *call, struct xseg_range *range, unsigned at)
-{
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = call;
-    fault.address = (uintptr_t)word(range, at);
-    fault.bytes = PAGE;
-    fault.every = 1;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(slot, &fault));
-}
-
-static void refuse_nothing(void)
-{
-    assert_ok(xseg_sim_fault_set(0, NULL));
-    assert_ok(xseg_sim_fault_set(1, NULL));
-}
-
 /* After a resume that failed and could not be undone, the next one maps one page at all granules. */
-TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
+TEST_OF_RANGE(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
-
     commit(range, 0, 1, NULL);
     alias(range, 8, range, 0);
     *word(range, 0) = 7;
     pause_pool(range);
-    refuse(0, "cuMemSetAccess", range, 8);
-    refuse(1, "cuMemUnmap", range, 8);
+    static const char *const calls[] = {"cuMemSetAccess", "cuMemUnmap"};
+    for (unsigned i = 0; i < COUNT_OF(calls); i++)
+        env_fault(i, .call = calls[i], .address = (uintptr_t)word(range, 8), .bytes = PAGE,
+                  .every = 1, .error = 999);
     assert_error(xseg_pool_resume(info(range).pool), DRIVER, "999");
-    refuse_nothing();
+    for (unsigned i = 0; i < COUNT_OF(calls); i++)
+        assert_ok(xseg_sim_fault_set(i, NULL));
     resume_pool(range);
     assert_int_equal(*word(range, 8), 7);
     *word(range, 0) = 8;
@@ -940,9 +865,8 @@ TEST_ON(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
     discard(range, NULL, {0, 1}, {8, 1});
 }
 
-TEST_ON(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
+TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 2, stream);
@@ -960,13 +884,11 @@ TEST_ON(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* The pool is charged until the last mapping is removed, whichever range committed the page; ranges of other pools
- * have no part in it. */
-TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
+/* It does not matter which range committed the page.  Ranges of other pools cannot alias it. */
+TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve_beside(allocator, range);
-    struct xseg_range *third = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve_beside(allocator, range);
+    struct xseg_range *third = reserve(allocator);
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
 
@@ -986,12 +908,10 @@ TEST_ON(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
     release(third);
 }
 
-/* The range that committed a page is charged for it as long as it maps the page, at whichever granule; ranges with
- * aliases are not. */
-TEST_ON(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
+/* It does not matter at which granule.  Other ranges that alias the page are not charged. */
+TEST_OF_RANGE(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve_beside(allocator, range);
+    struct xseg_range *other = reserve_beside(allocator, range);
 
     commit(range, 0, 1, NULL);
     alias(range, 2, range, 0);
@@ -1014,10 +934,9 @@ TEST_ON(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 }
 
 /* The new page waits for the work of the decommit. */
-TEST_ON(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
+TEST_OF_RANGE(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *reader = reserve_beside(allocator, range);
+    struct xseg_range *reader = reserve_beside(allocator, range);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 3, stream);
@@ -1043,18 +962,13 @@ TEST_ON(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
     decommit(range, 10, 1, stream);
     assert_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), BUSY, "held");
     assert_ok(xseg_range_unhold(range, 10 * PAGE, PAGE, stream));
-    decommit(range, 8, 1, stream);
-    decommit(range, 0, 1, stream);
-    decommit(range, 2, 1, stream);
-    decommit(reader, 0, 1, stream);
-    release(range);
-    release(reader);
+    discard(range, stream, {8, 1}, {0, 1}, {2, 1});
+    discard(reader, stream, {0, 1});
 }
 
 /* Commit of several granules whose pages are aliased and pending unmap on different streams. */
-TEST_ON(a_commit_waits_for_all_streams, open_devices(NULL))
+TEST_OF_RANGE(a_commit_waits_for_all_streams, open_devices(NULL))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE);
     xseg_stream stream[2] = {env_stream(), env_stream()};
 
     commit(range, 0, 2, stream[0]);
@@ -1068,10 +982,8 @@ TEST_ON(a_commit_waits_for_all_streams, open_devices(NULL))
     decommit(range, 0, 2, stream[0]);
     decommit(range, 8, 2, stream[0]);
     release(range);
-    for (unsigned i = 0; i < 2; i++) {
-        assert_ok(xseg_stream_retire(allocator, 0, stream[i]));
-        env_stream_destroy(stream[i]);
-    }
+    for (unsigned i = 0; i < 2; i++)
+        destroy_stream(allocator, stream[i]);
 }
 
 /* A range that an observer releases once, at its first notification. */
@@ -1092,18 +1004,17 @@ static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_ra
     commit(other, 0, 1, stream);
     env_launch_at(stream, word(other, 0), PAGE);
     decommit(other, 0, 1, stream);
-    const uint64_t id = env_observe(allocator, .context = ended, .on_unmap = end_range);
-    return id;
+    return env_observe(allocator, .context = ended, .on_unmap = end_range);
 }
 
 /* The call waits for pending unmaps while observers are notified. */
 TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 {
-    struct xseg_range *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
     xseg_stream stream = env_stream(), first = env_stream();
 
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_range *range = reserve(allocator, GRANULES * PAGE), *ended = range;
+        struct xseg_range *range = reserve(allocator), *ended = range;
 
         commit(range, 0, 1, stream);
         alias(range, 8, range, 0);
@@ -1123,10 +1034,9 @@ TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 }
 
 /* The same while idle memory is reclaimed for a quota. */
-TEST_ON(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
+TEST_OF_RANGE(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {
-    struct xseg_range *range = reserve(allocator, GRANULES * PAGE),
-                      *other = reserve(allocator, GRANULES * PAGE);
+    struct xseg_range *other = reserve(allocator);
     struct xseg_range *ended = range;
 
     commit(other, 4, 4, NULL);

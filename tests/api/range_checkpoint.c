@@ -23,7 +23,6 @@ static struct {
     xseg_stream stream;
 } env;
 
-/* A range of a pool, or of a new pool. */
 static struct xseg_range *reserve(struct xseg_pool *pool)
 {
     const struct xseg_range_options options = {sizeof(options), .pool = pool};
@@ -136,8 +135,6 @@ static void expect_rejected(const char *word)
     assert_memory_equal(stats.reserved_bytes, now.reserved_bytes, sizeof(now.reserved_bytes));
 }
 
-/* --- Restored state. --- */
-
 TEST_WITH(restore_recovers_held_granules, open_real, close_env)
 {
     struct xseg_range *range = env.range;
@@ -192,8 +189,7 @@ TEST_WITH(granules_pending_unmap_are_not_reused, open_real, close_env)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* Memory that leaves with the default stream is taken back while that works; with another stream, once that has passed,
- * though no other call has found out. */
+/* Memory pending unmap is restored while the default stream works, but only after another stream has completed. */
 TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
 {
     struct xseg_range *range = env.range;
@@ -287,7 +283,6 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
     release(other);
 }
 
-/* Statistics of a private pool are those of the checkpoint. */
 TEST_WITH(restore_recovers_the_statistics, open_real, close_env)
 {
     struct xseg_range *range = env.range;
@@ -326,8 +321,6 @@ TEST_WITH(a_paused_pool_is_not_restored, open_real, close_env)
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     decommit(range, 0, 2, NULL);
 }
-
-/* --- Rejected restores. --- */
 
 TEST_WITH(released_memory_is_not_restored, open_real, close_env)
 {

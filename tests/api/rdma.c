@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Pages that network cards may reach: the key and the option, what is never mixed up, and drivers that refuse them. */
-#include <stdio.h>
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -37,19 +36,13 @@ static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *
     return answer;
 }
 
-/* --- Who has such pages. --- */
-
-TEST(key_applies_to_all_pools)
+TEST_TIMES(key_applies_to_all_pools, 2, env_open(i != 0 ? "rdma:True" : NULL))
 {
-    for (unsigned on = 0; on < 2; on++) {
-        struct xseg_allocator *allocator = env_open(on != 0 ? "rdma:True" : NULL);
-        struct xseg_pool *pool = make_pool(allocator, false);
+    struct xseg_pool *pool = make_pool(allocator, false);
 
-        assert_int_equal(makes_reachable(allocator, NULL, 1000), on);
-        assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), on);
-        assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), on);
-        env_close(allocator);
-    }
+    assert_int_equal(makes_reachable(allocator, NULL, 1000), i);
+    assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), i);
+    assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), i);
 }
 
 TEST_ON(option_applies_to_one_pool, env_open(NULL))
@@ -61,15 +54,10 @@ TEST_ON(option_applies_to_one_pool, env_open(NULL))
     assert_false(makes_reachable(allocator, NULL, 30 * MIB));
 }
 
-TEST(classic_segments_and_guarded_blocks_have_them_too)
+TEST_EACH(classic_segments_and_guarded_blocks_have_them_too, env_open(config),
+          "rdma:True,expandable_segments:False", "rdma:True,guard_page:True")
 {
-    struct xseg_allocator *allocator = env_open("rdma:True,expandable_segments:False");
-
     assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    env_close(allocator);
-    allocator = env_open("rdma:True,guard_page:True");
-    assert_true(makes_reachable(allocator, NULL, 30 * MIB));
-    env_close(allocator);
 }
 
 TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
@@ -83,111 +71,86 @@ TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
     env_free(allocator, block);
 }
 
-/* --- What is never mixed up. --- */
-
 /* Fill a pool, give its pages to the page cache, and let another pool grow: its pages are new unless they are alike. */
-TEST(idle_pages_serve_their_kind_only)
+TEST_TIMES(idle_pages_serve_their_kind_only, 4, env_open("page_cache_mb:1000,idle_ms:0"))
 {
-    for (unsigned i = 0; i < 4; i++) {
-        struct xseg_allocator *allocator = env_open("page_cache_mb:1000,idle_ms:0");
-        struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
-        struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
+    struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
+    struct xseg_pool *to = make_pool(allocator, i / 2 != 0);
 
-        env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
-        assert_ok(xseg_pool_release(from));
-        assert_ok(trim_due(allocator, UINT64_MAX));
-        assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
-        const uint64_t created = xseg_sim_calls("cuMemCreate");
-        void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
-        assert_int_equal(is_reachable(block), i / 2);
-        assert_int_equal(xseg_sim_calls("cuMemCreate") - created, i % 2 == i / 2 ? 0 : 2);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc_in(allocator, from, 40 * MIB, NULL));
+    assert_ok(xseg_pool_release(from));
+    assert_ok(trim_due(allocator, UINT64_MAX));
+    assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
+    const uint64_t created = xseg_sim_calls("cuMemCreate");
+    void *block = env_alloc_in(allocator, to, 40 * MIB, NULL);
+    assert_int_equal(is_reachable(block), i / 2);
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - created, i % 2 == i / 2 ? 0 : 2);
+    env_free(allocator, block);
 }
 
 /* Under memory pressure pages of the other kind are released to the driver, and new ones are created. */
-TEST(pages_of_the_other_kind_are_replaced)
+TEST_TIMES(pages_of_the_other_kind_are_replaced, 2, env_open_sim(NULL, .memory_bytes = 200 * MIB))
 {
-    for (unsigned rdma = 0; rdma < 2; rdma++) {
-        struct xseg_allocator *allocator = env_open_sim(NULL, .memory_bytes = 200 * MIB);
-        struct xseg_pool *from = make_pool(allocator, rdma == 0);
-        struct xseg_pool *to = make_pool(allocator, rdma != 0);
-        env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
-        assert_ok(xseg_pool_release(from));
-        char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
-        for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
-            assert_int_equal(is_reachable(block + at), rdma);
-        env_free(allocator, block);
-        env_close(allocator);
-    }
+    struct xseg_pool *from = make_pool(allocator, i == 0);
+    struct xseg_pool *to = make_pool(allocator, i != 0);
+    env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
+    assert_ok(xseg_pool_release(from));
+    char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
+    for (size_t at = 0; at < 160 * MIB; at += 2 * MIB)
+        assert_int_equal(is_reachable(block + at), i);
+    env_free(allocator, block);
 }
 
-/* --- Drivers that refuse. --- */
+static struct env_log logged;
 
-/* The trial is the first creation behind those of the device's opening. */
-static void refuse_the_trial(struct xseg_allocator *allocator, int error)
+static struct xseg_allocator *open_driver(const char *config, enum xseg_sim_rdma rdma)
 {
+    const struct xseg_sim_settings settings = {sizeof(settings), .rdma = rdma};
+
+    assert_ok(xseg_sim_reset(&settings));
+    return env_open_logged(config, &logged);
+}
+
+TEST_TIMES(missing_rdma_support_is_logged_once, 2, open_driver(NULL, XSEG_SIM_RDMA_WORKS))
+{
+    /* The trial is the first creation behind those of the device's opening. */
     env_free(allocator, env_alloc(allocator, 1000, NULL));
-    assert_ok(xseg_sim_fail("cuMemCreate", 1, error));
-}
-
-TEST(missing_rdma_support_is_logged_once)
-{
-    static const int errors[] = {NOT_SUPPORTED, INVALID};
-    struct env_log notified;
-
-    for (size_t i = 0; i < COUNT_OF(errors); i++) {
-        assert_ok(xseg_sim_reset(NULL));
-        struct xseg_allocator *allocator = env_open_logged(NULL, &notified);
-        refuse_the_trial(allocator, errors[i]);
-        struct xseg_pool *pool = make_pool(allocator, true);
-        assert_true(xseg_sim_failed());
-        assert_int_equal(notified.lines, 1);
-        assert_non_null(strstr(notified.line, "device 0: rdma has no effect"));
-        assert_non_null(strstr(notified.line, "cuMemCreate"));
-        assert_false(makes_reachable(allocator, pool, 30 * MIB));
-        /* Nothing is tried again. */
-        assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
-        assert_int_equal(notified.lines, 1);
-        env_close(allocator);
-    }
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, i == 0 ? NOT_SUPPORTED : INVALID));
+    struct xseg_pool *pool = make_pool(allocator, true);
+    assert_true(xseg_sim_failed());
+    env_expect_warnings(&logged, 1, "device 0: rdma has no effect");
+    env_expect_warnings(&logged, 1, "cuMemCreate");
+    assert_false(makes_reachable(allocator, pool, 30 * MIB));
+    /* Nothing is tried again. */
+    assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
+    assert_int_equal(logged.lines, 1);
 }
 
 /* Drivers whose creation succeeds in vain: one rejects access to the page, one creates other pages. */
-TEST(a_trial_uses_what_it_has_made)
+static const struct {
+    enum xseg_sim_rdma rdma;
+    const char *reason;
+} drivers[] = {
+    {XSEG_SIM_RDMA_CREATE_FAILS, "cuMemCreate"},
+    {XSEG_SIM_RDMA_ACCESS_FAILS, "cuMemSetAccess"},
+    {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
+    {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
+};
+
+TEST_TIMES(a_trial_uses_what_it_has_made, COUNT_OF(drivers),
+           open_driver("rdma:True", drivers[i].rdma))
 {
-    static const struct {
-        enum xseg_sim_rdma rdma;
-        const char *reason;
-    } cases[] = {
-        {XSEG_SIM_RDMA_CREATE_FAILS, "cuMemCreate"},
-        {XSEG_SIM_RDMA_ACCESS_FAILS, "cuMemSetAccess"},
-        {XSEG_SIM_RDMA_IGNORED, "driver ignores the flag for GPUDirect RDMA"},
-        {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
-    };
-    struct env_log notified;
-
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_sim_settings settings = {sizeof(settings), .rdma = cases[i].rdma};
-
-        assert_ok(xseg_sim_reset(&settings));
-        struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
-        assert_false(makes_reachable(allocator, NULL, 30 * MIB));
-        assert_int_equal(notified.lines, 1);
-        assert_non_null(strstr(notified.line, cases[i].reason));
-        env_close(allocator);
-    }
+    assert_false(makes_reachable(allocator, NULL, 30 * MIB));
+    env_expect_warnings(&logged, 1, drivers[i].reason);
 }
 
 TEST(memory_is_tried_when_there_is_some)
 {
-    struct env_log notified;
     void *block = NULL;
 
     struct xseg_allocator *holder = env_open_mib(200, NULL);
     void *all = env_alloc(holder, 200 * MIB, NULL);
-    struct xseg_allocator *allocator = env_open_logged("rdma:True", &notified);
+    struct xseg_allocator *allocator = env_open_logged("rdma:True", &logged);
     struct xseg_pool *pool = make_pool(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 1000, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(env_try_alloc_in(allocator, pool, 1000, &block), XSEG_ERR_NO_MEMORY);
@@ -197,19 +160,15 @@ TEST(memory_is_tried_when_there_is_some)
     /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
     assert_true(makes_reachable(allocator, NULL, 1000));
     assert_true(makes_reachable(allocator, pool, 1000));
-    assert_int_equal(notified.lines, 0);
+    assert_int_equal(logged.lines, 0);
     env_close(allocator);
 }
 
 TEST_ON(custom_memory_is_rejected, env_open("rdma:True"))
 {
-    struct xseg_pool_options options = {sizeof(options)};
+    struct xseg_pool_options options = {sizeof(options), .memory = env_no_memory, .rdma = true};
     struct xseg_pool *pool = NULL;
 
-    /* Never called. */
-    options.memory.alloc = (void *(*)(void *, size_t, int, xseg_stream))(uintptr_t)16;
-    options.memory.free = (void (*)(void *, void *, size_t, int, xseg_stream))(uintptr_t)16;
-    options.rdma = true;
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT,
                  "rdma with memory functions");
     options.rdma = false;

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Registrations: callbacks for runs of memory that are mapped and unmapped.  The callbacks register with the simulator,
- * which ends the process if registered memory is unmapped.
- */
-#include <stdio.h>
+/* Registrations.  Callbacks register with the simulator, which ends the process if registered memory is unmapped. */
 #include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 #include "tests/support/rng.h"
@@ -99,8 +92,6 @@ static struct xseg_allocator *open_seen(const char *config)
 
 #define EXPANDABLE "expandable_segments:True,rdma:True"
 
-/* --- Memory that is there. --- */
-
 TEST_ON(existing_memory_is_registered_in_one_run, open_seen(EXPANDABLE))
 {
     /* Three growths, so pages of several generations, and small ones at the end. */
@@ -162,10 +153,8 @@ TEST_ON(remaining_parts_of_a_run_are_registered_again, open_seen(EXPANDABLE))
     env_free(allocator, block[0], block[2]);
 }
 
-TEST_ON(pause_and_resume_are_notified, open_seen(EXPANDABLE))
+TEST_IN_POOL(pause_and_resume_are_notified, open_seen(EXPANDABLE))
 {
-    struct xseg_pool *pool = env_pool(allocator);
-
     char *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     const uint64_t id = add(&seen, block, 100 * MIB, false);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -218,8 +207,7 @@ TEST(kept_classic_segment_is_registered_again)
 
     (void)env_observe(allocator, .context = &capturing, .on_unmap = capture_once);
     env_free(allocator, block);
-    const struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.kept_capture, 40 * MIB);
+    assert_int_equal(env_trim(allocator).kept_capture, 40 * MIB);
     assert_int_equal(seen.left, 1);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 40 * MIB);
@@ -233,8 +221,6 @@ TEST(kept_classic_segment_is_registered_again)
     env_free(allocator, block);
     env_close(allocator, capturing.stream);
 }
-
-/* --- Pins. --- */
 
 static bool find_registered(void *context, const struct xseg_reason *reason)
 {
@@ -266,11 +252,8 @@ TEST_ON(pinning_registration_keeps_memory, open_seen(EXPANDABLE))
     assert_int_equal(sums.registered, 120 * MIB);
     assert_int_equal(sums.reserved, 120 * MIB);
     assert_ok(xseg_unregister(allocator, id));
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
-
-/* --- Several registrations. --- */
 
 TEST_ON(registrations_may_overlap, open_seen(EXPANDABLE))
 {
@@ -292,8 +275,6 @@ TEST_ON(registrations_may_overlap, open_seen(EXPANDABLE))
     assert_ok(xseg_unregister(allocator, again));
     assert_ok(xseg_unregister(allocator, part));
 }
-
-/* --- Functions that refuse, and that call the library. --- */
 
 TEST_ON(failed_registration_is_rolled_back, open_seen(EXPANDABLE))
 {
@@ -358,8 +339,7 @@ TEST_ON(memory_stays_during_a_new_registration, open_seen(EXPANDABLE))
 
     env_free(allocator, block);
     seen.within = trim_all;
-    struct xseg_trim_options some = {sizeof(some), .target_bytes = 80 * MIB};
-    assert_ok(xseg_trim(allocator, NULL, &some, NULL));
+    (void)env_trim_with(allocator, NULL, .target_bytes = 80 * MIB);
     assert_int_equal(seen.in, 1);
     assert_int_equal(xseg_sim_registered(), 80 * MIB);
     seen.within = NULL;
@@ -382,8 +362,6 @@ TEST_ON(registration_retains_its_addresses, open_seen(EXPANDABLE))
     env_free(allocator, other, block);
 }
 
-/* --- Bad input, and the end. --- */
-
 /* The functions are the parent's: nothing of the child's is registered. */
 TEST_ON(calls_of_a_forked_child_fail, open_seen(EXPANDABLE))
 {
@@ -392,14 +370,9 @@ TEST_ON(calls_of_a_forked_child_fail, open_seen(EXPANDABLE))
     const struct xseg_registrar registrar = registrar_of(&seen, false);
     uint64_t other = 0;
 
-    const pid_t child = fork();
-    if (child == 0)
-        _exit(xseg_register(allocator, block, MIB, &registrar, &other) == XSEG_ERR_FORKED &&
-                      xseg_unregister(allocator, id) == XSEG_ERR_FORKED && seen.entered == 1 &&
-                      seen.left == 0
-                  ? 0
-                  : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(seen.entered == 1 && seen.left == 0,
+                      xseg_register(allocator, block, MIB, &registrar, &other),
+                      xseg_unregister(allocator, id));
     env_free(allocator, block);
     env_empty_cache(allocator);
     assert_int_equal(seen.in, 1);
@@ -433,9 +406,7 @@ TEST_ON(invalid_input_is_rejected, open_seen(EXPANDABLE))
     assert_ok(xseg_unregister(allocator, id));
 }
 
-/* --- What registrars take of a tensor of 2 GiB, on pages as PyTorch makes them and as xseg does.  Each row is what
- * users have met in threads of issues; the calls are the simulator's registrars, in the order in which such libraries
- * make them. --- */
+/* --- Registrars on a tensor of 2 GiB, as users met them in issues, with pages of PyTorch and of xseg. --- */
 
 #define TENSOR (2 * GIB)
 
@@ -470,24 +441,20 @@ static void *make(struct xseg_allocator *allocator, enum layout layout)
     return env_alloc_in(allocator, pool, TENSOR, NULL);
 }
 
-TEST(registrars_accept_supported_memory)
+TEST_TIMES(registrars_accept_supported_memory, COUNT_OF(rows),
+           env_open_sim("expandable_segments:True",
+                        .without_address_range = rows[i].no_address_range))
 {
-    for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct xseg_allocator *allocator = env_open_sim(
-            "expandable_segments:True", .without_address_range = rows[i].no_address_range);
-        for (unsigned layout = 0; layout < LAYOUTS; layout++) {
-            void *tensor = make(allocator, (enum layout)layout);
-            uint64_t id = 0;
-            const xseg_status status =
-                xseg_sim_register((uintptr_t)tensor, TENSOR, rows[i].kind, &id);
+    for (unsigned layout = 0; layout < LAYOUTS; layout++) {
+        void *tensor = make(allocator, (enum layout)layout);
+        uint64_t id = 0;
+        const xseg_status status = xseg_sim_register((uintptr_t)tensor, TENSOR, rows[i].kind, &id);
 
-            if ((status == XSEG_OK) != rows[i].takes[layout])
-                fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
-            if (status == XSEG_OK)
-                assert_ok(xseg_sim_unregister(id));
-            env_free(allocator, tensor);
-        }
-        env_close(allocator);
+        if ((status == XSEG_OK) != rows[i].takes[layout])
+            fail_msg("%s, layout %u: %d", rows[i].thread, layout, status);
+        if (status == XSEG_OK)
+            assert_ok(xseg_sim_unregister(id));
+        env_free(allocator, tensor);
     }
 }
 
@@ -508,11 +475,8 @@ TEST_ON(a_descriptor_serves_where_address_ranges_do_not,
     }
 }
 
-/*
- * --- A week of a service that registers 40 GiB in 300 ranges: each hour some ranges are replaced, requests grow and
- * trim the rest of the device, and each night the pool of half of the ranges is paused and resumed. The simulator ends
- * the process if registered memory is unmapped. ---
- */
+/* --- A week of a service that registers 40 GiB in 300 ranges: each hour ranges are replaced, requests grow and trim;
+ * each night the pool of half of the ranges is paused and resumed. --- */
 
 #define RANGES   300u
 #define HOURS    168u

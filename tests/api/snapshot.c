@@ -1,33 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Snapshot files: invalid calls, remaining files, and snapshots of failed requests.  tests/python/snapshot.py reads
- * the contents.
- */
+/* Snapshot files, also of failed requests.  tests/python/snapshot.py reads the contents. */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/emulator.h"
-#include "tests/support/env.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    (void)snprintf(folder, sizeof(folder), "%s", P_tmpdir "/xseg-snapshot-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
+#include "tests/support/folder.h"
 
 /* Number of files in the folder, and size of the largest.  They are removed. */
 static unsigned take_files(uint64_t *largest)
@@ -39,11 +18,10 @@ static unsigned take_files(uint64_t *largest)
 
     assert_non_null(listed);
     while ((entry = readdir(listed)) != NULL) {
-        char path[400];
+        const char *path = folder_path(entry->d_name);
 
         if (entry->d_name[0] == '.')
             continue;
-        (void)snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
         assert_int_equal(stat(path, &found), 0);
         if (largest != NULL && (uint64_t)found.st_size > *largest)
             *largest = (uint64_t)found.st_size;
@@ -58,14 +36,8 @@ static unsigned take_files(uint64_t *largest)
 
 static int remove_folder(void **state)
 {
-    (void)state;
     (void)take_files(NULL);
-    return rmdir(folder);
-}
-
-static void path_of(char *path, size_t bytes, const char *name)
-{
-    (void)snprintf(path, bytes, "%s/%s", folder, name);
+    return folder_remove(state);
 }
 
 /* First and last bytes of each snapshot. */
@@ -114,8 +86,6 @@ static const char *keys_with_folder(const char *keys)
     return text;
 }
 
-/* --- Invalid calls. --- */
-
 TEST_ON(arguments_are_checked, env_open(NULL))
 {
     struct xseg_snapshot_options options = {sizeof(options)};
@@ -135,84 +105,60 @@ static void expect_refusal(struct xseg_allocator *allocator, const char *path, i
 }
 
 /* Each error has a message, leaves no file, and the program continues. */
-TEST(a_place_that_cannot_be_written)
+TEST_ON(a_place_that_cannot_be_written, open_with_events("", 0))
 {
-    struct xseg_allocator *allocator = open_with_events("", 0);
     const unsigned files = env_open_fds();
-    char path[128], inside[160];
+    const char *path = folder_path("folder");
 
-    path_of(path, sizeof(path), "none/file");
-    expect_refusal(allocator, path, ENOENT);
-    path_of(path, sizeof(path), "folder");
+    expect_refusal(allocator, folder_path("none/file"), ENOENT);
     assert_int_equal(mkdir(path, 0700), 0);
     expect_refusal(allocator, path, EISDIR);
     if (geteuid() != 0) {
         assert_int_equal(chmod(path, 0500), 0);
-        (void)snprintf(inside, sizeof(inside), "%s/file", path);
-        expect_refusal(allocator, inside, EACCES);
+        expect_refusal(allocator, folder_path("folder/file"), EACCES);
     }
     assert_int_equal(rmdir(path), 0);
     expect_refusal(allocator, "/dev/full", ENOSPC);
     assert_int_equal(access("/dev/full", F_OK), 0);
     assert_int_equal(take_files(NULL), 0);
     assert_int_equal(env_open_fds(), files);
-    path_of(path, sizeof(path), "file");
+    path = folder_path("file");
     assert_ok(xseg_snapshot(allocator, path, NULL));
     expect_complete(path);
-    close_with_events(allocator);
+    env_free(allocator, block);
 }
 
-/* The child can write at most 4 KiB to a file (RLIMIT_FSIZE). */
+static xseg_status write_events(const char *path)
+{
+    static struct xseg_allocator *allocator;
+
+    if (allocator == NULL)
+        allocator = open_with_events("", 3000);
+    return xseg_snapshot(allocator, path, NULL);
+}
+
 TEST(snapshot_file_is_replaced_atomically)
 {
-    const struct rlimit low = {4096, 4096};
-    struct stat before, after;
-    char path[128];
+    const char *path = folder_path("file");
 
-    path_of(path, sizeof(path), "file");
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct xseg_allocator *allocator = open_with_events("", 3000);
-        char text[512];
-
-        (void)signal(SIGXFSZ, SIG_IGN);
-        bool fine = xseg_snapshot(allocator, path, NULL) == XSEG_OK && stat(path, &before) == 0 &&
-                    before.st_size > 4096 && setrlimit(RLIMIT_FSIZE, &low) == 0;
-        fine = fine && xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FILE;
-        (void)xseg_error_message(text, sizeof(text));
-        fine = fine && strstr(text, strerror(EFBIG)) != NULL && stat(path, &after) == 0 &&
-               after.st_ino == before.st_ino && after.st_size == before.st_size;
-        _exit(fine ? 0 : 1);
-    }
-    assert_int_equal(env_wait(child), 0);
+    folder_expect_atomic_write(path, 4 * KIB, write_events);
     expect_complete(path);
     assert_int_equal(take_files(NULL), 1);
 }
 
-TEST(calls_of_a_forked_child_fail)
+TEST_ON(calls_of_a_forked_child_fail, open_with_events("", 0))
 {
-    struct xseg_allocator *allocator = open_with_events("", 0);
-    char path[128];
-
-    path_of(path, sizeof(path), "file");
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(xseg_snapshot(allocator, path, NULL) == XSEG_ERR_FORKED ? 0 : 1);
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, xseg_snapshot(allocator, folder_path("file"), NULL));
     assert_int_equal(take_files(NULL), 0);
-    close_with_events(allocator);
+    env_free(allocator, block);
 }
 
 /* A pipe gets all of it, whatever the time. */
-TEST(a_pipe_is_written_into)
+TEST_ON(a_pipe_is_written_into, open_with_events("", 30))
 {
-    struct xseg_allocator *allocator = open_with_events("", 30);
     static unsigned char bytes[65536];
-    char path[128];
+    const char *path = folder_path("pipe");
 
-    path_of(path, sizeof(path), "pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     assert_true(file >= 0);
@@ -224,10 +170,8 @@ TEST(a_pipe_is_written_into)
     assert_int_equal(bytes[got - 1], '.');
     assert_int_equal(close(file), 0);
     assert_int_equal(take_files(NULL), 1);
-    close_with_events(allocator);
+    env_free(allocator, block);
 }
-
-/* --- Refused requests. --- */
 
 static uint64_t count_calls(struct xseg_allocator *allocator)
 {
@@ -322,14 +266,13 @@ TEST(log_reports_the_snapshot_file)
 
 TEST(the_file_is_there_when_the_call_returns)
 {
-    char path[128], name[64];
+    char name[64];
 
     assert_int_equal(setenv("RANK", "3", 1), 0);
     struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 300);
     (void)refuse(allocator);
     (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
-    path_of(path, sizeof(path), name);
-    expect_complete(path);
+    expect_complete(folder_path(name));
     assert_int_equal(unsetenv("RANK"), 0);
     close_with_events(allocator);
     assert_int_equal(take_files(NULL), 1);
@@ -411,8 +354,6 @@ TEST(concurrent_failure_writes_no_second_file)
     assert_int_equal(take_files(NULL), 1);
 }
 
-/* --- Threads. --- */
-
 static atomic_bool ends;
 
 static void *work(void *self)
@@ -430,14 +371,13 @@ static void *work(void *self)
 
 TEST(concurrent_failures_return_together)
 {
-    char path[128];
+    const char *path = folder_path("asked");
     pthread_t thread[2];
 
     struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 0);
     atomic_store(&ends, false);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
-    path_of(path, sizeof(path), "asked");
     for (unsigned i = 0; i < 20; i++) {
         assert_ok(xseg_snapshot(allocator, path, NULL));
         expect_complete(path);
@@ -448,8 +388,6 @@ TEST(concurrent_failures_return_together)
     close_with_events(allocator);
     assert_in_range(take_files(NULL), 2, 4);
 }
-
-/* --- Host memory. --- */
 
 /* Bytes of host memory that the process has, by a key of its status. */
 static uint64_t host_bytes(const char *key)
@@ -480,18 +418,16 @@ static bool forget_peak(void)
 #define EVENTS 1200000u
 
 /* With full rings, and 10^5 live blocks and then half as many more. */
-TEST(host_memory_is_bounded)
+TEST_ON(host_memory_is_bounded,
+        env_open("expandable_segments:True,history:all,history_events:1200000"))
 {
     static void *held[LIVE];
-    char path[128];
+    const char *path = folder_path("asked");
 
     if (ENV_IS_SANITIZED || is_emulated() || !forget_peak()) {
         print_message("# a sanitizer, an emulator or the kernel does not let it be measured\n");
         return;
     }
-    struct xseg_allocator *allocator =
-        env_open("expandable_segments:True,history:all,history_events:1200000");
-    (void)snprintf(path, sizeof(path), "%s/asked", folder);
     for (unsigned i = 0; i < LIVE; i++)
         held[i] = env_alloc(allocator, 4096, NULL);
     for (unsigned i = 0; i < EVENTS / 3; i++)
@@ -509,7 +445,6 @@ TEST(host_memory_is_bounded)
     }
     env_free_all(allocator, held, 100000 * sizeof(*held));
     assert_int_equal(take_files(NULL), 1);
-    env_close(allocator);
 }
 
-TEST_GROUP_FIXTURE(make_folder, remove_folder)
+TEST_GROUP_FIXTURE(folder_create, remove_folder)

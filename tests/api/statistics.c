@@ -1,45 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* Statistics as users read and reset them, and the counters of driver calls. */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-/* Resident bytes of the process, exact; statm is delayed. */
-static uint64_t resident_bytes(void)
-{
-    FILE *file = fopen("/proc/self/smaps_rollup", "r");
-    unsigned long kib = 0;
-    char line[256];
-
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file) != NULL)
-        if (sscanf(line, "Rss: %lu", &kib) == 1)
-            break;
-    (void)fclose(file);
-    return (uint64_t)kib * KIB;
-}
-
-/* The first test, before others leave memory in the heap.  Tables for a huge device are mostly address space: only
- * touched pages count. */
+/* The first test, before others leave memory in the heap.  Only touched pages of the tables of a huge device count. */
 TEST(host_bytes_do_not_exceed_resident_memory)
 {
     static void *block[20000];
     xseg_stream stream[10];
 
-    const uint64_t without = resident_bytes();
+    const uint64_t without = env_resident_bytes();
     struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
         stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         block[i] = env_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
     const uint64_t host = env_stats(allocator).host_bytes;
-    const uint64_t got = resident_bytes() - without;
+    const uint64_t got = env_resident_bytes() - without;
     print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
     assert_true(host >= MIB);
     /* Self-checks read all of the tables, which maps uncounted pages. */
@@ -51,18 +33,9 @@ TEST(host_bytes_do_not_exceed_resident_memory)
         env_stream_destroy(stream[i]);
 }
 
-static struct xseg_scope device_scope(int ordinal)
-{
-    struct xseg_scope where = {sizeof(where), .device = ordinal};
-
-    return where;
-}
-
 static void reset(struct xseg_allocator *allocator, unsigned what)
 {
-    const struct xseg_scope where = device_scope(0);
-
-    assert_ok(xseg_stats_reset(allocator, &where, what));
+    assert_ok(xseg_stats_reset(allocator, env_scope(.device = 0), what));
 }
 
 TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
@@ -101,7 +74,7 @@ TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:
 TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = device_scope(0);
+    struct xseg_scope where = {sizeof(where), .device = 0};
 
     assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
     assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
@@ -109,9 +82,8 @@ TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
     where.one_stream = true;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
-    where = device_scope(99);
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
-    where = device_scope(0);
+    assert_int_equal(xseg_stats_get(allocator, env_scope(.device = 99), &stats), XSEG_ERR_ARGUMENT);
+    where.one_stream = false;
     stats.struct_size = sizeof(stats) + 1;
     assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
 }
@@ -119,7 +91,7 @@ TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 /* A program that was built when the structure was shorter gets what it knows, and no more. */
 TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    const struct xseg_scope where = device_scope(0);
+    const struct xseg_scope where = {sizeof(where), .device = 0};
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
 
@@ -150,8 +122,7 @@ TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-/* A million live blocks of 4 KiB on average. Of the 2.25 % of the mapped memory, 0.78 % is a start
- * for each 512 bytes, and most of the rest a record of 64 bytes for each block. */
+/* A million blocks of 4 KiB.  Of 2.25 %, 0.78 % is a start for each 512 bytes, most of the rest 64 bytes a block. */
 TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };
@@ -183,21 +154,17 @@ TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 
 static struct xseg_allocator *open_on(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
-                                         .memory_bytes = mib * MIB};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .devices = DEVICES, .memory_bytes = mib * MIB);
 }
 
 static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
 {
     struct xseg_limits set = XSEG_LIMITS_INIT;
-    const struct xseg_scope where = device_scope(device);
 
     set.hard_bytes = hard;
     set.fraction = fraction;
     set.has_fraction = true;
-    assert_ok(xseg_limits_set(allocator, &where, &set));
+    assert_ok(xseg_limits_set(allocator, env_scope(.device = device), &set));
 }
 
 /* The counts of all driver calls, which the caller frees. */
@@ -245,10 +212,7 @@ static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int de
 static void expect_statistics(struct xseg_allocator *allocator,
                               const struct xseg_device_stats *device)
 {
-    const struct xseg_scope where = device_scope(device->device);
-
-    struct xseg_statistics stats = {sizeof(stats)};
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    const struct xseg_statistics stats = env_stats_on(allocator, device->device);
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
     const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
     const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
@@ -268,8 +232,6 @@ static void expect_closed(const struct xseg_device_stats *device, int ordinal)
 
     assert_memory_equal(device, &closed, sizeof(closed));
 }
-
-/* --- Arguments, and room. --- */
 
 TEST_ON(arguments_are_checked, open_on(4096, NULL))
 {
@@ -312,10 +274,9 @@ TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
 }
 
 /* A program that was built when the entries were shorter, and one that was built when they are longer. */
-TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
+TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NULL))
 {
     enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
-    struct xseg_allocator *allocator = open_on(4096, NULL);
     struct {
         struct xseg_device_stats known;
         uint64_t more;
@@ -337,10 +298,7 @@ TEST(entries_of_other_versions_are_filled_up_to_both_sizes)
         assert_int_equal(longer[i].known.is_open, i == 2);
         assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
     }
-    env_close(allocator);
 }
-
-/* --- What they say. --- */
 
 TEST_ON(looking_opens_no_device, open_on(4096, NULL))
 {
@@ -367,9 +325,7 @@ TEST(devices_have_separate_statistics)
     void *none = NULL;
 
     env_free(allocator, env_alloc_on(allocator, 0, 40 * MIB));
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, pending, side));
-    env_free(allocator, pending);
+    env_free_in_use(allocator, pending, side);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
     assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
@@ -397,9 +353,9 @@ TEST(devices_have_separate_statistics)
 }
 
 /* External memory is that of the last driver query; own memory is current. */
-TEST(free_is_as_last_learned)
+TEST_ON(free_is_as_last_learned, open_on(100, "expandable_segments:False"))
 {
-    struct xseg_allocator *allocator = open_on(100, "expandable_segments:False"), *other = NULL;
+    struct xseg_allocator *other = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
     void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = env_alloc_on(allocator, 0, 20 * MIB);
@@ -422,13 +378,12 @@ TEST(free_is_as_last_learned)
     assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
     assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
     env_free(allocator, ours, more, most);
-    env_close(allocator);
 }
 
 /* With device_free_min_mb each decay pass queries the driver. */
-TEST(decay_learns_what_is_free)
+TEST_ON(decay_learns_what_is_free, open_on(1024, "device_free_min_mb:1"))
 {
-    struct xseg_allocator *allocator = open_on(1024, "device_free_min_mb:1"), *other = NULL;
+    struct xseg_allocator *other = NULL;
 
     env_free(allocator, env_alloc_on(allocator, 1, 100 * MIB));
     assert_ok(env_try_open(NULL, &other));
@@ -442,7 +397,6 @@ TEST(decay_learns_what_is_free)
     expect_statistics(allocator, &device);
     env_free(other, theirs);
     assert_ok(xseg_close(other));
-    env_close(allocator);
 }
 
 TEST_ON(the_lowest_limit_counts, open_on(1024, NULL))
@@ -465,10 +419,7 @@ TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:
 
     env_free(allocator, env_alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
-    for (unsigned i = 0; i < 30; i++) {
-        xseg_sim_advance(10 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
+    env_pass_time(allocator, 30, 10);
     const struct xseg_device_stats device = look_at(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.reserved_bytes, 40 * MIB);
@@ -477,9 +428,8 @@ TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:
     env_free(allocator, live);
 }
 
-TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
+TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     env_free(allocator, env_alloc_on(allocator, 0, 60 * MIB));
@@ -490,7 +440,6 @@ TEST_ON(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segmen
     assert_int_equal(device.idle_bytes, 60 * MIB);
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, block);
-    assert_ok(xseg_pool_release(pool));
 }
 
 /* Of all pools: one that is held, one that has ended. */
@@ -507,8 +456,6 @@ TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:
     assert_int_equal(device.idle_bytes, 140 * MIB);
     assert_ok(xseg_pool_release(held));
 }
-
-/* --- While something happens. --- */
 
 /* Memory of a pool's own that comes when the test says so. */
 struct gate {
@@ -558,13 +505,12 @@ static void *grow(void *self)
 TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 {
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
-    struct xseg_pool_options options = {
-        sizeof(options), .memory = (struct xseg_pool_memory){come_late, free_memory, &gate}};
     struct growth growth = {allocator, NULL};
     void *block = NULL;
     pthread_t thread;
 
-    growth.pool = env_pool_with(allocator, &options);
+    growth.pool =
+        env_pool_of(allocator, .memory = (struct xseg_pool_memory){come_late, free_memory, &gate});
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.is_waiting)
@@ -585,14 +531,7 @@ TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 
 TEST_ON(calls_of_a_forked_child_fail, open_on(1024, NULL))
 {
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        struct xseg_device_stats device;
+    struct xseg_device_stats device;
 
-        _exit(xseg_device_stats_get(allocator, &device, sizeof(device), 1, NULL) == XSEG_ERR_FORKED
-                  ? 0
-                  : 1);
-    }
-    assert_int_equal(env_wait(child), 0);
+    env_expect_forked(true, xseg_device_stats_get(allocator, &device, sizeof(device), 1, NULL));
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* Streams: own memory each, blocks that wait for other streams, private pools. */
-#include <pthread.h>
 
 #include "tests/support/env.h"
 
@@ -13,14 +12,12 @@ TEST_ON(streams_have_memory_of_their_own, env_open(NULL))
     env_free(allocator, a);
     void *b = env_alloc(allocator, 4 * MIB, stream);
     assert_ptr_not_equal(a, b);
-    void *c = env_alloc(allocator, 4 * MIB, legacy);
-    assert_ptr_equal(a, c);
-    assert_null(env_block(allocator, c).stream);
+    assert_ptr_equal(env_alloc(allocator, 4 * MIB, legacy), a);
+    assert_null(env_block(allocator, a).stream);
     assert_ptr_equal(env_block(allocator, b).stream, stream);
-    env_free(allocator, b, c);
+    env_free(allocator, b, a);
 }
 
-/* A hit asks the driver nothing. */
 TEST_ON(hits_make_no_driver_call, env_open(NULL))
 {
     const xseg_stream stream = env_stream();
@@ -39,8 +36,7 @@ TEST_ON(a_foreign_use_delays_the_return, env_open("expandable_segments:True"))
     const xseg_stream side = env_stream();
     void *x = env_alloc(allocator, GIB, NULL);
 
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, x, side));
+    env_use(allocator, x, side);
     assert_ok(xseg_record_stream(allocator, x, side));
     assert_ok(xseg_record_stream(allocator, x, NULL));
     env_free(allocator, x);
@@ -76,16 +72,13 @@ static void *use_on_own_default_stream(void *self)
     return NULL;
 }
 
-/* The default stream of another thread has no handle in this thread: the legacy stream, which waits for it, stands
- * in. */
+/* The default stream of another thread has no handle here; the legacy stream, which waits for it, stands in. */
 TEST(another_threads_default_stream_is_waited_for)
 {
     struct worker worker = {.allocator = env_open(NULL)};
-    pthread_t thread;
 
     worker.ptr = env_alloc(worker.allocator, 5 * MIB, NULL);
-    assert_int_equal(pthread_create(&thread, NULL, use_on_own_default_stream, &worker), 0);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    (void)env_run_thread(use_on_own_default_stream, &worker);
     assert_ok(worker.status);
     env_free(worker.allocator, worker.ptr);
     void *other = env_alloc(worker.allocator, 5 * MIB, NULL);
@@ -97,11 +90,8 @@ TEST(another_threads_default_stream_is_waited_for)
     env_close(worker.allocator);
 }
 
-/*
- * Two blocks at the start of a segment are reclaimed in one poll, each from another stream: the maximum number of
- * inactive split blocks.  The second block coalesces with the rest of the segment; the first one is separate if it is
- * reclaimed before.
- */
+/* The maximum of inactive split blocks while one poll reclaims two blocks at the start of a segment, each from another
+ * stream.  The second block coalesces with the rest of the segment; the first one is separate if reclaimed first. */
 static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
                                       xseg_stream of_first, xseg_stream of_second)
 {
@@ -110,8 +100,7 @@ static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_str
     assert_ok(xseg_record_stream(allocator, first, of_first));
     assert_ok(xseg_record_stream(allocator, second, of_second));
     env_free(allocator, first, second);
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
+    assert_ok(xseg_stats_reset(allocator, env_scope(.device = 0), XSEG_RESET_PEAK));
     env_free(allocator, env_alloc(allocator, 600, own));
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
     return env_stats(allocator).inactive_split[XSEG_STAT_LARGE].peak;
@@ -129,19 +118,14 @@ TEST_ON(streams_are_polled_in_a_fixed_order, env_open("expandable_segments:False
     assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
 }
 
-/*
- * A full device waits for pending blocks before the error, and searches the cache again.  Nothing can be released to
- * the driver, but the reclaimed block fits.
- */
+/* Nothing can be released to the driver, but the reclaimed block fits, so the cache is searched before the error. */
 TEST_ON(a_full_device_waits_for_pending_blocks, env_open_mib(64, "expandable_segments:False"))
 {
     xseg_stream side = env_stream();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     void *x = env_alloc(allocator, 30 * MIB, NULL);
     void *kept = env_alloc(allocator, 25 * MIB, NULL);
-    assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, x, side));
-    env_free(allocator, x);
+    env_free_in_use(allocator, x, side);
     assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), x);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
@@ -163,17 +147,14 @@ TEST_ON(pools_are_walls, env_open(NULL))
     /* Held, its cache stays; released, it goes with the next trim. */
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
-    const struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.kept_pool, 20 * MIB);
+    assert_int_equal(env_trim(allocator).kept_pool, 20 * MIB);
     assert_ok(xseg_pool_release(pool));
     assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
     assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 20 * MIB);
+    assert_int_equal(env_reserved_without_cache(allocator), 20 * MIB);
     env_free(allocator, outside);
 }
 
-/* A pool's live blocks outlive its last holder. */
 TEST_ON(blocks_outlive_their_pool, env_open(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
@@ -183,11 +164,9 @@ TEST_ON(blocks_outlive_their_pool, env_open(NULL))
     env_empty_cache(allocator);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-/* Memory and addresses of destroyed pools are released. */
 TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes = 1024 * GIB))
 {
     for (unsigned round = 0; round < 100; round++) {
@@ -212,9 +191,9 @@ TEST_ON(pools_of_other_allocators_are_rejected, env_open(NULL))
 
     assert_ok(env_try_open(NULL, &other));
     struct xseg_pool *pool = env_pool(other);
-    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
     assert_error(env_try_alloc_in(allocator, pool, 1, &ptr), ARGUMENT, "another");
-    assert_error(xseg_trim(allocator, &where, NULL, NULL), ARGUMENT, "another");
+    assert_error(xseg_trim(allocator, env_scope(.device = -1, .pool = pool), NULL, NULL), ARGUMENT,
+                 "another");
     assert_error(xseg_pool_create(other, 7, NULL, &pool), ARGUMENT, "device 7 does not exist");
     assert_error(xseg_pool_release(NULL), ARGUMENT, "NULL");
     assert_ok(xseg_close(other));
@@ -302,15 +281,12 @@ TEST_ON(memory_of_a_retired_stream_is_reused, env_open(NULL))
     assert_ok(xseg_sim_finish(first));
 
     const xseg_stream third = env_stream();
-    void *c = env_alloc(allocator, 7 * MIB, third);
-    assert_ptr_equal(c, a);
+    assert_ptr_equal(env_alloc(allocator, 7 * MIB, third), a);
     assert_ptr_equal(env_block(allocator, kept).stream, third);
     /* A use there is one on the block's own stream: what is freed serves it at once. */
-    assert_ok(xseg_record_stream(allocator, kept, third));
-    assert_ok(xseg_sim_launch(third, FOREVER));
-    env_free(allocator, kept);
+    env_free_in_use(allocator, kept, third);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
-    env_free(allocator, kept, c);
+    env_free(allocator, kept, a);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
     env_stream_destroy(first);
 }
@@ -353,14 +329,10 @@ TEST_ON(reused_handle_is_awaited, env_open_sim(NULL, .reuse_handles = true))
     env_free(allocator, env_alloc(allocator, 512, other));
 
     env_free(allocator, of_old);
-    assert_ok(xseg_record_stream(allocator, of_other, other));
-    env_launch(allocator, other, of_other);
-    env_free(allocator, of_other);
+    env_free_in_use(allocator, of_other, other);
     const xseg_stream again = env_stream();
     assert_ptr_equal(again, old);
-    assert_ok(xseg_record_stream(allocator, of_again, again));
-    env_launch(allocator, again, of_again);
-    env_free(allocator, of_again);
+    env_free_in_use(allocator, of_again, again);
 
     env_empty_cache(allocator);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 0);
@@ -409,8 +381,7 @@ TEST_ON(uses_on_a_retired_stream_wait_for_its_last_event, env_open(NULL))
     const xseg_stream side = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_sim_launch(side, FOREVER));
-    assert_ok(xseg_record_stream(allocator, a, side));
+    env_use(allocator, a, side);
     assert_ok(xseg_record_stream(allocator, b, side));
     assert_ok(xseg_stream_retire(allocator, 0, side));
     env_free(allocator, a);
@@ -429,15 +400,13 @@ TEST_ON(uses_on_a_retired_stream_wait_for_its_last_event, env_open(NULL))
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
 }
 
-/* The last event of the stream is polled while a block waits for it whose own query failed: the block keeps the
- * event, and it is not recorded again. */
+/* A block whose query failed waits for the last event of the stream, which is not recorded again. */
 TEST_ON(an_event_that_a_block_waits_for_is_kept, env_open(NULL))
 {
     const xseg_stream side = env_stream(), next = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
 
-    assert_ok(xseg_sim_launch(side, FOREVER));
-    assert_ok(xseg_record_stream(allocator, a, side));
+    env_use(allocator, a, side);
     assert_ok(xseg_stream_retire(allocator, 0, side));
     env_free(allocator, a);
     assert_ok(xseg_sim_finish(side));

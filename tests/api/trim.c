@@ -3,14 +3,10 @@
 #include <string.h>
 
 #include "tests/support/env.h"
-#include "tests/support/trim_due.h"
 
 static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
-
-    struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    const struct xseg_trim_result done = env_trim_with(allocator, NULL, .wait = wait);
     return done;
 }
 
@@ -64,9 +60,9 @@ TEST_ON(trim_of_one_stream_keeps_other_streams, env_open(NULL))
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, stream));
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
     struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, env_scope(.device = 0, .one_stream = true, .stream = stream),
+                        NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
 }
@@ -147,21 +143,6 @@ TEST_ON(full_device_releases_its_page_cache, env_open_mib(200, "expandable_segme
     env_free(allocator, ptr);
 }
 
-/* The limit counts the pages that would really be mapped, not the request. */
-TEST_ON(the_limit_counts_pages,
-        env_open_mib(1200, "expandable_segments:True,per_process_memory_fraction:0.1"))
-{
-    assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
-    void *a = env_alloc(allocator, 85 * MIB, NULL);
-    assert_int_equal(env_reserved(allocator), 100 * MIB);
-    /* 100 mapped, 15 of them free at the end: 30 more need one page more, which just fits. */
-    void *b = env_alloc(allocator, 30 * MIB, NULL);
-    assert_int_equal(env_reserved(allocator), 120 * MIB);
-    assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
-    env_free(allocator, a, b);
-}
-
-/* Memory that the driver fails to release stays counted, until the next trim. */
 TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
 {
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
@@ -177,7 +158,6 @@ TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
     assert_int_equal(env_stats(allocator).physical_bytes, 0);
 }
 
-/* A page that two blocks lay on has been idle since the second of them went. */
 TEST_ON(a_page_is_idle_since_its_last_block_went,
         env_open_with_clock(NULL, "expandable_segments:True"))
 {
@@ -203,7 +183,6 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
 {
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const xseg_stream side = env_stream();
     void *used = env_alloc(allocator, 30 * MIB, NULL);
 
@@ -211,10 +190,7 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
     assert_ok(xseg_sim_launch(side, 1000000));
     assert_ok(xseg_record_stream(allocator, used, side));
     env_free(allocator, used);
-    fault.call = "cuEventSynchronize";
-    fault.every = 1;
-    fault.error = 999;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fail_every("cuEventSynchronize", 999);
     assert_int_equal(xseg_trim(allocator, NULL, &options, &done), XSEG_ERR_DRIVER);
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_int_equal(env_reserved(allocator), 40 * MIB);
@@ -223,13 +199,9 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
 
 /* --- Idle pages that are kept for the next growth, and what of their contents the next one sees. --- */
 
-#define MS UINT64_C(1000000)
-
 static struct xseg_allocator *open_mib(size_t mib, const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = mib * MIB);
 }
 
 static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint64_t idle_mib)
@@ -242,22 +214,12 @@ static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
 }
 
-static void pass(struct xseg_allocator *allocator, unsigned milliseconds)
-{
-    for (unsigned i = 0; i < milliseconds; i += 10) {
-        xseg_sim_advance(10 * MS);
-        assert_ok(trim_due(allocator, UINT64_MAX));
-    }
-}
-
 /* Make memory idle, and let it decay. */
 static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     env_free(allocator, env_alloc(allocator, bytes, stream));
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
 }
-
-/* --- The cache. --- */
 
 TEST_ON(page_cache_is_off_by_default, open_mib(4096, "idle_ms:100"))
 {
@@ -282,11 +244,11 @@ TEST_ON(pages_are_kept_up_to_a_bound_and_used_first,
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
     env_free(allocator, of_stream, ptr);
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
     /* The pool is held, so what it has stays there. */
     expect(allocator, 40, 60);
     assert_ok(xseg_pool_release(pool));
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
     expect(allocator, 0, 100);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
 }
@@ -298,16 +260,15 @@ TEST_ON(emptying_the_cache_empties_it, open_mib(4096, "idle_ms:100,page_cache_mb
 
     let_go(allocator, 100 * MIB, NULL);
     /* A trim of one stream leaves the page cache alone. */
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true, .stream = stream};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, env_scope(.device = 0, .one_stream = true, .stream = stream),
+                        NULL, &done));
     expect(allocator, 0, 100);
     /* "Shrink to N" takes from it first. */
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
     let_go(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
-    struct xseg_trim_options how = {sizeof(how), .target_bytes = 80 * MIB};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    done = env_trim_with(allocator, NULL, .target_bytes = 80 * MIB);
     assert_int_equal(done.released, 20 * MIB);
     assert_int_equal(done.kept_by_options, 80 * MIB);
     assert_int_equal(done.remaining, 80 * MIB);
@@ -323,12 +284,10 @@ TEST_ON(trim_by_age_releases_old_cached_pages, open_mib(4096, "idle_ms:0,page_ca
 
     for (unsigned i = 0; i < COUNT_OF(ptr); i++) {
         env_free(allocator, ptr[i]);
-        pass(allocator, 1000);
+        env_pass_time(allocator, 100, 10);
     }
     expect(allocator, 0, 160);
-    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1500};
-    struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    const struct xseg_trim_result done = env_trim_with(allocator, NULL, .idle_ms = 1500);
     assert_int_equal(done.released, 100 * MIB);
     assert_int_equal(done.kept_by_options, 60 * MIB);
     expect(allocator, 0, 60);
@@ -343,42 +302,36 @@ TEST_ON(limits_count_what_is_kept, open_mib(4096, "idle_ms:100,page_cache_mb:200
     let_go(allocator, 200 * MIB, NULL);
     expect(allocator, 100, 200);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:180"));
-    pass(allocator, 10);
+    env_pass_time(allocator, 1, 10);
     expect(allocator, 100, 80);
     /* A growth out of the cache takes nothing more of the device. */
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
     more = env_alloc(allocator, 80 * MIB, NULL);
     expect(allocator, 180, 0);
     env_free(allocator, more, ptr);
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
     expect(allocator, 0, 180);
     assert_ok(xseg_config_set(allocator, "page_cache_mb:40"));
     expect(allocator, 0, 40);
 }
 
 /* Cached pages of an unused size are released for another size. */
-TEST(kept_pages_are_in_nobodys_way)
+TEST_EACH(kept_pages_are_in_nobodys_way, open_mib(i == 0 ? 4096 : 200, config),
+          "idle_ms:100,page_cache_mb:200,hard_limit_mb:200", "idle_ms:100,page_cache_mb:200")
 {
-    static const char *const config[] = {"idle_ms:100,page_cache_mb:200,hard_limit_mb:200",
-                                         "idle_ms:100,page_cache_mb:200"};
+    void *small[180];
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = open_mib(i == 0 ? 4096 : 200, config[i]);
-        void *small[180];
-
-        let_go(allocator, 200 * MIB, NULL);
-        expect(allocator, 0, 200);
-        for (unsigned at = 0; at < COUNT_OF(small); at++)
-            small[at] = env_alloc(allocator, MIB, NULL);
-        assert_int_equal(env_reserved(allocator), 180 * MIB);
-        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-        assert_true(xseg_sim_peak(0) <= 200 * MIB);
-        for (unsigned at = 0; at < COUNT_OF(small); at++)
-            env_free(allocator, small[at]);
-        assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
-        env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
-        env_close(allocator);
-    }
+    let_go(allocator, 200 * MIB, NULL);
+    expect(allocator, 0, 200);
+    for (unsigned at = 0; at < COUNT_OF(small); at++)
+        small[at] = env_alloc(allocator, MIB, NULL);
+    assert_int_equal(env_reserved(allocator), 180 * MIB);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    assert_true(xseg_sim_peak(0) <= 200 * MIB);
+    for (unsigned at = 0; at < COUNT_OF(small); at++)
+        env_free(allocator, small[at]);
+    assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
+    env_free(allocator, env_alloc(allocator, 150 * MIB, NULL));
 }
 
 TEST_ON(unmapped_blocks_are_recycled, open_mib(4096, "unmap_on_free:True,page_cache_mb:10"))
@@ -393,14 +346,9 @@ TEST_ON(unmapped_blocks_are_recycled, open_mib(4096, "unmap_on_free:True,page_ca
     expect(allocator, 0, 10);
 }
 
-/* --- Contents of pages. --- */
-
 static struct xseg_allocator *open_real(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 256 * MIB,
-                                         .real_bytes = true};
-
-    return env_open_with_clock(&settings, config);
+    return env_open_sim_with_clock(config, .memory_bytes = 256 * MIB, .real_bytes = true);
 }
 
 /* Write a secret into a block and let its pages go. */
@@ -411,7 +359,7 @@ static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *po
     memset(ptr, 0x5e, bytes);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
-    pass(allocator, 300);
+    env_pass_time(allocator, 30, 10);
 }
 
 static size_t count_secrets(const void *ptr, size_t bytes)
@@ -424,9 +372,9 @@ static size_t count_secrets(const void *ptr, size_t bytes)
     return count;
 }
 
-TEST_ON(resumed_pool_has_no_contents_of_other_pools, open_real("idle_ms:100,page_cache_mb:100"))
+TEST_IN_POOL(resumed_pool_has_no_contents_of_other_pools,
+             open_real("idle_ms:100,page_cache_mb:100"))
 {
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -436,5 +384,4 @@ TEST_ON(resumed_pool_has_no_contents_of_other_pools, open_real("idle_ms:100,page
     assert_int_equal(count_secrets(ptr, 40 * MIB), 0);
     expect(allocator, 40, 40);
     env_free(allocator, ptr);
-    assert_ok(xseg_pool_release(pool));
 }

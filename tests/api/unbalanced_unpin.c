@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * One xseg_unpin() too many, and what ends afterwards: a pinned descriptor or a registration that pins.
- *
- * Every call returns a status in every build, and no pin of other memory is lost.  An implementation may count the
- * pins of descriptors and registrations by themselves; then xseg_unpin() itself is refused.
- */
+/* One xseg_unpin() too many, then the end of a pinned descriptor or registration: every call returns a status, and no
+ * other memory loses its pin.  xseg_unpin() fails if pins of descriptors and registrations are counted separately. */
 #include <unistd.h>
 
 #include "tests/support/child.h"
@@ -133,8 +129,6 @@ static void a_descriptor_whose_number_comes_again(void)
     discard(range, NULL, {0, COUNT});
     discard(next, NULL, {0, COUNT});
 }
-
-/* --- Registrations. --- */
 
 static int runs;
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Bugs that were reported of other allocators, about streams, graph captures and pools: each test
- * does what the report does, and is named after its project and number.
- */
+/* Bugs of other allocators, reproduced as reported; a test is named after the project and number of the report. */
 #include "tests/support/env.h"
 
 int cuCtxGetCurrent(void **context);
@@ -13,8 +10,7 @@ static uint64_t active(struct xseg_allocator *allocator)
     return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-/* empty_cache while another device is current waited for that device's stream 0, and unmapped under
- * a kernel. */
+/* empty_cache waited for stream 0 of the current device, another one, and unmapped under a kernel. */
 TEST_ON(pytorch_196258_another_device_is_current,
         env_open_sim("expandable_segments:True", .devices = 2))
 {
@@ -28,8 +24,7 @@ TEST_ON(pytorch_196258_another_device_is_current,
     assert_int_equal(cuCtxGetCurrent(&before), 0);
     assert_int_equal(env_trim(allocator).kept_busy, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
-    env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), 0);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
     assert_int_equal(cuCtxGetCurrent(&after), 0);
     assert_ptr_equal(before, after);
     env_context_pop(1);
@@ -65,21 +60,14 @@ static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, e
 }
 
 /* A capture that failed kept its pool's memory until the process ended. */
-TEST(pytorch_190308_an_abandoned_capture)
+TEST_EACH(pytorch_190308_an_abandoned_capture, env_open(config), ENV_KINDS)
 {
-    static const char *const configs[] = {"expandable_segments:True", "expandable_segments:False"};
+    const xseg_stream stream = env_stream();
 
-    for (size_t i = 0; i < COUNT_OF(configs); i++) {
-        struct xseg_allocator *allocator = env_open(configs[i]);
-        const xseg_stream stream = env_stream();
-
-        for (unsigned failure = 0; failure < FAILURES; failure++) {
-            fail_capture(allocator, stream, (enum failure)failure);
-            env_empty_cache(allocator);
-            assert_int_equal(env_reserved(allocator), 0);
-            assert_int_equal(xseg_sim_used(0), 0);
-        }
-        env_close(allocator, stream);
+    for (unsigned failure = 0; failure < FAILURES; failure++) {
+        fail_capture(allocator, stream, (enum failure)failure);
+        assert_int_equal(env_reserved_without_cache(allocator), 0);
+        assert_int_equal(xseg_sim_used(0), 0);
     }
 }
 
@@ -108,11 +96,10 @@ TEST_ON(vllm_45615_a_kernel_in_flight, env_open("expandable_segments:True"))
 }
 
 /* A map that failed half-way left pages that were no pages; here during a capture. */
-TEST_ON(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
+TEST_IN_POOL(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
     const xseg_stream stream = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *held[COUNT_OF(calls)][4] = {{NULL}};
 
     env_capture_begin(pool, stream);
@@ -142,8 +129,7 @@ TEST_ON(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:T
     }
 }
 
-/* A device that is full in a capture: the retry freed memory, which spoilt the capture, where an
- * out-of-memory would have been right. */
+/* The retry on a full device freed memory, which invalidated the capture, instead of an out-of-memory error. */
 static void expect_clean_shortage(const char *config)
 {
     struct xseg_allocator *allocator = env_open_mib(200, config);
@@ -178,10 +164,9 @@ TEST(pytorch_159594_a_full_device_in_a_capture)
 }
 
 /* Routes were treated as captures: freed memory was never reused. */
-TEST_ON(pytorch_175015_a_route_is_no_capture, env_open(NULL))
+TEST_IN_POOL(pytorch_175015_a_route_is_no_capture, env_open(NULL))
 {
     const xseg_stream side = env_stream();
-    struct xseg_pool *pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_ok(xseg_route_begin(pool, NULL, NULL));

@@ -3,7 +3,6 @@
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define NO_MEMORY     2
@@ -27,23 +26,12 @@ static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, cons
 /* From the nth call on, this one and each later one fails. */
 static void break_from(const char *call, uint64_t nth, int error)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = call;
-    fault.nth = nth;
-    fault.every = 1;
-    fault.error = error;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fault(0, .call = call, .nth = nth, .every = 1, .error = error);
 }
 
 static void repair(void)
 {
     assert_ok(xseg_sim_fault_set(0, NULL));
-}
-
-static uint64_t segments(struct xseg_allocator *allocator)
-{
-    return env_stats(allocator).segment[XSEG_STAT_ALL].current;
 }
 
 /* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
@@ -56,29 +44,39 @@ static void expect_line(const char *device, const char *word)
     assert_non_null(strstr(logged.line, "expandable_segments:False"));
 }
 
+static void *alloc_classic(struct xseg_allocator *allocator, size_t bytes)
+{
+    void *ptr = env_alloc(allocator, bytes, NULL);
+
+    assert_false(env_block(allocator, ptr).is_expandable);
+    return ptr;
+}
+
+/* Expect that a block is in an expandable segment, and that nothing has been logged. */
+static void expect_expandable(struct xseg_allocator *allocator, size_t bytes)
+{
+    void *ptr = env_alloc(allocator, bytes, NULL);
+
+    assert_true(env_block(allocator, ptr).is_expandable);
+    assert_int_equal(logged.lines, 0);
+    env_free(allocator, ptr);
+}
+
 static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
 static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
-/* --- A device whose page creation always fails. --- */
-
-TEST(device_without_page_creation_uses_classic_segments)
+TEST_TIMES(device_without_page_creation_uses_classic_segments, COUNT_OF(calls) * COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-            break_from(calls[i], 1, errors[k]);
-            void *ptr = env_alloc(allocator, MIB, NULL);
-            assert_false(env_block(allocator, ptr).is_expandable);
-            assert_int_equal(segments(allocator), 1);
-            expect_line("device 0", calls[i]);
-            const uint64_t creates = xseg_sim_calls("cuMemCreate");
-            env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
-            assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
-            assert_int_equal(logged.lines, 1);
-            env_free(allocator, ptr);
-            env_close(allocator);
-        }
+    break_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
+    void *ptr = alloc_classic(allocator, MIB);
+    assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
+    expect_line("device 0", calls[i / COUNT_OF(errors)]);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate");
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
+    assert_int_equal(logged.lines, 1);
+    env_free(allocator, ptr);
 }
 
 /* The memory that is free is in the line where the driver's word is that there is none. */
@@ -104,92 +102,60 @@ TEST_ON(a_full_device_at_open_is_a_shortage, open_fresh(1, 400 * MIB, EXPANDABLE
     assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
-    void *ptr = env_alloc(allocator, MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 0);
-    env_free(allocator, ptr);
+    expect_expandable(allocator, MIB);
 }
 
 /* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
 TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABLE))
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
     break_from("cuMemCreate", 1, NO_MEMORY);
-    fault.call = "cuMemAlloc";
-    fault.every = 1;
-    assert_ok(xseg_sim_fault_set(1, &fault));
+    env_fault(1, .call = "cuMemAlloc", .every = 1);
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
     repair();
     assert_ok(xseg_sim_fault_set(1, NULL));
-    void *ptr = env_alloc(allocator, MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 0);
-    env_free(allocator, ptr);
+    expect_expandable(allocator, MIB);
 }
 
-/* --- A board that says yes, and fails later. --- */
-
 /* The trial makes two pages. */
-TEST(a_board_that_fails_at_the_first_growth_is_classic)
+TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-        break_from("cuMemCreate", 3, errors[k]);
-        void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        assert_int_equal(env_reserved(allocator), 2 * MIB);
-        assert_int_equal(env_stats(allocator).num_ooms, 0);
-        assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
-        expect_line("device 0", "cuMemCreate");
-        env_free(allocator, ptr, other);
-        env_empty_cache(allocator);
-        assert_int_equal(env_reserved(allocator), 0);
-        env_close(allocator);
-    }
+    break_from("cuMemCreate", 3, errors[i]);
+    void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    assert_int_equal(env_reserved(allocator), 2 * MIB);
+    assert_int_equal(env_stats(allocator).num_ooms, 0);
+    assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
+    expect_line("device 0", "cuMemCreate");
+    env_free(allocator, ptr, other);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 /* Mapped pages stay in use; new segments are classic. */
-TEST(a_board_that_fails_later_keeps_its_pages)
+TEST_TIMES(a_board_that_fails_later_keeps_its_pages, COUNT_OF(calls) * COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-            void *early = env_alloc(allocator, 30 * MIB, NULL);
+    void *early = env_alloc(allocator, 30 * MIB, NULL);
 
-            assert_true(env_block(allocator, early).is_expandable);
-            break_from(calls[i], 1, errors[k]);
-            void *late = env_alloc(allocator, 50 * MIB, NULL);
-            assert_false(env_block(allocator, late).is_expandable);
-            assert_int_equal(env_reserved(allocator), 90 * MIB);
-            expect_line("device 0", calls[i]);
-            env_free(allocator, early);
-            void *again = env_alloc(allocator, 30 * MIB, NULL);
-            assert_ptr_equal(again, early);
-            env_free(allocator, again, late);
-            env_empty_cache(allocator);
-            assert_int_equal(env_reserved(allocator), 0);
-            env_close(allocator);
-        }
+    assert_true(env_block(allocator, early).is_expandable);
+    break_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
+    void *late = alloc_classic(allocator, 50 * MIB);
+    assert_int_equal(env_reserved(allocator), 90 * MIB);
+    expect_line("device 0", calls[i / COUNT_OF(errors)]);
+    env_free(allocator, early);
+    assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), early);
+    env_free(allocator, early, late);
+    assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 /* One refusal is no evidence: the growth is tried again. */
-TEST(single_failure_keeps_expandable_segments)
+TEST_TIMES(single_failure_keeps_expandable_segments, COUNT_OF(calls) * COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-            struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-            env_free(allocator, env_alloc(allocator, MIB, NULL));
-            assert_ok(xseg_sim_fail(calls[i], 1, errors[k]));
-            void *ptr = env_alloc(allocator, 30 * MIB, NULL);
-            assert_true(xseg_sim_failed());
-            assert_true(env_block(allocator, ptr).is_expandable);
-            assert_int_equal(logged.lines, 0);
-            env_free(allocator, ptr);
-            env_close(allocator);
-        }
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
+    assert_ok(xseg_sim_fail(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]));
+    expect_expandable(allocator, 30 * MIB);
+    assert_true(xseg_sim_failed());
 }
 
 /* A device that is full, by this process or by others, is short: nothing changes. */
@@ -201,10 +167,8 @@ TEST_ON(a_shortage_decides_nothing, open_fresh(1, 400 * MIB, EXPANDABLE))
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
     assert_error(env_try_alloc(allocator, 350 * MIB, NULL), NO_MEMORY, "");
-    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
-    assert_true(env_block(allocator, ptr).is_expandable);
-    assert_int_equal(logged.lines, 0);
-    env_free(allocator, ptr, kept);
+    expect_expandable(allocator, 60 * MIB);
+    env_free(allocator, kept);
 }
 
 /* A board that fails while its memory is short goes on as with expandable_segments:False. */
@@ -214,13 +178,11 @@ TEST_ON(a_board_may_fail_in_a_shortage, open_fresh(1, 200 * MIB, EXPANDABLE))
 
     env_free(allocator, env_alloc(allocator, 160 * MIB, side));
     break_from("cuMemMap", 1, UNKNOWN);
-    void *ptr = env_alloc(allocator, 100 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
+    void *ptr = alloc_classic(allocator, 100 * MIB);
     expect_line("device 0", "cuMemMap");
     env_free(allocator, ptr);
 }
 
-/* Each device is judged by itself. */
 TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
 {
     void *first = env_alloc(allocator, MIB, NULL);
@@ -240,58 +202,46 @@ TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
 }
 
 /* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
-TEST(capture_uses_a_classic_segment_after_a_failure)
+TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
+           open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-        const xseg_stream stream = env_stream();
-        struct xseg_pool *pool = env_pool(allocator);
+    const xseg_stream stream = env_stream();
+    struct xseg_pool *pool = env_pool(allocator);
 
-        env_free(allocator, env_alloc(allocator, MIB, NULL));
-        break_from("cuMemCreate", 1, errors[k]);
-        env_capture_begin(pool, stream);
-        void *ptr = env_alloc(allocator, 30 * MIB, stream);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
-        expect_line("device 0", "cuMemCreate");
-        env_free(allocator, ptr);
-        env_graph_destroy(graph);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator, stream);
-    }
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
+    break_from("cuMemCreate", 1, errors[i]);
+    env_capture_begin(pool, stream);
+    void *ptr = env_alloc(allocator, 30 * MIB, stream);
+    assert_false(env_block(allocator, ptr).is_expandable);
+    struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
+    expect_line("device 0", "cuMemCreate");
+    env_free(allocator, ptr);
+    env_graph_destroy(graph);
+    assert_ok(xseg_pool_release(pool));
 }
-
-/* --- Pools and limits. --- */
 
 /* A private pool, and one of single pages, whose cached page stays whole. */
-TEST(private_pools_use_classic_segments)
+TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
 {
-    for (unsigned single = 0; single < 2; single++) {
-        struct xseg_allocator *allocator = open_fresh(1, 0, EXPANDABLE);
-
-        struct xseg_pool *pool = env_pool_of(allocator, .single_page = single != 0);
-        void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        break_from("cuMemCreate", 1, UNKNOWN);
-        void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        assert_false(env_block(allocator, late).is_expandable);
-        expect_line("device 0", "cuMemCreate");
-        env_free(allocator, early, late);
-        early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-        assert_int_equal(env_reserved(allocator), single != 0 ? 60 * MIB : 70 * MIB);
-        env_free(allocator, early);
-        assert_ok(xseg_pool_release(pool));
-        env_close(allocator);
-    }
+    struct xseg_pool *pool = env_pool_of(allocator, .single_page = i != 0);
+    void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    break_from("cuMemCreate", 1, UNKNOWN);
+    void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_false(env_block(allocator, late).is_expandable);
+    expect_line("device 0", "cuMemCreate");
+    env_free(allocator, early, late);
+    early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_int_equal(env_reserved(allocator), i != 0 ? 60 * MIB : 70 * MIB);
+    env_free(allocator, early);
+    assert_ok(xseg_pool_release(pool));
 }
 
-/* Memory for other processes is pages.  On such a board a pool of it cannot be had, and what a former one gets now
- * cannot be exported; both are refused with a sentence. */
+/* Exports need pages: an exportable pool is rejected, and memory of an earlier one cannot be exported. */
 TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = NULL, *none = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options), *none = NULL;
 
-    pool = env_pool_with(allocator, &options);
     break_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line("device 0", "cuMemCreate");
@@ -302,7 +252,6 @@ TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* A limit refuses a classic segment as it does pages. */
 TEST_ON(limits_apply_to_classic_segments,
         open_fresh(1, 0, "expandable_segments:True,hard_limit_mb:120"))
 {
@@ -311,8 +260,7 @@ TEST_ON(limits_apply_to_classic_segments,
 
     break_from("cuMemCreate", 1, NOT_SUPPORTED);
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), LIMIT, "hard_limit_mb");
-    void *ptr = env_alloc(allocator, 40 * MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
+    void *ptr = alloc_classic(allocator, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     expect_line("device 0", "cuMemCreate");
     /* Pages that are cached for one stream give way to a classic segment of another. */
@@ -324,29 +272,21 @@ TEST_ON(limits_apply_to_classic_segments,
 }
 
 /* Blocks with a segment of their own need pages, so they become as others. */
-TEST(guarded_blocks_become_plain)
+TEST_TIMES(guarded_blocks_become_plain, COUNT_OF(errors),
+           open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True"))
 {
-    for (unsigned k = 0; k < COUNT_OF(errors); k++) {
-        struct xseg_allocator *allocator =
-            open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True");
-
-        env_free(allocator, env_alloc(allocator, MIB, NULL));
-        break_from("cuMemCreate", 1, errors[k]);
-        void *ptr = env_alloc(allocator, 3 * MIB, NULL);
-        assert_false(env_block(allocator, ptr).is_expandable);
-        expect_line("device 0", "unmap_on_free");
-        env_free(allocator, ptr);
-        env_close(allocator);
-    }
+    env_free(allocator, env_alloc(allocator, MIB, NULL));
+    break_from("cuMemCreate", 1, errors[i]);
+    void *ptr = alloc_classic(allocator, 3 * MIB);
+    expect_line("device 0", "unmap_on_free");
+    env_free(allocator, ptr);
 }
 
-/* Memory that is made ready ahead comes, too. */
 TEST_ON(prewarming_works, open_fresh(1, 0, EXPANDABLE))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     break_from("cuMemSetAccess", 1, UNKNOWN);
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    assert_ok(xseg_prewarm(allocator, &where, 30 * MIB));
+    assert_ok(xseg_prewarm(allocator, env_scope(.device = 0), 30 * MIB));
     expect_line("device 0", "cuMemSetAccess");
     assert_int_equal(env_reserved(allocator), 32 * MIB);
     const uint64_t allocs = xseg_sim_calls("cuMemAlloc");

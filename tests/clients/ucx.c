@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * UCX on memory of xseg, with the simulated driver in the place of libcuda.so.1: what UCX sees of a block, whether it
- * registers it, and whether bytes arrive.  It is compiled by ucx.py, beside UCX's headers.
+ * UCX with memory of xseg, and the simulated driver as libcuda.so.1: the properties that UCX detects of a block, its
+ * registration, and a transfer of data.  ucx.py compiles this file with UCX's headers.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -65,7 +65,7 @@ static void *driver_function(const char *name)
     return found;
 }
 
-/* UCX looks at the current context of a thread. */
+/* UCX queries the current context of a thread. */
 static void set_context(void)
 {
     int (*init)(unsigned), (*retain)(void **, int), (*set)(void *);

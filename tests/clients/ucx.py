@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """UCX's wheel on memory of xseg, on the simulated driver: ucx.py ROOT LIBXSEG SIMULATOR COMPILER...
 
-.ci/setup --ucx fetches the wheel into .deps/ucx.  ucx.c says what is looked at; it is compiled here, and so is a stand-in
-for NVIDIA's management library, which UCX's module for CUDA needs to be loaded.
+.ci/setup --ucx installs the wheel in .deps/ucx.  The test compiles ucx.c, which documents the checks, and a replacement of
+NVIDIA's management library, which UCX's module for CUDA requires.
 """
 import os
 import pathlib

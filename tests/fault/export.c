@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over exports and imports: every driver call of them fails once, of the probe before them and of the release
- * as well; and pairs of calls.
- *
- * * After a failure no descriptor is open that was not, nothing is imported, and no page is retained; the same call
- * then works, and both sides see the same bytes.  In the end nothing is left behind.
+ * Fault sweep over exports and imports, the probe before them and the releases: after a failure no descriptor is open
+ * that was not, nothing is imported, and no page is retained; the same call then succeeds.
  */
 #include <string.h>
 
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 #include "tests/support/exported_handles.h"
 
 static uint64_t imported(struct fault_env *env)
@@ -18,14 +15,6 @@ static uint64_t imported(struct fault_env *env)
 
     FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
     return stats.imported_bytes;
-}
-
-static struct xseg_pool *make_pool(struct fault_env *env)
-{
-    struct xseg_pool_options options = {sizeof(options), .exportable = true};
-
-    struct xseg_pool *pool = fault_pool(env, &options);
-    return pool;
 }
 
 static struct exported_handles export_block(struct fault_env *env, void *block,
@@ -86,7 +75,7 @@ static void expect_shared(uint64_t *ours, uint64_t *theirs, size_t bytes, uint64
 /* A block on several pages, and one of many on a page. */
 static void there_and_back(struct fault_env *env)
 {
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *blocks[2] = {fault_alloc_in(env, pool, 50 * MIB, NULL),
                        fault_alloc_in(env, pool, 700 * KIB, env->side)};
 
@@ -111,8 +100,7 @@ static void there_and_back(struct fault_env *env)
         close_import(env, base[1]);
     }
     assert_int_equal(imported(env), 0);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
 /* The probe that the first exportable pool of an open device runs. */
@@ -120,39 +108,68 @@ static void first_pool(struct fault_env *env)
 {
     fault_free(env, fault_alloc(env, 1000, NULL));
     faults_begin();
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *block = fault_alloc_in(env, pool, 30 * MIB, NULL);
     struct exported_handles exported = export_block(env, block, XSEG_HANDLE_FD);
 
     export_handles_close(&exported);
     close_export(env, block);
     fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
-/* By fabric handles, which need no descriptors. */
-static void by_fabric(struct fault_env *env)
+/* An exporter and an importer; the exporter may close first, so that it sees the memory that the importer releases. */
+static void export_and_import(struct fault_env *env, enum xseg_handle_type type,
+                              bool import_is_last)
 {
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *block = fault_alloc_in(env, pool, 50 * MIB, NULL), *base = NULL;
 
     faults_begin();
-    struct exported_handles exported = export_block(env, block, XSEG_HANDLE_FABRIC);
+    struct exported_handles exported = export_block(env, block, type);
     (void)import_block(env, &exported, &base);
     export_handles_close(&exported);
     close_export(env, block);
-    close_import(env, base);
+    if (!import_is_last)
+        close_import(env, base);
     fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
+    if (import_is_last)
+        close_import(env, base);
+}
+
+/* Fabric handles need no descriptors. */
+static void by_fabric(struct fault_env *env)
+{
+    export_and_import(env, XSEG_HANDLE_FABRIC, false);
+}
+
+static void closed(struct fault_env *env)
+{
+    export_and_import(env, XSEG_HANDLE_FD, true);
+}
+
+/* Import by a token; a failure leaves nothing imported. */
+static void *import_token(struct fault_env *env, const struct xseg_export_token *token)
+{
+    void *base = NULL;
+    xseg_status status;
+
+    do {
+        status = xseg_import(env->allocator, 0, token, &base);
+        if (status != XSEG_OK) {
+            assert_null(base);
+            assert_int_equal(imported(env), 0);
+        }
+    } while (fault_retry(env, status));
+    return base;
 }
 
 /* By a token: the exports fail in the server, which reports that to the import. */
 static void by_token(struct fault_env *env)
 {
-    struct xseg_pool *pool = make_pool(env);
-    void *block = fault_alloc_in(env, pool, 50 * MIB, NULL), *base = NULL;
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
+    void *block = fault_alloc_in(env, pool, 50 * MIB, NULL);
     struct xseg_export_token token;
     xseg_status status;
 
@@ -162,64 +179,32 @@ static void by_token(struct fault_env *env)
         if (status != XSEG_OK)
             assert_int_equal(xseg_export_close(env->allocator, block), XSEG_ERR_NOT_ALLOCATED);
     } while (fault_retry(env, status));
-    do {
-        status = xseg_import(env->allocator, 0, &token, &base);
-        if (status != XSEG_OK) {
-            assert_null(base);
-            assert_int_equal(imported(env), 0);
-        }
-    } while (fault_retry(env, status));
+    void *base = import_token(env, &token);
     close_export(env, block);
     close_import(env, base);
     fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
 /* A segment with a gap between its pages. */
 static void whole_segment(struct fault_env *env)
 {
-    struct xseg_pool *pool = make_pool(env);
+    struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *first = fault_alloc_in(env, pool, 60 * MIB, NULL);
     void *gap = fault_alloc_in(env, pool, 60 * MIB, NULL);
-    void *last = fault_alloc_in(env, pool, 60 * MIB, NULL), *base = NULL;
+    void *last = fault_alloc_in(env, pool, 60 * MIB, NULL);
     struct xseg_export_token token;
-    xseg_status status;
 
     fault_free(env, gap);
     (void)env_trim_pool(env->allocator, pool);
     faults_begin();
     FAULT_RETRY(env, xseg_export_segment(env->allocator, first, &token));
-    do {
-        status = xseg_import(env->allocator, 0, &token, &base);
-        if (status != XSEG_OK) {
-            assert_null(base);
-            assert_int_equal(imported(env), 0);
-        }
-    } while (fault_retry(env, status));
+    void *base = import_token(env, &token);
     assert_int_equal(imported(env), 120 * MIB);
     close_import(env, base);
     fault_free(env, first);
     fault_free(env, last);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
-}
-
-/* The exporter closes first, so the close sees the memory that the importer releases. */
-static void closed(struct fault_env *env)
-{
-    struct xseg_pool *pool = make_pool(env);
-    void *block = fault_alloc_in(env, pool, 50 * MIB, NULL), *base = NULL;
-
-    faults_begin();
-    struct exported_handles exported = export_block(env, block, XSEG_HANDLE_FD);
-    (void)import_block(env, &exported, &base);
-    export_handles_close(&exported);
-    close_export(env, block);
-    fault_free(env, block);
-    assert_ok(xseg_pool_release(pool));
-    fault_trim(env, true);
-    close_import(env, base);
+    fault_pool_end(env, pool);
 }
 
 static const struct fault_suite_scenario scenarios[] = {

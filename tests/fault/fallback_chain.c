@@ -84,15 +84,12 @@ static void busy_stream(struct fault_env *env)
 
 static void alloc_fallback(struct fault_env *env)
 {
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-
-    struct xseg_pool *pool = fault_pool(env, &options);
+    struct xseg_pool *pool = fault_pool_of(env, .use_on_oom = true);
     void *a = fault_alloc_in(env, pool, 150 * MIB, NULL);
     fault_free(env, a);
     a = fault_alloc(env, 90 * MIB, NULL);
     fault_free(env, a);
-    FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
 static void pending(struct fault_env *env)
@@ -144,8 +141,7 @@ static void before_capture(struct fault_env *env)
     fault_free(env, c, b);
     FAULT_RETRY(env, xseg_capture_begin(pool, env->side));
     FAULT_RETRY(env, xseg_capture_end(pool));
-    FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
 }
 
 /* No addresses for a second segment: a classic one. */
@@ -199,22 +195,14 @@ static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
     return settings;
 }
 
+/* Also on a driver that unmaps and grants access one mapping at a time. */
 TEST(steps_survive_each_failure)
 {
-    for (unsigned i = 0; i < COUNT_OF(rung); i++) {
-        const struct xseg_sim_settings settings = device_of(i, false);
+    for (unsigned i = 0; i < 2 * COUNT_OF(rung); i++) {
+        const unsigned at = i % COUNT_OF(rung);
+        const struct xseg_sim_settings settings = device_of(at, i >= COUNT_OF(rung));
 
-        fault_sweep(rung[i].name, rung[i].play, &settings, rung[i].config);
-    }
-}
-
-/* On a driver that unmaps and grants access one mapping at a time. */
-TEST(steps_survive_each_failure_of_single_mapping_calls)
-{
-    for (unsigned i = 0; i < COUNT_OF(rung); i++) {
-        const struct xseg_sim_settings settings = device_of(i, true);
-
-        fault_sweep(rung[i].name, rung[i].play, &settings, rung[i].config);
+        fault_sweep(rung[at].name, rung[at].play, &settings, rung[at].config);
     }
 }
 

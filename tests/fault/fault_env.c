@@ -8,33 +8,20 @@
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "tests/fault/host_faults.h"
+#include "tests/support/driver_calls.h"
 #include "tests/support/trim_due.h"
-
-/* By its plain C types; CUmemLocation is a kind (1: device) and a number. */
-struct location {
-    int kind, number;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
 
 unsigned long long fault_access(int device, const void *address)
 {
-    const struct location location = {1, device};
+    const int location[] = {1, device};
     unsigned long long flags = 0;
 
     /* Each of two faults may be injected into this call of the test, once. */
     for (unsigned i = 0; i < 3; i++)
-        if (cuMemGetAccess(&flags, &location, (uintptr_t)address) == 0)
+        if (cuMemGetAccess(&flags, location, (uintptr_t)address) == 0)
             return flags;
     fail_msg("%p is not mapped", address);
     return 0;
-}
-
-void fault_no_log(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
 }
 
 /* --- Checks after every call. --- */
@@ -189,6 +176,16 @@ void fault_untrack(struct fault_env *env, const void *ptr)
     env->held[i] = env->held[--env->count];
 }
 
+void fault_log_restored(void *env, void *ptr, bool freed)
+{
+    const struct fault_env *self = env;
+
+    if (freed)
+        fault_untrack(env, ptr);
+    else
+        fault_track(env, ptr, env_block(self->allocator, ptr).bytes);
+}
+
 static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, xseg_stream stream,
                   bool zeroed)
 {
@@ -247,6 +244,12 @@ struct xseg_pool *fault_pool(struct fault_env *env, const struct xseg_pool_optio
     return pool;
 }
 
+void fault_pool_end(struct fault_env *env, struct xseg_pool *pool)
+{
+    FAULT_RETRY(env, xseg_pool_release(pool));
+    fault_trim(env, true);
+}
+
 bool fault_is_stranded(void)
 {
     char text[1024];
@@ -282,7 +285,7 @@ void fault_advance(struct fault_env *env, uint64_t milliseconds)
 
 static void open_allocator(struct fault_env *env, const char *config)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = env_no_log};
 
     options.clock = env_clock; /* so that runs are repeatable */
     FAULT_RETRY(env, xseg_open(config, &options, &env->allocator));
@@ -315,17 +318,15 @@ static void expect_no_alarm(struct fault_env *env)
         assert_int_equal(atomic_load(&device->overwrites), 0);
 }
 
-/* The fault of the host in the next runs; nth 0 is none. */
+/* The faults of a run; nth 0 is none. */
 static struct {
-    uint64_t nth;
-    bool onward;
-} host_fault;
+    struct xseg_sim_fault driver[2];
+    uint64_t host_nth;
+    bool host_onward;
+} faults;
 
-/* Set or remove a fault; nth 0 is none. */
-static void set_fault(unsigned slot, struct xseg_sim_fault fault)
-{
-    assert_ok(xseg_sim_fault_set(slot, fault.nth != 0 ? &fault : NULL));
-}
+/* The scenario calls faults_begin(), and no run may leave an open file descriptor. */
+static bool is_suite, has_run;
 
 struct xseg_sim_fault fault_nth_call(uint64_t nth, int error)
 {
@@ -336,31 +337,53 @@ struct xseg_sim_fault fault_nth_call(uint64_t nth, int error)
     return fault;
 }
 
+void faults_begin(void)
+{
+    for (unsigned i = 0; i < COUNT_OF(faults.driver); i++)
+        assert_ok(xseg_sim_fault_set(i, faults.driver[i].nth != 0 ? &faults.driver[i] : NULL));
+    host_fault_set(faults.host_nth, faults.host_onward);
+}
+
+void faults_end(void)
+{
+    host_fault_clear();
+    for (unsigned i = 0; i < COUNT_OF(faults.driver); i++)
+        assert_ok(xseg_sim_fault_set(i, NULL));
+}
+
 bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, const char *config,
                struct xseg_sim_fault first, struct xseg_sim_fault second)
 {
     struct fault_env env = {.bytes = settings->real_bytes};
+    const unsigned files = env_open_fds();
 
+    faults.driver[0] = first;
+    faults.driver[1] = second;
     assert_ok(xseg_sim_reset(settings));
     env.side = env_stream();
     const size_t usual = xseg_sim_leaks(NULL, 0);
-    set_fault(0, first);
-    set_fault(1, second);
-    host_fault_set(host_fault.nth, host_fault.onward);
+    if (is_suite)
+        host_fault_set(0, false);
+    else
+        faults_begin();
     open_allocator(&env, config);
     play(&env);
     expect_no_alarm(&env);
     close_allocator(&env);
     const bool struck = xseg_sim_fault_count(second.nth != 0 ? 1 : 0) != 0;
-    set_fault(0, fault_nth_call(0, 1));
-    set_fault(1, fault_nth_call(0, 1));
-    host_fault_clear();
+    faults_end();
     /* The retained context keeps events and streams alive. */
     expect_nothing_left(usual);
     env_stream_destroy(env.side);
     expect_nothing_left(0);
+    /* The first run opens the files of the simulated machine. */
+    if (is_suite && has_run)
+        assert_int_equal(env_open_fds(), files);
+    has_run = true;
     return struck;
 }
+
+/* --- Sweeps. --- */
 
 /* With a sanitizer one error is enough; builds without it test all. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -369,42 +392,51 @@ bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, co
 #define FIRST_ERROR 0u
 #endif
 
+/* Fail every driver call once; returns the number of calls. */
+static uint64_t sweep_driver(fault_scenario play, const struct xseg_sim_settings *settings,
+                             const char *config, int error)
+{
+    const struct xseg_sim_fault none = fault_nth_call(0, error);
+    uint64_t n = 1;
+
+    for (; fault_run(play, settings, config, fault_nth_call(n, error), none); n++)
+        assert_true(n < 100000);
+    return n - 1;
+}
+
 void fault_sweep(const char *name, fault_scenario play, const struct xseg_sim_settings *settings,
                  const char *config)
 {
     static const int errors[] = {1, 2, 999};
-    uint64_t n = 0;
+    uint64_t calls = 0;
 
     /* Real contents take time, so one error is enough. */
     for (unsigned i = settings->real_bytes ? 2 : FIRST_ERROR; i < COUNT_OF(errors); i++)
-        for (n = 1; fault_run(play, settings, config, fault_nth_call(n, errors[i]),
-                              fault_nth_call(0, errors[i]));
-             n++)
-            assert_true(n < 100000);
-    print_message("# %s: %u driver calls\n", name, (unsigned)(n - 1));
-    assert_true(n > 20);
-    fault_sweep_host(name, play, settings, config);
+        calls = sweep_driver(play, settings, config, errors[i]);
+    print_message("# %s: %u driver calls\n", name, (unsigned)calls);
+    assert_true(calls >= 20);
+    assert_true(fault_sweep_host(name, play, settings, config) >= 10);
 }
 
-void fault_sweep_host(const char *name, fault_scenario play,
-                      const struct xseg_sim_settings *settings, const char *config)
+uint64_t fault_sweep_host(const char *name, fault_scenario play,
+                          const struct xseg_sim_settings *settings, const char *config)
 {
     const struct xseg_sim_fault none = fault_nth_call(0, 1);
     uint64_t n = 0;
 
     for (unsigned onward = 0; onward < 2; onward++) {
-        host_fault.onward = onward;
+        faults.host_onward = onward;
         for (n = 1; n < 100000; n++) {
-            host_fault.nth = n;
+            faults.host_nth = n;
             (void)fault_run(play, settings, config, none, none);
             if (host_fault_count() == 0)
                 break;
         }
     }
-    host_fault.nth = 0;
+    faults.host_nth = 0;
     host_fault_set(0, false);
     print_message("# %s: %u calls of the host\n", name, (unsigned)(n - 1));
-    assert_true(n > 10);
+    return n - 1;
 }
 
 /*
@@ -422,4 +454,107 @@ uint64_t fault_pairs(fault_scenario play, const struct xseg_sim_settings *settin
              n++)
             pairs++;
     return pairs;
+}
+
+uint64_t fault_partial_batches(fault_scenario play, const struct xseg_sim_settings *settings,
+                               const char *config)
+{
+    static const char *const calls[] = {"cuMemUnmap", "cuMemSetAccess"};
+    uint64_t runs = 0;
+
+    for (unsigned call = 0; call < COUNT_OF(calls); call++)
+        for (uint64_t mappings = 1; mappings <= 3; mappings++) {
+            struct xseg_sim_fault fault = fault_nth_call(1, 999);
+
+            fault.call = calls[call];
+            fault.halfway = mappings;
+            for (; fault_run(play, settings, config, fault, fault_nth_call(0, 1)); fault.nth++)
+                runs++;
+        }
+    return runs;
+}
+
+/* --- Suites. --- */
+
+static struct xseg_sim_settings suite_settings(bool one_by_one)
+{
+    const struct xseg_sim_settings settings = {
+        sizeof(settings),    .devices = 2,       .fabric = true,
+        .memory_bytes = GIB, .real_bytes = true, .single_mapping_calls = one_by_one};
+
+    return settings;
+}
+
+static void calls_survive_each_failure(void **state)
+{
+    /* The error, and whether the driver takes one mapping per call. */
+    static const struct {
+        int error;
+        bool one_by_one;
+    } rounds[] = {{999, false}, {999, true}, {2, false}, {1, false}};
+    const struct fault_suite *suite = *state;
+
+    for (size_t i = 0; i < suite->count; i++) {
+        const struct fault_suite_scenario *scenario = &suite->scenarios[i];
+        uint64_t calls = 0;
+
+        for (unsigned round = 0; round < scenario->rounds; round++) {
+            const struct xseg_sim_settings settings = suite_settings(rounds[round].one_by_one);
+
+            calls = sweep_driver(scenario->play, &settings, suite->config, rounds[round].error);
+        }
+        print_message("# %s: %u driver calls\n", scenario->name, (unsigned)calls);
+        assert_true(calls >= 20);
+    }
+}
+
+static void calls_survive_host_failures(void **state)
+{
+    const struct xseg_sim_settings settings = suite_settings(false);
+    const struct fault_suite *suite = *state;
+
+    for (size_t i = 0; i < suite->count; i++)
+        (void)fault_sweep_host(suite->scenarios[i].name, suite->scenarios[i].play, &settings,
+                               suite->config);
+}
+
+static void rollbacks_survive_a_second_failure(void **state)
+{
+    const struct fault_suite *suite = *state;
+    uint64_t runs = 0;
+
+    for (size_t i = 0; i < suite->count; i++)
+        for (unsigned one_by_one = 0; one_by_one < 2; one_by_one++) {
+            const struct xseg_sim_settings settings = suite_settings(one_by_one != 0);
+
+            runs += fault_pairs(suite->scenarios[i].play, &settings, suite->config,
+                                suite->scenarios[i].distance);
+        }
+    print_message("# %u pairs\n", (unsigned)runs);
+    assert_true(runs > suite->min_pairs);
+}
+
+static void partial_batches_are_rolled_back(void **state)
+{
+    const struct xseg_sim_settings settings = suite_settings(false);
+    const struct fault_suite *suite = *state;
+
+    assert_true(fault_partial_batches(suite->halfway, &settings, suite->config) > 10);
+}
+
+int fault_suite_run(const struct fault_suite *suite)
+{
+    void *state = (void *)(uintptr_t)suite;
+    const struct xseg_sim_settings settings = suite_settings(false);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(calls_survive_host_failures, state),
+        cmocka_unit_test_prestate(calls_survive_each_failure, state),
+        cmocka_unit_test_prestate(rollbacks_survive_a_second_failure, state),
+        cmocka_unit_test_prestate(partial_batches_are_rolled_back, state),
+    };
+
+    is_suite = true;
+    (void)fault_run(suite->halfway, &settings, suite->config, fault_nth_call(0, 1),
+                    fault_nth_call(0, 1));
+    return cmocka_run_group_tests_name(suite->name, tests, NULL, NULL);
 }

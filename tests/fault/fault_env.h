@@ -59,6 +59,14 @@ void *fault_alloc_zeroed(struct fault_env *env, struct xseg_pool *pool, size_t b
 
 void fault_free_all(struct fault_env *env, void *const *blocks, size_t bytes);
 struct xseg_pool *fault_pool(struct fault_env *env, const struct xseg_pool_options *options);
+
+/* fault_pool_of(env, .exportable = true, ...): a pool with these members of struct xseg_pool_options. */
+#define fault_pool_of(env, ...) \
+    fault_pool(env, &(struct xseg_pool_options){sizeof(struct xseg_pool_options), __VA_ARGS__})
+
+/* Release a pool, then a trim that waits. */
+void fault_pool_end(struct fault_env *env, struct xseg_pool *pool);
+
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream);
 void fault_trim(struct fault_env *env, bool wait);
 
@@ -76,12 +84,12 @@ bool fault_is_stranded(void);
 void fault_track(struct fault_env *env, void *ptr, size_t bytes);
 void fault_untrack(struct fault_env *env, const void *ptr);
 
+/* For a restore, with the environment as context: track and untrack its blocks. */
+void fault_log_restored(void *env, void *ptr, bool freed);
+
 /* --- Running. --- */
 
 typedef void (*fault_scenario)(struct fault_env *env);
-
-/* A log callback that ignores all lines. */
-void fault_no_log(void *context, enum xseg_log_level level, const char *line);
 
 /* A fault in the nth call; 0: none. */
 struct xseg_sim_fault fault_nth_call(uint64_t nth, int error);
@@ -95,12 +103,43 @@ void fault_sweep(const char *name, fault_scenario play, const struct xseg_sim_se
                  const char *config);
 
 /* Fail every host allocation, mapping and thread creation of the library: once, and then onwards until a call returns
- * XSEG_ERR_HOST_MEMORY. */
-void fault_sweep_host(const char *name, fault_scenario play,
-                      const struct xseg_sim_settings *settings, const char *config);
+ * XSEG_ERR_HOST_MEMORY.  Returns the number of these calls. */
+uint64_t fault_sweep_host(const char *name, fault_scenario play,
+                          const struct xseg_sim_settings *settings, const char *config);
 
 /* Inject a second fault 1 to `distance` calls after each one.  Returns the number of pairs. */
 uint64_t fault_pairs(fault_scenario play, const struct xseg_sim_settings *settings,
                      const char *config, uint64_t distance);
+
+/* A batched unmap or set-access processes 1 to 3 of its mappings and then fails.  Returns the number of runs. */
+uint64_t fault_partial_batches(fault_scenario play, const struct xseg_sim_settings *settings,
+                               const char *config);
+
+/* --- Suites, whose faults begin at a point of the scenario, after its setup. --- */
+
+struct fault_suite_scenario {
+    const char *name;
+    fault_scenario play; /* calls faults_begin() */
+    unsigned rounds;   /* rounds of single faults, up to 4: errors, and a driver without batches */
+    unsigned distance; /* of the second fault of a pair */
+};
+
+/* A program of such sweeps. */
+struct fault_suite {
+    const char *name;
+    const struct fault_suite_scenario *scenarios;
+    size_t count;
+    const char *config;
+    fault_scenario halfway; /* scenario whose batches fail after some mappings */
+    uint64_t min_pairs;     /* minimum number of pairs of faults */
+};
+
+/* Begin and end the injection of faults. */
+void faults_begin(void);
+void faults_end(void);
+
+/* The program, for main(): sweeps of driver and host calls, pairs of faults, and partial batches.  No run may leave an
+ * open file descriptor. */
+int fault_suite_run(const struct fault_suite *suite);
 
 #endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over histories: whatever the driver refuses, the events that there are say what has happened; and what
- * the host refuses leaves events out at most.
- *
- * After each call the history is replayed from the start, and must give the state of xseg_for_each_block().
+ * The sweep over histories: after each call the history is replayed from the start, and must give the state of
+ * xseg_for_each_block(); host failures only leave events out.
  */
 #include "tests/fault/replay_history.h"
 
@@ -48,9 +46,7 @@ static void pending_blocks(struct fault_env *env)
 /* The device holds 200 MiB: memory is stolen from a stream, then lent by a pool. */
 static void short_of_memory(struct fault_env *env)
 {
-    struct xseg_pool_options options = {sizeof(options), .use_on_oom = true};
-
-    begin(env, fault_pool(env, &options));
+    begin(env, fault_pool_of(env, .use_on_oom = true));
     void *a = fault_alloc_in(env, replayed_pool, 60 * MIB, NULL),
          *b = fault_alloc(env, 100 * MIB, NULL);
 
@@ -59,8 +55,7 @@ static void short_of_memory(struct fault_env *env)
     fault_free(env, a);
     a = fault_alloc(env, 55 * MIB, NULL);
     fault_free(env, a, b);
-    FAULT_RETRY(env, xseg_pool_release(replayed_pool));
-    fault_trim(env, true);
+    fault_pool_end(env, replayed_pool);
 }
 
 /* --- What is asked. --- */
@@ -167,7 +162,6 @@ TEST(history_during_queries_stays_consistent)
     fault_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
 }
 
-/* A second fault strikes where the first one is undone. */
 TEST(history_stays_consistent_after_a_second_failure)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};

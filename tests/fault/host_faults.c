@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/fault/host_faults.h"
+#include "tests/support/wrapped.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -48,25 +49,17 @@ static bool fails(void)
     return true;
 }
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-char *__real_strdup(const char *text);
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__real_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
-                          void *self);
-
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-char *__wrap_strdup(const char *text);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
-                          void *self);
+WRAPPED(void *, malloc, size_t bytes);
+WRAPPED(void *, calloc, size_t count, size_t bytes);
+WRAPPED(void *, realloc, void *memory, size_t bytes);
+WRAPPED(void *, aligned_alloc, size_t alignment, size_t bytes);
+WRAPPED(char *, strdup, const char *text);
+WRAPPED(void *, mmap, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
+WRAPPED(void *, mmap64, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
+WRAPPED(int, pthread_create, pthread_t *thread, const pthread_attr_t *attributes,
+        void *(*run)(void *), void *self);
 
 void *__wrap_malloc(size_t bytes)
 {

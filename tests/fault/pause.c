@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over pause and resume: every driver call of both fails once, on 120 MiB in several segments (30 MiB
- * where a file is written); and pairs of them.  After a failed pause the pool is unchanged, its blocks are mapped,
- * with their contents.  If a second fault occurs in the rollback, the pool may be paused instead, and the message
- * contains that.  After a failed resume it is still paused, and retains no memory.  In the end everything is mapped
- * again.
+ * Fault sweep over pause and resume, on 120 MiB in several segments (30 MiB where a file is written).  After a failed
+ * pause the pool is unchanged; if a second fault occurs in the rollback, the pool may be paused instead, and the message
+ * contains that.  After a failed resume it is still paused, and retains no memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 
 static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
 

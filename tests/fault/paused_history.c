@@ -2,7 +2,7 @@
 /* Fault sweep over the histories of paused and resumed pools: unmap and map events match the memory. */
 #include <string.h>
 
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 #include "tests/fault/replay_history.h"
 
 static unsigned strandings; /* pauses that failed and could not be undone */

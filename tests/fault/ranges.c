@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over elastic ranges: every driver call of commits, decommits, aliases, holds, prepared pages,
- * checkpoints, pauses and releases fails once, with enough memory and with too little; pairs of them; and host calls.
- * After each attempt every committed granule of a pool that is not paused is mapped and accessible, and keeps its
- * contents.  After a failed one, the ranges are unchanged, except for memory whose pending unmap has completed; the
- * same call then succeeds.  In the end nothing is leaked.
+ * Fault sweep over elastic ranges, with enough memory and with too little.  After each attempt every committed granule
+ * of a pool that is not paused is mapped and accessible, and keeps its contents.  After a failed one the ranges are
+ * unchanged, except for memory whose pending unmap has completed; the same call then succeeds.
  */
 #include <string.h>
 
 #include "src/core/block/block.h"
 #include "src/core/device/device.h"
 #include "src/core/range/range.h"
-#include "tests/fault/fault_suite.h"
+#include "tests/fault/fault_env.h"
 #include "tests/fault/host_faults.h"
 #include "xseg/range.h"
 
@@ -133,26 +131,27 @@ static bool again(struct fault_env *env, xseg_status status)
 
 /* --- The calls. --- */
 
-static void reserve_by(struct fault_env *env, unsigned range,
-                       const struct xseg_range_options *options)
-{
-    struct xseg_range *made = NULL;
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, options, &made);
-        if (status == XSEG_OK)
-            wanted.range[range] = made;
-    } while (again(env, status));
-}
+/* Make a call until it succeeds, then `done`, before the state is checked. */
+#define REPEAT(env, call, done)        \
+    do {                               \
+        xseg_status status_;           \
+        do {                           \
+            record_state(env);         \
+            status_ = (call);          \
+            if (status_ == XSEG_OK)    \
+                done;                  \
+        } while (again(env, status_)); \
+    } while (0)
 
 static void reserve(struct fault_env *env, unsigned range, uint64_t limit)
 {
-    struct xseg_range_options options = {sizeof(options), .limit_bytes = limit};
+    struct xseg_range_options options = {
+        sizeof(options), .limit_bytes = limit,
+        .pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool};
+    struct xseg_range *made = NULL;
 
-    options.pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool;
-    reserve_by(env, range, &options);
+    REPEAT(env, xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &made),
+           wanted.range[range] = made);
 }
 
 /* A restored granule keeps its contents; the others get new ones. */
@@ -168,44 +167,31 @@ static void note_committed(unsigned range, unsigned first, unsigned count, bool 
 static void commit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                    xseg_stream stream)
 {
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream);
-        if (status == XSEG_OK)
-            note_committed(range, first, count,
-                           info_of(range).recommits == before.info[range].recommits + count);
-    } while (again(env, status));
+    REPEAT(env, xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream),
+           note_committed(range, first, count,
+                          info_of(range).recommits == before.info[range].recommits + count));
 }
 
 static void decommit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                      xseg_stream stream)
 {
-    xseg_status status;
+    REPEAT(env, xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream),
+           memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0])));
+}
 
-    do {
-        record_state(env);
-        status = xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream);
-        if (status == XSEG_OK)
-            memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0]));
-    } while (again(env, status));
+static void note_aliased(unsigned range, unsigned first, unsigned count, unsigned from, unsigned at)
+{
+    memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
+    memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
 }
 
 static void alias(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                   unsigned from, unsigned at)
 {
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_range_alias(wanted.range[range], first * PAGE, count * PAGE,
-                                  wanted.range[from], at * PAGE);
-        if (status == XSEG_OK) {
-            memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
-            memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
-        }
-    } while (again(env, status));
+    REPEAT(env,
+           xseg_range_alias(wanted.range[range], first * PAGE, count * PAGE, wanted.range[from],
+                            at * PAGE),
+           note_aliased(range, first, count, from, at));
 }
 
 static void hold(struct fault_env *env, unsigned range, unsigned first, unsigned count)
@@ -225,14 +211,8 @@ static void unhold(struct fault_env *env, unsigned range, unsigned first, unsign
 
 static void prepare(struct fault_env *env, unsigned range, unsigned count)
 {
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_range_prepare(wanted.range[range], count * PAGE);
-        if (status == XSEG_OK)
-            assert_true(info_of(range).prepared_bytes >= count * PAGE);
-    } while (again(env, status));
+    REPEAT(env, xseg_range_prepare(wanted.range[range], count * PAGE),
+           assert_true(info_of(range).prepared_bytes >= count * PAGE));
 }
 
 static void set_quota(struct fault_env *env, unsigned range, unsigned count)
@@ -244,14 +224,7 @@ static void set_quota(struct fault_env *env, unsigned range, unsigned count)
 
 static void release(struct fault_env *env, unsigned range)
 {
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_range_release(wanted.range[range]);
-        if (status == XSEG_OK)
-            wanted.range[range] = NULL;
-    } while (again(env, status));
+    REPEAT(env, xseg_range_release(wanted.range[range]), wanted.range[range] = NULL);
 }
 
 static void resume(struct fault_env *env, unsigned range)
@@ -285,25 +258,8 @@ static void pause(struct fault_env *env, unsigned range)
 
 static void take_checkpoint(struct fault_env *env)
 {
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_pool_checkpoint(wanted.pool, &wanted.checkpoint);
-        if (status == XSEG_OK)
-            memcpy(wanted.saved, wanted.tag, sizeof(wanted.saved));
-    } while (again(env, status));
-}
-
-/* The callback of a restore updates the list of tracked blocks. */
-static void log_line(void *self, void *ptr, bool freed)
-{
-    struct fault_env *env = self;
-
-    if (freed)
-        fault_untrack(env, ptr);
-    else
-        fault_track(env, ptr, env_block(env->allocator, ptr).bytes);
+    REPEAT(env, xseg_pool_checkpoint(wanted.pool, &wanted.checkpoint),
+           memcpy(wanted.saved, wanted.tag, sizeof(wanted.saved)));
 }
 
 /* Exactly the granules of the checkpoint are committed, those that were decommitted with what they contained. */
@@ -320,14 +276,8 @@ static void note_restored(void)
 
 static void restore(struct fault_env *env)
 {
-    xseg_status status;
-
-    do {
-        record_state(env);
-        status = xseg_pool_restore(wanted.pool, wanted.checkpoint, log_line, env);
-        if (status == XSEG_OK)
-            note_restored();
-    } while (again(env, status));
+    REPEAT(env, xseg_pool_restore(wanted.pool, wanted.checkpoint, fault_log_restored, env),
+           note_restored());
 }
 
 /* Work of the second stream on granules, which runs until a call waits. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile
- * operations succeed or return a status; allocated blocks keep their addresses, pages and contents; and the physical
- * bytes in the statistics are those of the device.  Afterwards everything works, close succeeds, and nothing is
- * leaked.
+ * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile operations
+ * succeed or return a status, allocated blocks keep their addresses, pages and contents, and the physical bytes in the
+ * statistics are those of the device.  Afterwards everything works, and nothing is leaked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,14 +11,12 @@
 #include "tests/fault/fault_env.h"
 
 #include "src/core/device/device.h"
+#include "tests/support/driver_calls.h"
 #include "tests/support/exported_handles.h"
 #include "tests/support/trim_due.h"
 #include "xseg/range.h"
 
 #define NAMES_MAX 64u
-
-/* The driver's, by its plain C types; 201 is that no context is current. */
-int cuCtxPopCurrent_v2(void **context);
 
 /* --- Calls that may fail. --- */
 
@@ -319,7 +316,6 @@ static void expect_accounted(struct fault_env *env)
         assert_int_equal(env_stats(env->allocator).physical_bytes, xseg_sim_used(0));
 }
 
-/* All works again. */
 static void recover(struct fault_env *env, struct xseg_pool *pool)
 {
     if (env->paused != NULL)
@@ -347,7 +343,7 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
 
 static bool open_allocator(struct fault_env *env, const char *config)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = fault_no_log,
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = env_no_log,
                                    .clock = env_clock};
 
     return xseg_open(config, &options, &env->allocator) == XSEG_OK;
@@ -390,7 +386,7 @@ static void run(const struct scenario *scenario, struct failing_call first,
     /* At most one context has stayed on the stack, however often it could not be popped. */
     void *current = NULL;
     (void)cuCtxPopCurrent_v2(&current);
-    assert_int_equal(cuCtxPopCurrent_v2(&current), 201);
+    assert_int_equal(cuCtxPopCurrent_v2(&current), 201); /* no context */
 }
 
 /* Exempt from failures: the first names an error, and the second is how fault_env.c checks pages. */

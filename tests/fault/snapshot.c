@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once,
- * or from one on.
- *
- * * Then there is a complete file or none, nothing lies beside it, no descriptor stays open, and a request that was
- * refused is refused as it would have been.
+ * or from one on.  Then there is a complete file or none, no descriptor remains open, and the error of a rejected request
+ * is unchanged.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -18,19 +16,16 @@
 #include "tests/fault/host_faults.h"
 #include "tests/support/emulator.h"
 #include "tests/support/env.h"
+#include "tests/support/wrapped.h"
 
-int __real_close(int file);
-int __real_ftruncate64(int file, off_t bytes);
+WRAPPED(int, close, int file);
+WRAPPED(int, ftruncate64, int file, off_t bytes);
 int __real_open64(const char *path, int flags, ...);
-int __real_rename(const char *from, const char *to);
-ssize_t __real_write(int file, const void *bytes, size_t count);
-int __wrap_close(int file);
+WRAPPED(int, rename, const char *from, const char *to);
+WRAPPED(ssize_t, write, int file, const void *bytes, size_t count);
 int __wrap_ftruncate(int file, off_t bytes);
-int __wrap_ftruncate64(int file, off_t bytes);
 int __wrap_open(const char *path, int flags, mode_t mode);
 int __wrap_open64(const char *path, int flags, mode_t mode);
-int __wrap_rename(const char *from, const char *to);
-ssize_t __wrap_write(int file, const void *bytes, size_t count);
 
 static char folder[] = P_tmpdir "/xseg-fault-snapshot-XXXXXX";
 static uint64_t until; /* calls until one fails; 0: none does */

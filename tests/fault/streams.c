@@ -1,28 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over streams, captures and pools: every driver call of every scenario fails once, including those of
- * the scenario itself and of custom memory functions; and pairs of them.  A capture that is still valid yields a
- * graph, whatever failed.
+ * Fault sweep over streams, captures and pools, including the driver calls of the scenarios and of custom memory
+ * functions.  A capture that is still valid yields a graph, whatever failed.
  */
 #include "tests/fault/fault_env.h"
 
 #include <string.h>
 
-/* Entry points of the driver, by their plain C types. */
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxSetCurrent(void *context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
-int cuGraphDestroy(void *graph);
-int cuEventCreate(xseg_event *event, unsigned flags);
-int cuEventRecord(xseg_event event, xseg_stream stream);
-int cuEventDestroy_v2(xseg_event event);
-int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
-int cuMemFree_v2(unsigned long long ptr);
+#include "tests/support/driver_calls.h"
 
 #define OWN(env, call) \
     do {               \
@@ -53,7 +38,7 @@ static void begin_capture(struct fault_env *env, struct xseg_pool *pool, xseg_st
 
 static void end_capture(struct fault_env *env, struct xseg_pool *pool, xseg_stream stream)
 {
-    void *graph = NULL;
+    struct CUgraph_st *graph = NULL;
 
     OWN(env, cuStreamEndCapture(stream, &graph));
     assert_non_null(graph);
@@ -136,8 +121,7 @@ static void route(struct fault_env *env)
     a = fault_alloc(env, 30 * MIB, env->side);
     FAULT_RETRY(env, xseg_route_end(pool));
     fault_free(env, b);
-    FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
     fault_free_and_trim(env, a);
 }
 
@@ -145,7 +129,8 @@ static void route(struct fault_env *env)
 static void marked(struct fault_env *env)
 {
     const xseg_stream side = env->side;
-    void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL, *graph = NULL;
+    void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL;
+    struct CUgraph_st *graph = NULL;
 
     come(env);
     struct xseg_pool *pool = fault_pool(env, NULL);
@@ -176,17 +161,6 @@ static void marked(struct fault_env *env)
     go(env);
 }
 
-/* The callback of a restore updates the list of tracked blocks. */
-static void log_line(void *self, void *ptr, bool freed)
-{
-    struct fault_env *env = self;
-
-    if (freed)
-        fault_untrack(env, ptr);
-    else
-        env->held[env->count++] = (struct fault_block){ptr, env_block(env->allocator, ptr).bytes};
-}
-
 /* Sizes are multiples of 512: a block that is live again was asked for in its full size. */
 static void checkpoint(struct fault_env *env)
 {
@@ -208,12 +182,11 @@ static void checkpoint(struct fault_env *env)
     work(env, a, 512, NULL);
     fault_free(env, a);
     xseg_sim_finish_all();
-    FAULT_RETRY(env, xseg_pool_restore(pool, saved, log_line, env));
+    FAULT_RETRY(env, xseg_pool_restore(pool, saved, fault_log_restored, env));
     assert_int_equal(env->count, 2);
     xseg_checkpoint_destroy(saved);
     fault_free(env, b);
-    FAULT_RETRY(env, xseg_pool_release(pool));
-    fault_trim(env, true);
+    fault_pool_end(env, pool);
     fault_free_and_trim(env, c);
     go(env);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a configuration string.  What is accepted keeps the invariants of config.h and
- * reads the same once printed; what is refused changes nothing and says where.
+ * Any bytes as a configuration string.  An accepted string keeps the invariants of config.h and has the same meaning
+ * after it is printed; a rejected string changes nothing, and its error has a position.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,6 @@
 #include "src/base/error.h"
 #include "src/core/config/config.h"
 #include "tests/fuzz/holds.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void print(const struct xseg_config *config, char *buffer, size_t bytes)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a file of costs.  What is accepted is within its bounds and reads the same once printed;
- * what is refused changes nothing and says why, in printable text that fits.
+ * Any bytes as a cost file.  Accepted costs are within their limits and have the same meaning after they are printed; a
+ * rejected file changes nothing, and its error message is printable and fits into the buffer.
  */
 #include <inttypes.h>
 #include <stdint.h>
@@ -13,8 +13,6 @@
 #include "vmm/sim/cost.h"
 
 #define WHY_BYTES 256
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int print_one(char *out, size_t room, const char *key, uint64_t number)
 {

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* What has to hold of any input: a fuzzer takes an abort for a find. */
+/* Assertions for all inputs: a fuzzer reports an abort as a finding. */
 #ifndef TESTS_FUZZ_HOLDS_H
 #define TESTS_FUZZ_HOLDS_H
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define HOLDS(condition)                                              \
     do {                                                              \

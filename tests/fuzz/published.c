@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a file that a process publishes.  What is taken is within bounds, and can be shown as a table and as JSON.
+ * Any bytes as a shared statistics file.  Accepted values are within their limits, and can be printed as a table and as
+ * JSON.
  *
- * The input is laid over a file of xseg's own, from its beginning on: so that short inputs get far.
+ * The input replaces the start of a valid file, so that short inputs reach most of the code.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,8 +11,6 @@
 
 #include "src/tools/commands/top/top_table.h"
 #include "tests/fuzz/holds.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_text(const char *text, size_t room)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a snapshot that is read into arrays; the first opcode is given.
- * Every number of what is accepted stands for something, and blocks tile their segments.
+ * Any bytes as a snapshot that is read into arrays; the first opcode is fixed.  Every index of an accepted snapshot is
+ * valid, and blocks cover their segments without gaps.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,6 @@
 #include "src/tools/reading/pickle.h"
 #include "src/tools/reading/recording.h"
 #include "tests/fuzz/holds.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_names(const struct recording *recording)
 {

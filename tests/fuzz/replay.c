@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs the files of a folder through a fuzz target, as an ordinary test: replay FOLDER.
+ * Passes the files of a folder to a fuzz target, as a test: replay FOLDER.
  *
- * The target aborts at what it finds, so a line for each file says which one it was.
+ * The target aborts on an error, so a line is printed before each file.
  */
 #include <dirent.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/holds.h"
 
 /* Exactly as many bytes as the file has, so that AddressSanitizer sees a read past them. */
 static uint8_t *read_file(const char *path, size_t *bytes)

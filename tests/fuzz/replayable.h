@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What holds of every trace that was accepted: it can be replayed.  Every slot, stream, pool and label
- * is in range, and a slot holds one block at a time.
+ * Assertions for accepted traces, which can be replayed: every slot, stream, pool and label is in range, and a slot has
+ * at most one block at a time.
  */
 #ifndef TESTS_FUZZ_REPLAYABLE_H
 #define TESTS_FUZZ_REPLAYABLE_H

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a pickle of a memory snapshot; the first opcode is given, so that none is a trace.
- * Every value of a pickle that is accepted is in range, what it is as a trace can be replayed, what
- * its sites strand adds up, and its profile differs from itself by nothing.  It can be written as a trace,
- * and as a page.
+ * Any bytes as a pickle of a memory snapshot; the first opcode is fixed, so that no input is a trace.  Every value of
+ * an accepted pickle is in range, its trace can be replayed, the fragmented bytes of its sites have the correct sum,
+ * and its profile equals itself.  It can be written as a trace and as an HTML page.
  */
 #include "src/tools/commands/blame/blame.h"
 #include "src/tools/commands/export/export_trace.h"
@@ -12,8 +11,6 @@
 #include "src/tools/reading/pickle.h"
 #include "src/tools/reading/recording.h"
 #include "tests/fuzz/replayable.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void check_value(const struct pickle *pickle, const struct pickle_value *value)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The step that looks at what memory contains."""
+"""The step that verifies memory contents."""
 import pathlib
 import sys
 
@@ -19,7 +19,7 @@ class Contents(gpu_pack.Packed):
         self.assertEqual({line[2] for line in lines if line[1] == "mismatches"}, {"0"})
         report = self.report()
         self.assertIn("Nothing that was asked.", report)
-        self.assertIn("modelled: functions of the host stood for kernels", report)
+        self.assertIn("modeled: functions of the host stood for kernels", report)
         for section in ("selftest", "random", "pause", "capture", "share"):
             self.assertRegex(report, rf"\n\| {section} (\| [1-9]\d* ){{5}}\| 0 \|.*\| right \|\n")
         self.assertEqual([path.name for path in (self.out / "contents").glob("paused-*")], [])

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""gpu-contents on the simulated driver: contents are right in every section, and what is wrong is found and told.
+"""gpu-contents on the simulated driver: all sections pass, and errors are detected and reported.
 
-contents_test.py PROGRAM
-"""
+contents_test.py PROGRAM"""
 import os
 import pathlib
 import re
@@ -42,7 +41,6 @@ class Contents(unittest.TestCase):
         return found
 
     def assert_right(self, lines):
-        """Everything was tried, nothing is wrong, all memory came back."""
         self.assertEqual({line[3] for line in lines}, {"ok", "note"}, lines)
         self.assertEqual(lines[-1][1:4], ["end", "0", "ok"])
         counts = self.counts(lines)
@@ -127,10 +125,8 @@ class Wrong(Contents):
         self.assertEqual(self.last_words(signal.SIGBUS)[1:4], ["crashes", "1", "wrong"])
 
     def last_words(self, number):
-        """The last line of a section that gets a signal while it works, and again while it handles it.
-
-        timeout(1) sends its signal twice.
-        """
+        """The last line of a section that gets a signal while it works, and again while it handles it.  timeout(1) sends its
+        signal twice."""
         # A sanitizer that has a handler of its own keeps it; this is the signal that it is told to leave.
         options = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "handle_sigbus=0")))
         with subprocess.Popen([PROGRAM, "random", "--seconds", "500", "--corrupt"], text=True, stdout=subprocess.PIPE,

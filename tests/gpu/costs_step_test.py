@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The step that measures calls."""
+"""The step that measures the costs of driver calls."""
 import pathlib
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ class Costs(gpu_pack.Packed):
                          ("Simulated device 0", "7600 150 0", "11500 0 0", "40000 180 60000"))
         self.assertFalse((self.results / "differs.md").exists())
         report = self.report()
-        self.assertIn("All times are **modelled**, by the simulator's costs `consumer`", report)
+        self.assertIn("All times are **modeled**, by the simulator's costs `consumer`", report)
         self.assertIn("; nearest is `consumer`", report)
         self.assertIn("| cuMemCreate of 2 MiB | 7.9 | 7.3 | 1.08 | 7.9 | 1.00 |", report)
         self.assertIn("| cuMemSetAccess | 128 | 4940.8 (4940.8 to 4940.8) | 38.6 |", report)

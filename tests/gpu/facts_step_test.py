@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The step that asks for the facts: what it says of drivers that agree, differ, crash and hang."""
+"""The step that verifies facts: its report for drivers that agree, differ, crash and hang."""
 import pathlib
 import re
 import subprocess
@@ -25,17 +25,14 @@ class Facts(gpu_pack.Packed):
             cls.waiting[bad] = process
 
     def waited_for(self, bad):
-        """Verdict and answer by fact, of a program that has had time to wait."""
         rows = [line.split("\t") for line in self.waiting[bad].communicate()[0].splitlines()]
         return {row[0]: (row[1], row[2]) for row in rows}
 
     def ask(self, *options, status, **environment):
-        """Verdict and answer of the driver by fact; the simulator's are checked to hold."""
         self.run_sim("--only", "facts", *gpu_pack.QUICK, *options, status=status, **environment)
         return self.answers()
 
     def ask_bad(self, bad, status=1):
-        """The same of the driver with one bad entry point."""
         self.run_all("--only", "facts", *gpu_pack.QUICK, "--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out),
                      status=status, BAD_DRIVER=bad)
         return self.answers()
@@ -57,22 +54,22 @@ class Facts(gpu_pack.Packed):
                          [fact for fact in others if answers[fact][0] != "skipped"])
 
     def page(self):
-        return dict(re.findall(r"(?m)^\| (FACT-[A-Z]+-\d+) \|.* \| yes \| ([^|]*) \|$", self.read("driver-facts.md")))
+        return dict(re.findall(r"(?m)^\| (FACT-[A-Z]+-\d+) \|.* \| ([^|]*) \|$", self.read("driver-facts.md")))
 
     def test_a_driver_that_agrees(self):
         answers = self.ask(status=0)
         self.assert_others_hold(answers)
         self.assertEqual(answers["FACT-GRAN-1"], ("holds", "2048 KiB"))
-        self.assertEqual(self.page(), {fact: "modelled: yes" for fact in answers})
+        self.assertEqual(self.page(), {fact: "modeled: yes" for fact in answers})
         self.assertIn("\nAsked so far: Simulated device 0, driver CUDA ", self.read("driver-facts.md"))
-        self.assertIn("Modelled answers of Simulated device 0", self.read("report.md"))
+        self.assertIn("Modeled answers of Simulated device 0", self.read("report.md"))
 
     def test_a_driver_without_batches(self):
         answers = self.ask(status=1, XSEG_SIM_BATCH="0")
         self.assert_others_hold(answers, "FACT-ACC-1", "FACT-UNM-2")
         said = "cuMemSetAccess(base, 4 * GRANULE): CUDA_ERROR_INVALID_VALUE, expected CUDA_SUCCESS"
         self.assertEqual(answers["FACT-ACC-1"], ("differs", said))
-        self.assertEqual(self.page()["FACT-ACC-1"], "modelled: no: " + said)
+        self.assertEqual(self.page()["FACT-ACC-1"], "modeled: no: " + said)
         for line in self.read("differs.md").splitlines():
             self.assertIn("`XSEG_SIM_BATCH=0` makes the simulator answer so.", line)
         self.assert_settings("XSEG_SIM_BATCH=0")

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
 # SPDX-License-Identifier: MIT
 #
-# For steps that replay a trace on the driver and on the simulator, and compare: to be sourced.
+# Functions for steps that replay a trace on the driver and on the simulator, and compare the results.
 #
-# Both go through libgpu-timed.so, which times the driver's calls and lets queued work end at once, and both have
-# the same limit: four fifths of the memory that was free when the run began.  What comes out:
+# Both replays use libgpu-timed.so, which times the driver calls and completes queued work immediately, with the same limit: four
+# fifths of the memory that was free at the start of the run.  Output files:
 #
-#   $GPU_OUT/detail/NAME.SIDE.json, .log    of the tool; SIDE is driver or simulator
-#   $GPU_OUT/detail/NAME.SIDE.tsv           of libgpu-timed.so
-#   $GPU_OUT/detail/NAME.SIDE.figures       the former as lines of key, tab, value
-#   $GPU_OUT/detail/differs.md              what differs, a line each
+#   $GPU_OUT/detail/NAME.SIDE.json, .log    output of the tool; SIDE is driver or simulator
+#   $GPU_OUT/detail/NAME.SIDE.tsv           output of libgpu-timed.so
+#   $GPU_OUT/detail/NAME.SIDE.figures       the JSON object as lines of key, tab, value
+#   $GPU_OUT/detail/differs.md              differences, one line each
 
 detail=$GPU_OUT/detail
 began=$SECONDS
@@ -17,24 +17,24 @@ limit_mib=$((GPU_FREE_MIB * 4 / 5))
 mkdir -p "$detail"
 : >"$detail/differs.md"
 
-# The simulated device has as much memory as the card, in whole granules.
-card_mib=$(sed -n 's/^total_mib	//p' "$GPU_OUT/../card.tsv" 2>/dev/null | head -n 1)
-card_mib=$((${card_mib:-$GPU_FREE_MIB} / 2 * 2))
+# The simulated device has as much memory as the GPU, in whole granules.
+device_mib=$(sed -n 's/^total_mib	//p' "$GPU_OUT/../info.tsv" 2>/dev/null | head -n 1)
+device_mib=$((${device_mib:-$GPU_FREE_MIB} / 2 * 2))
 
-# What the model's times are: the card's own costs, if the step that measures them has been here.
+# The cost model of the simulator: the costs of this GPU if the step `costs` has measured them, or else the default preset.
 costs=$(compgen -G "$GPU_OUT/../costs/*.costs" | head -n 1)
-model="modelled by the preset a100"
-[ -z "$costs" ] || model="modelled by ${costs##*/}"
+model="modeled by the preset a100"
+[ -z "$costs" ] || model="modeled by ${costs##*/}"
 
 [ "$limit_mib" -ge 64 ] || {
     echo "no memory to replay in: $GPU_FREE_MIB MiB are free on the device, if there is one"
     exit 77
 }
 
-# Seconds that are left, if the step is to take three quarters of its time.
+# Remaining seconds of three quarters of the time limit.
 seconds_left() { echo $((GPU_SECONDS * 3 / 4 - (SECONDS - began))); }
 
-# replay SIDE NAME CONFIG FILE: the tool's exit status; 124 if its time was over
+# replay SIDE NAME CONFIG FILE: returns the tool's exit status; 124 after a timeout
 replay() {
     local out=$detail/$2.$1 variable status
     (
@@ -43,14 +43,14 @@ replay() {
             for variable in $(compgen -e XSEG_SIM_); do
                 unset "$variable"
             done
-            export GPU_TIMED_DRIVER=$GPU_SIMULATOR XSEG_SIM_MEMORY_MB=$card_mib
+            export GPU_TIMED_DRIVER=$GPU_SIMULATOR XSEG_SIM_MEMORY_MB=$device_mib
             [ -z "$costs" ] || export XSEG_SIM_COSTS=$costs
         fi
         timeout -k 2 $((GPU_SECONDS * 9 / 10 + 1 - (SECONDS - began))) "$GPU_ROOT/bin/xseg" replay --json \
             --driver "$GPU_ROOT/lib/libgpu-timed.so" --config "$3" "$4" >"$out.json" 2>"$out.log"
     )
     status=$?
-    # One key a line, as the tool prints them.
+    # The tool prints one key in each line.
     sed -n 's/^ *"\([A-Za-z0-9_]*\)": \([^{]*[^{,]\),\{0,1\}$/\1	\2/p' "$out.json" >"$out.figures"
     return "$status"
 }
@@ -58,12 +58,12 @@ replay() {
 # figure SIDE NAME KEY
 figure() { sed -n "s/^$3	//p" "$detail/$2.$1.figures" | head -n 1; }
 
-# The last line that the tool said, without what every build with self-checks says.
-said() { grep -v 'self-checks: ' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "nothing was said"; }
+# The last line of the log of the tool, without the message of builds with self-checks.
+said() { grep -v 'self-checks: ' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "no message"; }
 
 differ() { echo "- $*" >>"$detail/differs.md"; }
 
-# Whether a key's values are the same on both sides; if not, that is a difference.  same NAME KEY WORDS
+# Report a difference if the values of a key are not equal on both sides.  same NAME KEY WORDS
 same() {
     local here there
     here=$(figure driver "$1" "$2") there=$(figure simulator "$1" "$2")
@@ -79,7 +79,7 @@ same_memory() {
     same "$1" peak_reserved "peak of the reserved bytes"
 }
 
-# Driver calls by name, where they are not as many: NAME, call, on the driver, on the simulator.
+# Driver calls whose numbers differ: NAME, call, number on the driver, number on the simulator.
 calls_that_differ() {
     awk -v OFS='\t' -v name="$1" '
         !/^cu/ { next }
@@ -88,25 +88,25 @@ calls_that_differ() {
         "$detail/$1.driver.figures" "$detail/$1.simulator.figures"
 }
 
-# Milliseconds in the driver, start and end of the process and waits aside.  driver_ms SIDE NAME COLUMN
+# Milliseconds in the driver, without start and end of the process and without waits.  driver_ms SIDE NAME COLUMN
 driver_ms() {
     awk -F'\t' -v column="$3" '
         $2 == "all" && $1 !~ /^(cuInit|cuDevice|cuStreamCreate|cuStreamDestroy)|Synchronize$/ { sum += $column }
         END { printf "%.1f", sum / 1e6 }' "$detail/$2.$1.tsv"
 }
 
-# Whether the driver that is asked has a virtual clock: then what was measured is a simulator's own time.
+# Whether the driver has a virtual clock: then the measured times are those of a simulator.
 is_simulated() {
     awk -F'\t' '$2 == "all" && $8 != "-" { found = 1 } END { exit !found }' "$detail/$1.driver.tsv"
 }
 
-# A table of the driver's calls: measured on the driver, modelled on the simulator.  calls_table NAME...
+# A table of the driver's calls: measured on the driver, modeled on the simulator.  calls_table NAME...
 calls_table() {
     local name files=()
     for name; do
         files+=("$detail/$name.driver.tsv" "$detail/$name.simulator.tsv")
     done
-    echo "| call | calls | measured, ms | a call, us | median, us | 99 of 100, us | $model, ms | measured / modelled |"
+    echo "| call | calls | measured, ms | a call, us | median, us | 99 of 100, us | $model, ms | measured / modeled |"
     echo "|---|---|---|---|---|---|---|---|"
     # Median and p99 are those of the replay that made the call most often.
     awk -F'\t' '
@@ -130,13 +130,13 @@ calls_table() {
         }' "${files[@]}"
 }
 
-# The same by size, raw: call, bytes, calls, measured and modelled nanoseconds.  sizes_table NAME...
+# The table by size as raw data: call, bytes, calls, measured and modeled nanoseconds.  sizes_table NAME...
 sizes_table() {
     local name files=()
     for name; do
         files+=("$detail/$name.driver.tsv" "$detail/$name.simulator.tsv")
     done
-    printf 'call\tbytes\tcalls\tmeasured_ns\tmodelled_ns\n'
+    printf 'call\tbytes\tcalls\tmeasured_ns\tmodeled_ns\n'
     awk -F'\t' '
         FNR == 1 { is_driver = FILENAME ~ /\.driver\.tsv$/; next }
         { key = $1 "\t" $2 }

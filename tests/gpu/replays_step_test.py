@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The steps that replay and measure programs."""
+"""The steps that replay traces and run benchmarks."""
 import json
 import pathlib
 import subprocess
@@ -30,10 +30,10 @@ class Replays(gpu_pack.Packed):
             self.assertGreater(int(row["reserved_driver"]), 512 << 20)
             self.assertEqual(row["reserved_driver"], row["reserved_simulator"])
             self.assertEqual(row["calls_driver"], row["calls_simulator"])
-            self.assertGreater(float(row["modelled_ms"]), 1)
+            self.assertGreater(float(row["modeled_ms"]), 1)
         calls = {(row["call"], row["bytes"]): row for row in self.rows("traces/calls.tsv")}
         self.assertEqual(calls["cuMemMap", "all"]["calls"], calls["cuMemCreate", "all"]["calls"])
-        self.assertEqual(int(calls["cuMemMap", "20971520"]["modelled_ns"]),
+        self.assertEqual(int(calls["cuMemMap", "20971520"]["modeled_ns"]),
                          2000 * int(calls["cuMemMap", "20971520"]["calls"]))
         self.assertIn("The driver is a simulator", self.report())
 

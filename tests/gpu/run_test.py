@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tests/gpu/run as its users meet it: packed, in an empty place, without a network, on the simulated driver."""
+"""tests/gpu/run as a user runs it: packed, in an empty folder, without a network, on the simulated driver."""
 import pathlib
 import shutil
 import subprocess
@@ -12,7 +12,6 @@ ALONE = ["unshare", "-rn"]
 
 
 def may_be_alone():
-    """Whether a process may be cut off from the network here."""
     try:
         return subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
@@ -112,8 +111,6 @@ class Options(gpu_pack.Packed):
 
 
 class Machines(gpu_pack.Packed):
-    """What is wrong with a machine is said in a sentence, and what can run runs."""
-
     RUNS = (45, "echo fine >$GPU_OUT/report.md")
 
     def setUp(self):
@@ -154,7 +151,7 @@ class Machines(gpu_pack.Packed):
     def test_instance_of_a_gpu_is_named(self):
         self.run_all("--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
         self.assertIn("# xseg on NVIDIA H100 80GB HBM3 MIG 1g.10gb\n", self.report())
-        self.assertIn("| MIG | an instance: it shares its card with others |", self.report())
+        self.assertIn("| MIG | an instance: it shares its GPU with others |", self.report())
         self.assertIn("\nfine\n", self.report())
 
     def test_programs_that_are_missing_are_named(self):
@@ -174,12 +171,12 @@ class Pack(gpu_pack.Packed):
         self.assertTrue((folder / "thesis").is_file())
 
     def test_an_archive_holds_one_folder(self):
-        archive = self.folder.parent / "card.tar.gz"
+        archive = self.folder.parent / "pack.tar.gz"
         subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, archive], check=True,
                        stdout=subprocess.DEVNULL)
         names = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True, text=True).stdout
-        self.assertTrue(all(name.startswith("card/") for name in names.split()))
-        self.assertIn("card/run\n", names)
+        self.assertTrue(all(name.startswith("pack/") for name in names.split()))
+        self.assertIn("pack/run\n", names)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A driver that passes every call on to another one, and notes how often each was made and how long it took:
- * libgpu-timed.so, for any program that takes a driver's library by name.
+ * A driver that forwards each call to another driver, and records the number and the duration of calls:
+ * libgpu-timed.so, for any program that loads a driver library by name.
  *
- *     GPU_TIMED_DRIVER=FILE    the driver that answers; otherwise libcuda.so.1
- *     GPU_TIMED_OUT=FILE       where the figures go when the process ends; otherwise nowhere
- *     GPU_TIMED_AT_ONCE=1      what is queued on a stream has finished when the call that queued it returns
+ *     GPU_TIMED_DRIVER=FILE    the other driver; default: libcuda.so.1
+ *     GPU_TIMED_OUT=FILE       output file, written at the end of the process; default: none
+ *     GPU_TIMED_AT_ONCE=1      work that a call queues on a stream has completed when the call returns
  *
- * The file is a table with tabs between its columns: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns,
- * modelled_ns.  A row with `all` instead of bytes is of every size; calls that have a size have a row for each
- * as well, up to SIZES_MOST of them.  All times are measured by the machine's clock but the last column, which is
- * what the driver charged to its virtual clock: "-" unless it is the simulator.  Median and p99 are those of
- * a histogram, right to within a sixty-fourth.
+ * The file is a table with tabs: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns, modeled_ns.  A row with `all`
+ * instead of bytes is the sum over all sizes; calls with a size also have a row for each size, up to SIZES_MAX.  Times
+ * are measured by the host's clock.  The last column is the time that a simulator charged to its virtual clock, or "-".
+ * Median and p99 are those of a histogram, with an error of at most 1/64.
  *
- * With `at once`, two drivers of which one is faster give the same answers to whoever asks whether work has
- * finished.  The waits for it are in no figure.
+ * With GPU_TIMED_AT_ONCE, drivers of different speed return the same results of queries for completed work.  The
+ * additional waits are not recorded.
  *
- * Locking: a mutex around the figures, not around the call.  Nothing is allocated.  With several threads a
- * modelled charge may be noted for a call that another thread made at the same time.
+ * Locking: a mutex protects the statistics, and is not held during calls.  Nothing is allocated.  With several threads,
+ * a modeled charge may be attributed to a concurrent call of another thread.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -30,13 +29,15 @@
 
 #include <dlfcn.h>
 
+#include "tests/support/symbol.h"
+
 #define EXPORT       __attribute__((visibility("default")))
 #define STUB_LIBRARY 34    /* CUDA_ERROR_STUB_LIBRARY: there is no driver behind this one */
 #define NOT_FOUND    500   /* CUDA_ERROR_NOT_FOUND */
 #define PER_THREAD   2u    /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 #define RELAXED      2     /* CU_STREAM_CAPTURE_MODE_RELAXED */
 #define SIGNATURES   13000 /* the version that changed some of those below */
-#define SIZES_MOST   24
+#define SIZES_MAX    24
 #define HANDLES \
     (1u << 17)      /* allocations of physical memory whose size is recorded; a power of two */
 #define STEPS   32u /* of the histogram, for each power of two */
@@ -126,7 +127,7 @@ EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version,
 
 static struct {
     int (*get_proc_address)(const char *, void **, int, unsigned long long, int *);
-    uint64_t (*modelled)(void); /* nanoseconds charged so far; NULL: no simulator */
+    uint64_t (*modeled)(void); /* nanoseconds charged so far; NULL: no simulator */
     bool at_once;
 #define X(name, symbol, version, parameters, arguments, bytes, after) int(*name) parameters;
     TIMED_CALLS(X)
@@ -136,14 +137,14 @@ static struct {
 /* --- The figures. --- */
 
 struct figures {
-    uint64_t bytes, calls, total, most, modelled;
+    uint64_t bytes, calls, total, most, modeled;
     uint32_t bucket[BUCKETS];
 };
 
 static struct {
     pthread_mutex_t lock;
     struct figures all[CALL_COUNT];
-    struct figures sized[CALL_COUNT][SIZES_MOST]; /* by size, in order of first use */
+    struct figures sized[CALL_COUNT][SIZES_MAX]; /* by size, in order of first use */
     struct {
         unsigned long long memory; /* 0: empty */
         uint64_t bytes;
@@ -159,9 +160,9 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-static uint64_t modelled(void)
+static uint64_t modeled(void)
 {
-    return real.modelled != NULL ? real.modelled() : 0;
+    return real.modeled != NULL ? real.modeled() : 0;
 }
 
 /* A bucket is a thirty-second of a power of two; the first ones are a nanosecond each. */
@@ -199,7 +200,7 @@ static void add(struct figures *figures, uint64_t ns, uint64_t charged)
 {
     figures->calls++;
     figures->total += ns;
-    figures->modelled += charged;
+    figures->modeled += charged;
     figures->most = ns > figures->most ? ns : figures->most;
     figures->bucket[bucket_of(ns)]++;
 }
@@ -208,7 +209,7 @@ static void note(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged)
 {
     (void)pthread_mutex_lock(&noted.lock);
     add(&noted.all[call], ns, charged);
-    for (unsigned i = 0; bytes != 0 && i < SIZES_MOST; i++) {
+    for (unsigned i = 0; bytes != 0 && i < SIZES_MAX; i++) {
         struct figures *sized = &noted.sized[call][i];
 
         if (sized->calls != 0 && sized->bytes != bytes)
@@ -274,8 +275,8 @@ static void print(FILE *out, const char *name, const char *bytes, const struct f
     (void)fprintf(out, "%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t",
                   name, bytes, figures->calls, figures->total, quantile(figures, 0.5),
                   quantile(figures, 0.99), figures->most);
-    if (real.modelled != NULL)
-        (void)fprintf(out, "%" PRIu64 "\n", figures->modelled);
+    if (real.modeled != NULL)
+        (void)fprintf(out, "%" PRIu64 "\n", figures->modeled);
     else
         (void)fprintf(out, "-\n");
 }
@@ -296,11 +297,11 @@ __attribute__((destructor)) static void write_figures(void)
             (void)fprintf(stderr, "libgpu-timed: %s cannot be written\n", path);
         return;
     }
-    (void)fprintf(out, "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodelled_ns\n");
+    (void)fprintf(out, "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodeled_ns\n");
     for (unsigned call = 0; call < CALL_COUNT; call++) {
         if (noted.all[call].calls != 0)
             print(out, names[call], "all", &noted.all[call]);
-        for (unsigned i = 0; i < SIZES_MOST && noted.sized[call][i].calls != 0; i++) {
+        for (unsigned i = 0; i < SIZES_MAX && noted.sized[call][i].calls != 0; i++) {
             (void)snprintf(bytes, sizeof(bytes), "%" PRIu64, noted.sized[call][i].bytes);
             print(out, names[call], bytes, &noted.sized[call][i]);
         }
@@ -310,14 +311,6 @@ __attribute__((destructor)) static void write_figures(void)
 }
 
 /* --- The driver behind. --- */
-
-/* ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
-static void find(void *library, const char *symbol, void *function)
-{
-    void *found = dlsym(library, symbol);
-
-    memcpy(function, &found, sizeof(found));
-}
 
 /* The library stays open: its functions are called until the process exits. */
 __attribute__((constructor)) static void open_driver(void)
@@ -333,11 +326,11 @@ __attribute__((constructor)) static void open_driver(void)
             dlerror());
         return;
     }
-    find(library, "cuGetProcAddress_v2", &real.get_proc_address);
-    find(library, "xseg_sim_driver_time", &real.modelled);
+    (void)symbol_find(library, "cuGetProcAddress_v2", &real.get_proc_address);
+    (void)symbol_find(library, "xseg_sim_driver_time", &real.modeled);
     real.at_once = at_once != NULL && strcmp(at_once, "1") == 0;
 #define X(name, symbol, version, parameters, arguments, bytes, after) \
-    find(library, #symbol, &real.name);
+    (void)symbol_find(library, #symbol, &real.name);
     TIMED_CALLS(X)
 #undef X
 }
@@ -367,11 +360,11 @@ static void settle(struct stream *stream)
                                                                       \
         if (real.name == NULL)                                        \
             return STUB_LIBRARY;                                      \
-        const uint64_t charged_ = modelled(), began_ = now();         \
+        const uint64_t charged_ = modeled(), began_ = now();          \
         const int result_ = real.name arguments;                      \
         const uint64_t ns_ = now() - began_;                          \
                                                                       \
-        note(CALL_##name, bytes_, ns_, modelled() - charged_);        \
+        note(CALL_##name, bytes_, ns_, modeled() - charged_);         \
         if (result_ == 0)                                             \
             after;                                                    \
         return result_;                                               \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What libgpu-timed.so says about calls, beside what the simulator says about the same calls.
+ * Statistics of libgpu-timed.so, compared with those of the simulator for the same calls.
  *
  *     gpu-timed-test TIMED SIMULATOR
  */
@@ -22,12 +22,11 @@
 
 #define ROWS   256
 #define BLOCKS 40u
-#define MIB    ((size_t)1 << 20)
 
 struct row {
     char call[64], bytes[32];
     uint64_t calls, total, median, p99, most;
-    char modelled[32];
+    char modeled[32];
 };
 
 static const char *timed, *simulator;
@@ -50,7 +49,7 @@ static void read_rows(const char *path)
     assert_non_null(file);
     assert_non_null(fgets(line, sizeof(line), file));
     assert_string_equal(line,
-                        "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodelled_ns\n");
+                        "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodeled_ns\n");
     for (row_count = 0; row_count < ROWS && fgets(line, sizeof(line), file) != NULL; row_count++) {
         struct row *row = &rows[row_count];
 
@@ -58,7 +57,7 @@ static void read_rows(const char *path)
                                 "%63s %31s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
                                 " %31s",
                                 row->call, row->bytes, &row->calls, &row->total, &row->median,
-                                &row->p99, &row->most, row->modelled),
+                                &row->p99, &row->most, row->modeled),
                          8);
     }
     assert_int_equal(fclose(file), 0);
@@ -159,16 +158,16 @@ static uint64_t time_and_compare(bool has_two_threads)
 
 TEST(calls_are_counted_as_the_simulator_counts_them)
 {
-    uint64_t modelled = 0;
+    uint64_t modeled = 0;
 
     const uint64_t driver_time = time_and_compare(false);
     for (size_t i = 0; i < row_count; i++) {
         assert_true(rows[i].median <= rows[i].p99 && rows[i].p99 <= rows[i].most);
         assert_true(rows[i].most <= rows[i].total);
-        modelled += strcmp(rows[i].bytes, "all") == 0 ? strtoull(rows[i].modelled, NULL, 10) : 0;
+        modeled += strcmp(rows[i].bytes, "all") == 0 ? strtoull(rows[i].modeled, NULL, 10) : 0;
     }
     assert_true(driver_time > 0);
-    assert_int_equal(modelled, driver_time);
+    assert_int_equal(modeled, driver_time);
 }
 
 TEST(calls_of_several_threads_are_all_counted)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The step that runs PyTorch on either allocator."""
+"""The step that runs PyTorch with either allocator."""
 import os
 import pathlib
 import stat
@@ -15,7 +15,7 @@ import json, os, sys
 backend = "xseg" if "import xseg.torch" in sys.argv[2] else "native"
 exec(open(os.environ["PRETENDED"] + ".start").read())
 if len(sys.argv) < 4:
-    print("9.9 on a card")
+    print("9.9 on a GPU")
     sys.exit()
 name = os.path.basename(sys.argv[3])
 report = dict(backend=backend, steps=[dict(step="first", blocks=3)], notes={{}}, step_ms=2.0, processor_ms=1.0,
@@ -86,8 +86,6 @@ class Pretended(gpu_pack.Packed):
 
 
 class Simulated(gpu_pack.Packed):
-    """The step from the packed folder, on the simulator."""
-
     def test_without_pytorch_it_is_skipped_in_a_sentence(self):
         said = self.run_sim("--only", "torch", status=2, XDG_CACHE_HOME=str(self.folder.parent), HOME=str(self.folder.parent))
         self.assertIn("skipped: PyTorch with CUDA is not here", said)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Which lines of src and vmm the tests that ran have reached, and which functions they have not.
+"""Coverage of src and vmm by the last run of tests: lines, and functions that were not called.
 
 coverage.py ROOT BUILD [--lines]
 
 BUILD was configured with -Db_coverage=true by gcc.  --lines adds the numbers of the lines that were
-not reached.  gcovr adds up what the objects of all programs and processes have counted.
+not executed.  gcovr sums the counters of all programs and processes.
 """
 import json
 import pathlib
@@ -47,7 +47,6 @@ def row(name, missed, total):
 
 
 def main(root, build, *options):
-    """Print the table; returns the exit status."""
     files = count(pathlib.Path(root).resolve(), pathlib.Path(build).resolve())
     if not files:
         print("nothing was counted: did any test run?")

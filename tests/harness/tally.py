@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Summarizes a run of `meson test`: the ten slowest tests, failures, reasons of skipped tests, and the line that scripts read.
-
-tally.py BUILD_FOLDER STATUS [--interrupted]; STATUS is the exit status of `meson test`.
-
-A TAP program counts as its cases, any other test as one.  The cases are in the JUnit file; crashes after the last case and
-timeouts are only in the log by test.  Exits with 1 after any failure, or if nothing ran.
-"""
+"""Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals: tally.py BUILD_FOLDER STATUS [--interrupted].
+A TAP program counts as its cases.  Crashes after the last case and timeouts are only in the log by test.  The exit status is 1 after a
+failure, or if no test ran."""
 import json
 import pathlib
 import re
@@ -95,7 +91,6 @@ def tally(logs):
 
 
 def slowest(logs, count):
-    """The tests that took longest: a line for each."""
     log = logs / "testlog.json"
     tests = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     tests.sort(key=lambda test: test["duration"], reverse=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of installations share: commands in a clean environment, and cases that print TAP."""
+"""Functions of the tests of installations: commands in a clean environment, and cases that print TAP."""
 import os
 import subprocess
 

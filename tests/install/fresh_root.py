@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Fresh roots of Debian, which debootstrap makes, and commands in them."""
+"""Fresh root file systems of Debian, created by debootstrap, and commands in them."""
 import os
 import re
 import pathlib

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What is installed is complete, names no build folder, and can be used by programs of others.
+"""The installed files are complete, contain no path of the build folder, and can be used by other programs.
 
 install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] [--cuda FLAGS] --instrumented WHAT
 
-Installs the build twice into empty folders: as it is, with DESTDIR; and configured anew for a
-prefix of its own.  Prints TAP.
+Installs the build twice into empty folders: with DESTDIR; and configured again with
+another prefix.  Prints TAP.
 """
 import argparse
 import contextlib
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lint"))
@@ -184,6 +185,12 @@ def commands_of(page, text, root):
     raise AssertionError(f"no command compiles the example with {sorted(packages)} of pkg-config; there are {found}")
 
 
+def wrap_long_lines(text):
+    """The output of a program as a page shows it, in lines of at most 100 columns."""
+    return "".join(textwrap.fill(line, 100, break_long_words=False, break_on_hyphens=False) + "\n" if len(line) > 100 else
+                   line + "\n" for line in text.splitlines())
+
+
 def examples_work(tree, root):
     """The complete programs in the documents, compiled and run with the commands of the page; their output, if the page has it."""
     programs = [(path, found[1], found[2]) for path in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
@@ -197,7 +204,7 @@ def examples_work(tree, root):
         flags, packages, variables = commands_of(path.read_text(encoding="utf-8"), text, root)
         program = tree.compile(str(source), *flags, f"-Wl,-rpath,{tree.libdir}",
                                *tree.pkg_config("--cflags", "--libs", *packages), output=f"example-{number}")
-        said = tree.start(program, **variables)
+        said = wrap_long_lines(tree.start(program, **variables))
         expect(prints in (None, said), f"{path.name}: prints\n{said}")
         if "xseg_error_message" in text:
             failed = subprocess.run([program], capture_output=True, text=True, check=False,

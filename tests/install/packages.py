@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The packages of src/package/deb, in a fresh root of Debian: installed, used, upgraded, beside another soname, removed.
+"""The packages of src/package/deb, in a fresh Debian: installed, used, upgraded, with another soname, removed.
 
-packages.py [--root FOLDER]: in a root that is there already, else in one that debootstrap makes, and that goes.
+packages.py [--root FOLDER]: an existing root file system; by default, debootstrap creates a temporary one.
 
-Takes minutes, and a network for what the packages depend on.  `tests/campaign packages` runs it.  Exits with 77, and a
-sentence, where something is missing.
+Takes minutes, and requires a network for the dependencies.  `tests/campaign packages` runs this test.  The exit status is
+77, with a message, if a requirement is missing.
 """
 import argparse
 import pathlib

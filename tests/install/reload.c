@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A plug-in's life: the library is loaded, used and closed again with dlclose(), again and again.  It is
- * closed also under a thread that has met an error in it and outlives that, and under one that is inside
- * a call.  The library stays mapped, and nothing else is left in the driver.  In the process are only
- * the files, threads, memory of the heap and mappings that the first round left.
+ * The lifetime of a plug-in: the library is loaded, used and closed with dlclose() repeatedly.  It is also closed while
+ * a thread exists that had an error in it, and while a thread is executing a call.  The library remains mapped, and no
+ * driver objects remain.  After the first round, the numbers of files, threads, heap blocks and mappings of the process
+ * do not increase.
  *
- * reload LIBRARY, which is given to dlopen().  Linked with the simulator alone.  Started with
- * GLIBC_TUNABLES=glibc.malloc.tcache_count=0: what threads keep in caches counts as used.
+ * reload LIBRARY: the argument of dlopen().  The program is linked with the simulator only, and started with
+ * GLIBC_TUNABLES=glibc.malloc.tcache_count=0, because blocks in thread caches count as allocated.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -164,7 +164,7 @@ static void live(const char *path)
     use();
     (void)pthread_barrier_wait(&failed);
     check(dlclose(xseg.library) == 0, "dlclose");
-    check(holdings().own_mappings > 0, "the library is gone after dlclose");
+    check(holdings().own_mappings > 0, "the library is unmapped after dlclose");
     (void)pthread_barrier_wait(&closed);
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 

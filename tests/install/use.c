@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A program of somebody else's: allocates, asks, frees, and says which version it was built for. */
+/* A program of a user: allocates, queries, frees, and prints the version of the headers. */
 #include <stdio.h>
 #include <string.h>
 

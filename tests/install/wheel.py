@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The wheels: what pip builds from the tree can be installed in a virtual environment and used.
+"""The wheels: pip builds them from the tree; they can be installed in a virtual environment and used.
 
-wheel.py ROOT BUILD INSTRUMENTED COMPILER...; packs what is in the build folder.  Prints TAP.  Needs pip; the tag of a wheel
-that can be passed on needs auditwheel as well, from the network or a folder that pip knows.
+wheel.py ROOT BUILD INSTRUMENTED COMPILER...; packs the files of the build folder.  Prints TAP.  Requires pip; the
+platform tag of a portable wheel also requires auditwheel, from the network or a folder in the configuration of pip.
 """
 import email
 import json

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The wheels of src/package/wheels: what they are made of, and their use in fresh roots, old and new.
+"""The wheels of src/package/wheels: their contents, and their use in fresh roots of old and new distributions.
 
-wheels.py [--made FOLDER]: those that are there already, else new ones.
-wheels.py --sample BUILD: that of xseg for this processor and one version of PyTorch, made from an empty cache and a build folder.
+wheels.py [--made FOLDER]: existing wheels; by default, new ones.
+wheels.py --sample BUILD: the wheel of xseg for this architecture and one version of PyTorch, built with an empty cache from BUILD.
 
-Takes twenty minutes, a sample less than one, and a network.  `tests/campaign wheels` runs it.  Exits with 77, and a sentence, where
-something is missing.
+Takes twenty minutes, a sample less than one, and requires a network.  `tests/campaign wheels` runs this test.  The exit
+status is 77, with a message, if a requirement is missing.
 """
 import argparse
 import json

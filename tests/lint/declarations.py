@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What follows from the public headers is printed from them: _structs.py, _functions.py and _statistics.py of the
+"""Generated from the public headers: _structs.py, _functions.py and _statistics.py of the
 Python package, src/xseg.map.
 
-declarations.py ROOT [--write]; --write prints the files anew, as is due after any change of a public header.
+declarations.py ROOT [--write]; --write updates the files, which is required after each change of a public header.
 """
 import re
 import textwrap
@@ -52,7 +52,6 @@ class Reader:
             self.functions[match[2]] = (self.typed(match[1]), [one for one in arguments if one[1] != "None"])
 
     def read_enum(self, body):
-        """Number its values."""
         number = -1
         for entry in filter(None, (part.strip() for part in body.split(","))):
             name, _, value = (part.strip() for part in entry.partition("="))
@@ -76,7 +75,6 @@ class Reader:
         self.structs[name] = members, {member: value.replace("UINT64_MAX", "2**64 - 1") for member, value in nonzero.items()}
 
     def typed(self, text):
-        """A type without a name."""
         is_read = text.lstrip().startswith("const ")
         text = re.sub(r"\bconst\b|\s+", " ", text)
         stars, base = text.count("*"), " ".join(text.replace("*", " ").split())
@@ -123,18 +121,15 @@ def split(text, mark):
 
 
 def imported(text):
-    """The line that imports what a text uses of ctypes."""
     return opening("ctypes", sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE|Structure)\b", text))))
 
 
 def opening(module, names):
-    """The statement that imports names, in short lines."""
     lines = textwrap.wrap(", ".join(names), 110, initial_indent="    ", subsequent_indent="    ")
     return f"from {module} import (\n" + "\n".join(lines) + ",\n)\n"
 
 
 def structs_of(reader):
-    """The file of numbers and structures."""
     lines = [f"VERSION = {reader.version!r}", ""] + [f"{name} = {number}" for name, number in reader.numbers.items()]
     for name, (members, standard) in reader.structs.items():
         lines += ["", "", f"class {name}(Structure):"]
@@ -146,7 +141,6 @@ def structs_of(reader):
 
 
 def functions_of(reader):
-    """The file of functions."""
     lines = ["", "# Name: result type, parameter types, parameter names.", "FUNCTIONS = {"]
     for name, (result, arguments) in sorted(reader.functions.items()):
         names = [PYTHON_NAMES.get(argument, argument) for argument, _ in arguments]
@@ -177,12 +171,10 @@ def statistics_of(reader, text):
 
 
 def exports_of(reader):
-    """The file of the linker: what the library exports."""
     return "XSEG_0 {\nglobal:\n" + "".join(f"  {name};\n" for name in sorted(reader.functions)) + "local:\n  *;\n};\n"
 
 
 def printed(root):
-    """The files, by path."""
     reader = Reader()
     for name in HEADERS:
         header = root / "include/xseg" / f"{name}.h"

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Variables that the tree reads or sets are in the table of src/base/environment.h, each of the table
-is read by something, and docs/environment.md has the table.  What is installed reads variables by
-secure_getenv() alone, which has none of them in a set-user-ID process.
+"""Environment variables that the tree reads or sets are in the table of src/base/environment.h, each variable of the table is
+read, and docs/environment.md has the table.  Installed programs and libraries read variables with secure_getenv() only,
+which returns none of them in a set-user-ID process.
 
-environment.py ROOT [--write]; --write puts the table into the document.
+environment.py ROOT [--write]; --write updates the document.
 """
 import pathlib
 import re
-import sys
 
 import tree
 
@@ -34,6 +33,8 @@ KINDS = {".c": IN_C, ".h": IN_C, ".cpp": IN_C, ".cc": IN_C, ".py": IN_PYTHON, ".
 def names_in(name, text):
     """The variables that a file names, with their lines."""
     for number, line in enumerate(text.splitlines(), 1):
+        if "XSEG_" not in line:
+            continue
         for pattern in KINDS.get(pathlib.PurePath(name).suffix, []):
             for found in re.findall(pattern, line):
                 yield number, found

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Includes between layers: a file includes files of its folder and of the folders below.
-
-Includes in quotes are relative to the root of the tree, those of public headers to include/.
-"""
+"""Includes between layers: a file includes files of its folder and of lower folders."""
 import re
 
 import tree
@@ -50,7 +47,6 @@ def folder_of(path):
 
 
 def complaint(source, quote, name):
-    """What is wrong with an include, or None."""
     folder = folder_of(source)
     if name == "cuda.h":
         return None if CUDA.fullmatch(source) else "cuda.h is included outside of the driver and the simulator"

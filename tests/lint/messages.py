@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """All error messages and log lines of the library and the simulator, in one form: what failed, value; what to do.
 
-messages.py ROOT   prints each message once, with its place, then the complaints; the exit status is 1 if there are any
+messages.py ROOT   prints each message once with its position, then violations; the exit status is 1 if there are any
 
 The operation before an error message of the library is the public function (src/base/error.h).
 """
@@ -45,7 +45,6 @@ def joined(body):
 
 
 def messages(root):
-    """Place and literal of each message."""
     for pattern in FOLDERS:
         for path in sorted(root.glob(pattern)):
             text = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), path.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -57,7 +56,6 @@ def messages(root):
 
 
 def complaints(message):
-    """What is wrong with a message."""
     if message.rstrip("\\n").endswith((".", ":")):
         yield "it ends with a period or a colon"
     if re.match(r"(?!False\b|True)[A-Z][a-z]", message):

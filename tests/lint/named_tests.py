@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tests that a cell of a table names: `suite/name`, each with the names of some of its cases behind it."""
+"""The tests that a table cell names: `suite/name`, each followed by the names of some of its cases."""
 import re
 
 TEST = re.compile(r"`([a-z]+/\w+)`((?: [a-z]\w*)*)")
@@ -19,7 +19,6 @@ def source(root, test):
 
 
 def complaints_about(root, cell):
-    """What is wrong with the tests that a cell names."""
     tests = TEST.findall(cell)
     if not tests:
         yield "names no test"

@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: MIT
-"""Tables that documents print from the source are those of the source.
+"""Tables in documents equal the output of the commands that print them.
 
-printed.py ROOT DOCUMENT [--write] COMMAND...
+printed.py ROOT DOCUMENT[#NAME] [--write] COMMAND...
 
-COMMAND prints the table; it stands in the document between two comments, where --write puts it.
+COMMAND prints the table, which is between two comments in the document; --write updates it.
 """
 import pathlib
 import subprocess
 import sys
 
-BEGIN = "<!-- The table is printed from the source: do not edit it here. -->\n"
+BEGIN = "<!-- The table{} is printed from the source: do not edit it here. -->\n"
 END = "<!-- End of the table. -->\n"
 
 
 def main(root, document, *command):
     """Compare or write; returns the exit status."""
-    path = pathlib.Path(root, document)
+    page, _, name = document.partition("#")
+    path = pathlib.Path(root, page)
     writes = command[0] == "--write"
     table = subprocess.run(command[writes:], check=True, capture_output=True, text=True).stdout
-    text = path.read_text()
-    before, rest = text.split(BEGIN)
-    old, after = rest.split(END)
+    begin = BEGIN.format(f" of {name}" if name else "")
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    old, _, after = rest.partition(END)
     if writes:
-        path.write_text(before + BEGIN + table + END + after)
+        path.write_text(before + begin + table + END + after, encoding="utf-8")
         return 0
     if old == table:
         return 0
-    print(f"{document} does not have the table of the source; "
-          f"python3 tests/lint/printed.py . {document} --write {' '.join(command)}")
+    print(f"{page} does not have the table of the source; "
+          f"run python3 tests/lint/printed.py . '{document}' --write {' '.join(command)}")
     return 1
 
 

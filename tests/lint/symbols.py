@@ -9,8 +9,6 @@ import subprocess
 import tree
 
 DECLARATION = re.compile(r"XSEG_API[^;{]*?\b(xseg_\w+)\s*\(")
-
-
 # Headers of other libraries than libxseg.so.
 OWN_HEADERS = ("sim.h", "ipc.h")
 
@@ -25,18 +23,15 @@ def declared(root, own=None):
 
 
 def run(*command):
-    """What a command prints, line by line."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def exported(library):
-    """The names that a shared library defines for others."""
     rows = (line.split() for line in run("nm", "-D", "--defined-only", str(library)))
     return {row[2].split("@")[0] for row in rows if len(row) == 3 and row[1] != "A"}
 
 
 def needed(library):
-    """The shared libraries that a library loads."""
     return set(re.findall(r"\(NEEDED\).*\[(.*)\]", "\n".join(run("readelf", "-d", str(library)))))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the lint tests share: walking the source tree, and ending with the complaints."""
+"""Functions of the lint tests: iteration over the source tree, and the report of violations."""
 import pathlib
 import sys
 
@@ -19,7 +19,6 @@ def text_files(root):
 
 
 def finish(check):
-    """Run a check on the tree that the command line names, print what it found, and exit."""
     complaints = check(*map(pathlib.Path, sys.argv[1:]))
     print("\n".join(complaints))
     sys.exit(1 if complaints else 0)

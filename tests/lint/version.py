@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """One version everywhere: meson.build, the headers, the Python package, the changelog.
 
-version.py ROOT             each says the same, and the changelog has it
+version.py ROOT             all versions are equal, and the changelog has the version
 version.py ROOT --release   the changelog has a date for the version, and the recorded binary interface has the soname of
                             the version: src/package/release runs this check
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""No absolute path of some machine in the tree's text, no tab in C, no blank at a line's end."""
+"""No absolute path of a host, no tab in C code, no trailing blank."""
 import re
 
 import tree

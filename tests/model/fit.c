@@ -664,12 +664,6 @@ static void step(struct env *env)
 
 static void play(uint64_t seed, bool expandable)
 {
-    const struct xseg_sim_settings settings = {
-        sizeof(settings),
-        .memory_bytes = 8 * GIB,
-        .address_order = (enum xseg_sim_address_order)(seed % 3),
-    };
-    const struct xseg_pool_options options = {sizeof(options), .no_split = true};
     const unsigned long steps = program_number("XSEG_TEST_STEPS", 13000);
     struct env *env = calloc(1, sizeof(*env));
     char config[128];
@@ -682,11 +676,12 @@ static void play(uint64_t seed, bool expandable)
                    "expandable_segments:%s,history:%s,expandable_segments_reserve:%s",
                    expandable ? "True" : "False", seed % 2 == 0 ? "state" : "nothing",
                    seed % 4 < 2 ? "0.03" : "1.125");
-    env->allocator = env_open_on(&settings, config);
+    env->allocator = env_open_sim(config, .memory_bytes = 8 * GIB,
+                                  .address_order = (enum xseg_sim_address_order)(seed % 3));
     env->owner[1] = env_stream();
     for (unsigned i = 0; i < USERS; i++)
         env->user[i] = env_stream();
-    env->pool = env_pool_with(env->allocator, &options);
+    env->pool = env_pool_of(env->allocator, .no_split = true);
     for (unsigned i = 0; i < OWNERS * 2; i++) {
         env->arena[i / 2][i % 2].is_small = i % 2 == 0;
         env->arena[i / 2][i % 2].splits = i / 2 != 2;

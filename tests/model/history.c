@@ -92,7 +92,6 @@ static size_t any_bytes(struct player *player)
     return kind < COUNT_OF(most) ? 1 + below(player, most[kind]) : (size_t)512 << below(player, 16);
 }
 
-/* The ID of a retained pool, or 0. */
 static unsigned any_pool(struct player *player)
 {
     const struct run *run = player->run;

@@ -362,7 +362,6 @@ static void settle_slot(const struct call *call, bool is_done)
     }
 }
 
-/* Add a successful call to the sums. */
 static void add_up(const struct call *call)
 {
     const unsigned place = place_of(call->range, call->first);

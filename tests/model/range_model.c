@@ -91,7 +91,6 @@ static bool is_page_allocated(unsigned page)
     return false;
 }
 
-/* Remove the mapping of a granule. */
 static void remove_mapping(unsigned place)
 {
     const unsigned page = env.granule[place].page, range = place / GRANULES;

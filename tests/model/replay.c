@@ -219,7 +219,6 @@ static struct replay_block block_of(const struct xseg_history_entry *entry)
     };
 }
 
-/* Map or unmap memory. */
 static bool change_memory(struct replay *replay, const struct xseg_history_entry *entry,
                           bool is_mapped)
 {

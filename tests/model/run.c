@@ -60,7 +60,6 @@ void run_fill_slot(struct run *run, unsigned slot, bool again)
         (struct model_entry){.handle = run->queue[at->queue].handle, .queue = at->queue};
 }
 
-/* Poll the events of the queues. */
 static void poll_events(struct run *run)
 {
     for (unsigned i = 0; i < run->model.queues; i++) {

@@ -69,13 +69,11 @@ class Allocators(Case):
     def test_closing_with_live_blocks_is_refused(self):
         allocator = self.open()
         block = allocator.allocate(MIB)
-        with self.assertRaisesRegex(xseg.BusyError, f"{block.pointer:x}"):
-            allocator.close()
+        self.assertRaisesRegex(xseg.BusyError, f"{block.pointer:x}", allocator.close)
         block.free()
         allocator.close()
         allocator.close()
-        with self.assertRaises(xseg.ArgumentError):
-            allocator.allocate(MIB)
+        self.assertRaises(xseg.ArgumentError, allocator.allocate, MIB)
 
     def test_an_exception_is_not_hidden_by_the_blocks_that_it_keeps(self):
         with self.assertRaises(ZeroDivisionError):
@@ -93,10 +91,8 @@ class Allocators(Case):
         with allocator.allocate(MIB, alignment=8 * MIB, zeroed=True) as block:
             self.assertEqual(block.pointer % (8 * MIB), 0)
             self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemsetD32Async"), before + 1)
-        with self.assertRaises(xseg.ArgumentError):
-            allocator.allocate(MIB, alignment=3)
-        with self.assertRaises(ValueError):
-            allocator.allocate(-1)
+        self.assertRaises(xseg.ArgumentError, allocator.allocate, MIB, alignment=3)
+        self.assertRaises(ValueError, allocator.allocate, -1)
 
     def test_failures_raise_their_class_with_the_library_s_message(self):
         with self.assertRaisesRegex(xseg.ConfigError, "'nonsense' at column 1") as refusal:
@@ -105,18 +101,15 @@ class Allocators(Case):
         again = pickle.loads(pickle.dumps(refusal.exception))
         self.assertEqual((repr(type(again)), again.status, str(again)),
                          ("<class 'xseg.ConfigError'>", -2, str(refusal.exception)))
-        with self.assertRaisesRegex(xseg.NoDriverError, "libno-such-driver.so"):
-            xseg.open(driver="libno-such-driver.so")
+        self.assertRaisesRegex(xseg.NoDriverError, "libno-such-driver.so", xseg.open, driver="libno-such-driver.so")
         allocator = self.open()
         with self.assertRaisesRegex(xseg.NoMemoryError, "hold 81920.00|81920.00 MiB") as refusal:
             allocator.allocate(1 << 50)
         self.assertIsInstance(refusal.exception, MemoryError)
-        with self.assertRaises(xseg.NotAllocatedError):
-            allocator.block_at(4096)
+        self.assertRaises(xseg.NotAllocatedError, allocator.block_at, 4096)
         allocator.configure("expandable_segments:False")
         machine.simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
-        with self.assertRaisesRegex(xseg.DriverError, "cuMemAlloc"):
-            allocator.allocate(MIB)
+        self.assertRaisesRegex(xseg.DriverError, "cuMemAlloc", allocator.allocate, MIB)
 
     def test_configuration_can_be_read_and_changed(self):
         allocator = self.open("idle_ms:50")
@@ -131,10 +124,8 @@ class Allocators(Case):
     def test_budget_file_is_queried(self):
         with tempfile.TemporaryDirectory() as folder:
             ledger = os.path.join(folder, "ledger")
-            with self.assertRaises(xseg.FileError):
-                xseg.budget_members(ledger)
-            with self.assertRaises(xseg.ArgumentError):
-                xseg.budget_members("")
+            self.assertRaises(xseg.FileError, xseg.budget_members, ledger)
+            self.assertRaises(xseg.ArgumentError, xseg.budget_members, "")
             self.assertRaisesRegex(ValueError, "NUL", xseg.budget_members, "a\0b")
             for no_text in (5, b"rack7"):
                 self.assertRaises(TypeError, xseg.budget_members, no_text)
@@ -155,8 +146,7 @@ class Allocators(Case):
         allocator = self.open("hard_limit_mb:200")
         block = allocator.allocate(100 * MIB, device=1)
         allocator.allocate(50 * MIB, device=1).free()
-        with self.assertRaises(xseg.LimitError):
-            allocator.allocate(300 * MIB, device=1)
+        self.assertRaises(xseg.LimitError, allocator.allocate, 300 * MIB, device=1)
         before = machine.simulator.xseg_sim_calls(None)
         devices = allocator.devices()
         self.assertEqual(machine.simulator.xseg_sim_calls(None), before)
@@ -184,10 +174,8 @@ class Allocators(Case):
         self.assertEqual(allocator.limits(), xseg.Limits(64 * MIB, None, MIB, 0.5, 1))
         self.assertEqual(allocator.set_limits(rejection_fraction=0.25)[3:], (0.5, 1))
         self.assertEqual(allocator.set_limits(fraction=1)[3:], (0.5, 0.25))
-        with self.assertRaisesRegex(xseg.LimitError, "hard_bytes"):
-            allocator.allocate(65 * MIB)
-        with self.assertRaises(xseg.ArgumentError):
-            allocator.set_limits(hard_bytes=0)
+        self.assertRaisesRegex(xseg.LimitError, "hard_bytes", allocator.allocate, 65 * MIB)
+        self.assertRaises(xseg.ArgumentError, allocator.set_limits, hard_bytes=0)
         allocator.set_limits(hard_bytes=None)
         allocator.allocate(65 * MIB).free()
 
@@ -290,22 +278,7 @@ class Allocators(Case):
         block.free()
 
 
-class StreamCase(Case):
-    def setUp(self):
-        super().setUp()
-        self.streams = [machine.Stream(), machine.Stream()]
-        self.allocator = xseg.open("expandable_segments:True")
-
-    def tearDown(self):
-        for stream in self.streams:
-            self.allocator.stream_retire(stream)
-        self.allocator.close()
-        for stream in self.streams:
-            stream.destroy()
-        super().tearDown()
-
-
-class Streams(StreamCase):
+class Streams(machine.StreamCase):
     def test_a_block_waits_for_the_streams_that_used_it(self):
         own, other = self.streams
         block = self.allocator.allocate(30 * MIB, stream=own)
@@ -339,8 +312,7 @@ class Streams(StreamCase):
         block = self.allocator.allocate(30 * MIB, stream=own)
         block.record_stream(other)
         machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
-        with self.assertRaises(xseg.DriverError):
-            block.free()
+        self.assertRaises(xseg.DriverError, block.free)
         self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
         block.free()
 
@@ -359,8 +331,7 @@ class Streams(StreamCase):
         for stream in (own.number, own, Torch(), Cupy(), Numba(), machine.c_void_p(own.number)):
             with self.subTest(stream), self.allocator.allocate(MIB, stream=stream) as block:
                 self.assertEqual(block.info().stream, own.number)
-        with self.assertRaisesRegex(TypeError, "stream is not a handle, 'a'"):
-            self.allocator.allocate(MIB, stream="a")
+        self.assertRaisesRegex(TypeError, "stream is not a handle, 'a'", self.allocator.allocate, MIB, stream="a")
 
     def test_a_trim_can_be_of_a_stream(self):
         for stream in self.streams:
@@ -380,17 +351,14 @@ class Pools(Case):
             self.assertEqual(pool.statistics().allocated_bytes.all.current, 20 * MIB)
             self.assertEqual(allocator.explain(pool=pool).allocated, 20 * MIB)
             self.assertEqual(pool.limits().hard_bytes, 64 * MIB)
-            with self.assertRaisesRegex(xseg.LimitError, "weights"):
-                pool.allocate(60 * MIB)
+            self.assertRaisesRegex(xseg.LimitError, "weights", pool.allocate, 60 * MIB)
             pool.set_limit(None)
             pool.allocate(60 * MIB).free()
             self.assertEqual(pool.trim().released, 60 * MIB)
         self.assertEqual(pool.handle, 0)
-        with self.assertRaises(xseg.ArgumentError):
-            pool.pause()
+        self.assertRaises(xseg.ArgumentError, pool.pause)
         for call in (pool.trim, pool.statistics, pool.limits, lambda: pool.allocate(MIB), lambda: allocator.explain(pool=pool)):
-            with self.assertRaisesRegex(xseg.ArgumentError, "pool was released"):
-                call()
+            self.assertRaisesRegex(xseg.ArgumentError, "pool was released", call)
         block.free()
 
     def test_a_pool_pauses_and_resumes_at_the_same_addresses(self):
@@ -402,13 +370,10 @@ class Pools(Case):
                     self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
                     self.assertTrue(block.info().is_paused)
                     self.assertEqual(file is not None, bool(os.listdir(folder)))
-                    with self.assertRaises(xseg.PausedError):
-                        pool.allocate(MIB)
+                    self.assertRaises(xseg.PausedError, pool.allocate, MIB)
             self.assertEqual((block.pointer, machine.simulator.xseg_sim_used(0)), (address, 20 * MIB))
-            with self.assertRaisesRegex(ValueError, "Pool.pause: unknown keep, 'elsewhere'"):
-                pool.pause("elsewhere")
-            with self.assertRaises(xseg.FileError):
-                pool.pause("file", pathlib.Path(folder, "no/such/folder"))
+            self.assertRaisesRegex(ValueError, "Pool.pause: unknown keep, 'elsewhere'", pool.pause, "elsewhere")
+            self.assertRaises(xseg.FileError, pool.pause, "file", pathlib.Path(folder, "no/such/folder"))
 
     def test_a_route_sends_what_its_predicate_accepts(self):
         allocator, asked = self.open(), []
@@ -426,12 +391,11 @@ class Pools(Case):
         pool = allocator.pool()
         allocator.close()
         self.assertEqual(pool.handle, 0)
-        with self.assertRaises(xseg.ArgumentError):
-            pool.resume()
+        self.assertRaises(xseg.ArgumentError, pool.resume)
         pool.release()
 
 
-class Captures(StreamCase):
+class Captures(machine.StreamCase):
     def test_capture_allocates_from_its_pool(self):
         own, _ = self.streams
         graph = machine.c_void_p()

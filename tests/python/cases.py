@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of the Python package share: a child process, and results as TAP.
+"""Functions of the tests of the Python package: a child process, and results as TAP.
 
 Each test is started as NAME.py ROOT COMPILER...; PYTHONPATH has the package, XSEG_LIBRARY the library that was built,
 and XSEG_DRIVER the simulated driver.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples of the Python module in docs/pytorch.md print what the page shows, and the names on the page exist."""
+"""The examples of docs/python.md print the documented output, and names on the page exist."""
 import os
 import re
 import unittest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What ctypes makes of the structures and numbers is what a C compiler makes of the headers."""
+"""Structures and constants of the ctypes binding equal those that a C compiler reads from the headers."""
 import ctypes
 import pathlib
 import re

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The simulated machine, for tests that look at it or keep its streams at work."""
+"""The simulated machine, for tests that query it or keep its streams busy."""
 import ctypes
 import gc
 import os
 import unittest
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+
+import xseg
 
 FOREVER = 2**64 - 1
 
@@ -72,3 +74,23 @@ class Stream:
     def destroy(self):
         checked("cuStreamDestroy_v2", c_void_p(self.number))
         checked("cuDevicePrimaryCtxRelease_v2", c_int(0))
+
+
+class StreamCase(Case):
+    """A machine with an allocator and two streams."""
+
+    config = "expandable_segments:True"
+
+    def setUp(self):
+        super().setUp()
+        self.streams = [Stream(), Stream()]
+        self.allocator = xseg.open(self.config)
+
+    def tearDown(self):
+        gc.collect()
+        for stream in self.streams:
+            self.allocator.stream_retire(stream)
+        self.allocator.close()
+        for stream in self.streams:
+            stream.destroy()
+        super().tearDown()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""xseg.cupy and xseg.rmm against small models of what they call.
+"""xseg.cupy and xseg.rmm with small models of CuPy and RMM.
 
-The wheels of CuPy and RMM have a static CUDA runtime, which no simulated driver serves; so a model stands for each, with the
-signatures that their documentation gives.  Nothing here shows that a version of theirs works.
+The wheels of CuPy and RMM have a static CUDA runtime, which does not run on the simulated driver.  The models have
+the documented signatures; the test does not verify any version of CuPy or RMM.
 """
 import gc
 import sys
@@ -58,20 +58,13 @@ class ModelOfRmm(types.ModuleType):
         self.mr = types.SimpleNamespace(CallbackMemoryResource=self.CallbackMemoryResource)
 
 
-class Case(machine.Case):
+class Case(machine.StreamCase):
     def setUp(self):
         super().setUp()
-        self.allocator = xseg.open("expandable_segments:True")
-        self.stream, self.other = machine.Stream(), machine.Stream()
+        self.stream, self.other = self.streams
 
     def tearDown(self):
         cupy.stream = types.SimpleNamespace(ptr=0)
-        gc.collect()
-        for stream in (self.stream, self.other):
-            self.allocator.stream_retire(stream)
-        self.allocator.close()
-        for stream in (self.stream, self.other):
-            stream.destroy()
         super().tearDown()
 
 
@@ -130,8 +123,7 @@ class Rmm(Case):
             free, pointer = call(30 * MIB, self.stream)
             for handle in (1 << 64, -1, 1.5, None, "1"):
                 rejected = types.SimpleNamespace(__cuda_stream__=lambda handle=handle: (0, handle))
-                with self.assertRaises(xseg.ArgumentError):
-                    free(rejected)
+                self.assertRaises(xseg.ArgumentError, free, rejected)
                 gc.collect()
                 self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.ALLOCATED)
             free(self.other)
@@ -140,8 +132,7 @@ class Rmm(Case):
     def test_memory_whose_free_is_rejected_stays_allocated(self):
         free, pointer = self.resource.new(30 * MIB, self.stream)
         machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
-        with self.assertRaises(xseg.DriverError):
-            free(self.other)
+        self.assertRaises(xseg.DriverError, free, self.other)
         gc.collect()
         self.assertEqual(self.allocator.block_at(pointer).state, xseg.BlockState.ALLOCATED)
         free(self.other)
@@ -155,8 +146,7 @@ class Rmm(Case):
         free, pointer = self.resource.old(0, self.stream)
         self.assertEqual(pointer, 0)
         free()
-        with self.assertRaises(MemoryError):
-            self.resource.old(1 << 50, self.stream)
+        self.assertRaises(MemoryError, self.resource.old, 1 << 50, self.stream)
 
 
 if __name__ == "__main__":

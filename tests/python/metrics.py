@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Metrics, read by the parser of the Python package prometheus-client.
 
-Is skipped without the package (Debian: python3-prometheus-client).
+Skipped without the package (Debian: python3-prometheus-client).
 """
 import math
 import os
 import pathlib
 import re
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 import cases
 import machine
@@ -25,9 +28,12 @@ except ImportError:
         os.execv(SYSTEM, [SYSTEM, *sys.argv])
     cases.skip_all("the Python package prometheus-client is not installed; run .ci/setup python3-prometheus-client")
 
-# What the document has: name and type of each metric, without the _total of a counter.
-ALL = {name.removesuffix("_total"): kind for name, kind in re.findall(
-    r"^\| `(xseg_\w+)` \| (gauge|counter) \|", (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)}
+PAGE = (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+# The documented metrics: name, type and labels.
+LISTED = [(name, kind, labels.split(", "))
+          for labels, group in re.findall(r"^### Labels: (.*)\n((?:(?!##).*\n)*)", PAGE, re.MULTILINE)
+          for name, kind in re.findall(r"^- \*\*`(xseg_\w+)`\*\* \((gauge|counter)\)", group, re.MULTILINE)]
+ALL = {name.removesuffix("_total"): kind for name, kind, _ in LISTED}  # a family has no _total
 BUDGET = {name: kind for name, kind in ALL.items() if name.startswith("xseg_budget_")}  # only with budget_file
 TYPES = {name: kind for name, kind in ALL.items() if name not in BUDGET}
 NAMES = ("kv cache", 'a "b" \\c\\', "one\nline", "} 7\n# EOF\n", "x" * 63, "caf\u00e9", "a,b={}", "")
@@ -60,8 +66,7 @@ class Pages(unittest.TestCase):
         self.blocks = [pool.allocate((at + 1) * MIB) for at, pool in enumerate(self.pools)]
         self.blocks += [self.allocator.allocate(3 * MIB), self.allocator.allocate(1000)]
         self.allocator.set_limits(hard_bytes=1 << 30)
-        with self.assertRaises(xseg.LimitError):
-            self.allocator.allocate(1 << 30)
+        self.assertRaises(xseg.LimitError, self.allocator.allocate, 1 << 30)
         self.allocator.explain()
 
     def tearDown(self):
@@ -98,13 +103,28 @@ class Pages(unittest.TestCase):
         self.assertGreater(stranded, 0)
 
     def test_the_document_lists_each_metric_with_its_type_and_labels(self):
-        text = (cases.ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-        listed = {name: (kind, labels.split(", "))
-                  for name, kind, labels in re.findall(r"^\| `(xseg_\w+)` \| (gauge|counter) \| ([\w, ]+) \|", text, re.M)
-                  if name.removesuffix("_total") in TYPES}
+        listed = {name: (kind, labels) for name, kind, labels in LISTED if name.removesuffix("_total") in TYPES}
         told = {sample.name: (family.type, list(sample.labels)) for family in families(self.allocator.metrics()).values()
                 for sample in family.samples}
         self.assertEqual(listed, told)
+
+    def test_the_documented_server_answers(self):
+        program = re.search(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[1]
+        with socket.create_server(("", 0)) as other:
+            port = other.getsockname()[1]
+        with subprocess.Popen([sys.executable, "-c", program.replace("9400", str(port))], stderr=subprocess.DEVNULL) as server:
+            self.addCleanup(server.kill)
+            end = time.monotonic() + 60
+            while True:
+                try:
+                    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
+                        self.assertEqual(answer.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
+                        self.assertIn("xseg_driver_calls", families(answer.read().decode()))
+                        break
+                except OSError:
+                    self.assertLess(time.monotonic(), end, "the server does not answer")
+                    time.sleep(0.05)
+            server.kill()
 
     def test_a_budget_adds_its_own(self):
         with tempfile.TemporaryDirectory() as folder, xseg.open(f"budget_file:{folder}/ledger") as allocator:

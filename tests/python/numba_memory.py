@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Numba's arrays from xseg, on the simulated driver: numba-cuda, which is skipped where it is not installed.
+"""Arrays of Numba in memory of xseg, on the simulated driver.  Skipped without numba-cuda.
 
-.ci/setup --numba fetches it into .deps/numba; a package that Python finds by itself serves as well.
+.ci/setup --numba installs numba-cuda in .deps/numba; an installed package is used otherwise.
 """
 import gc
 import importlib.util
@@ -80,8 +80,7 @@ class Arrays(unittest.TestCase):
         self.assertGreater(self.allocator.trim(wait=True).released, 0)
 
     def test_too_much_is_a_memory_error(self):
-        with self.assertRaises(MemoryError):
-            cuda.device_array(2 << 30, dtype=numpy.uint8)
+        self.assertRaises(MemoryError, cuda.device_array, 2 << 30, dtype=numpy.uint8)
 
     def test_the_example_of_the_page_prints_what_stands_there(self):
         text = (cases.ROOT / "docs/pytorch.md").read_text(encoding="utf-8")
@@ -98,8 +97,7 @@ class Arrays(unittest.TestCase):
 
     def test_handles_of_expandable_memory_are_refused_with_a_sentence(self):
         array = cuda.device_array(1000, dtype=numpy.uint8)
-        with self.assertRaisesRegex(NotImplementedError, "expandable_segments:False"):
-            array.get_ipc_handle()
+        self.assertRaisesRegex(NotImplementedError, "expandable_segments:False", array.get_ipc_handle)
 
 
 def start_on_the_simulator():

@@ -15,24 +15,18 @@ from xseg import _library
 PAGE = 2 * MIB
 
 
-class Case(machine.Case):
-    """A fresh machine whose memory has contents, an allocator, two streams, and a range of 64 granules."""
+class Case(machine.StreamCase):
+    """A machine whose memory has contents, and a range of 64 granules."""
+
+    config = "expandable_segments:True,page_cache_mb:0"
 
     def setUp(self):
         os.environ["XSEG_SIM_BYTES"] = "1"
         super().setUp()
-        self.allocator = xseg.open("expandable_segments:True,page_cache_mb:0")
-        self.streams = [machine.Stream(), machine.Stream()]
         self.range = self.allocator.range(64 * PAGE)
 
     def tearDown(self):
         del self.range
-        gc.collect()
-        for stream in self.streams:
-            self.allocator.stream_retire(stream)
-        self.allocator.close()
-        for stream in self.streams:
-            stream.destroy()
         super().tearDown()
 
     def fill(self, offset, text):
@@ -110,12 +104,10 @@ class Ranges(Case):
         one.hold(0, PAGE)
         one.decommit(0, 2 * PAGE)
         self.assertEqual(one.info().pending_unmap_bytes, PAGE)
-        with self.assertRaisesRegex(xseg.BusyError, "held"):
-            one.release()
+        self.assertRaisesRegex(xseg.BusyError, "held", one.release)
         one.unhold(0, PAGE)
         self.assertEqual(one.info().mapped_bytes, 0)
-        with self.assertRaisesRegex(xseg.ArgumentError, "is not held"):
-            one.unhold(0, PAGE)
+        self.assertRaisesRegex(xseg.ArgumentError, "is not held", one.unhold, 0, PAGE)
 
     def test_page_can_be_mapped_at_several_addresses(self):
         one = self.range
@@ -139,13 +131,11 @@ class Ranges(Case):
             self.assertEqual(pool.statistics().allocated_bytes.all.current, 4 * MIB)
             with pool.paused("host"):
                 self.assertEqual((one.info().mapped_bytes, machine.simulator.xseg_sim_used(0)), (0, 0))
-                with self.assertRaises(xseg.PausedError):
-                    one.commit(4 * MIB, 4 * MIB)
+                self.assertRaises(xseg.PausedError, one.commit, 4 * MIB, 4 * MIB)
             one.decommit(0, 4 * MIB)
             with self.assertRaisesRegex(xseg.ArgumentError, "name is set together with pool"):
                 self.allocator.range(PAGE, pool=pool, name="another")
-        with self.assertRaisesRegex(xseg.ArgumentError, "pool was released"):
-            self.allocator.range(PAGE, pool=pool)
+        self.assertRaisesRegex(xseg.ArgumentError, "pool was released", self.allocator.range, PAGE, pool=pool)
 
     def test_a_pool_of_its_own_ends_with_it(self):
         one = self.allocator.range(PAGE, name="blocks")
@@ -192,10 +182,8 @@ class Ranges(Case):
         for gone in (one, closed):
             for call, arguments in ((gone.commit, (0, PAGE)), (gone.info, ()), (gone.view, ()), (gone.hold, (0, PAGE)),
                                     (gone.set_quota, (0,)), (self.range.alias, (0, PAGE, gone))):
-                with self.assertRaisesRegex(xseg.ArgumentError, "range was released, or its allocator was closed"):
-                    call(*arguments)
-        with self.assertRaisesRegex(xseg.ArgumentError, "range was released"):
-            view.__dlpack__()
+                self.assertRaisesRegex(xseg.ArgumentError, "range was released, or its allocator was closed", call, *arguments)
+        self.assertRaisesRegex(xseg.ArgumentError, "range was released", view.__dlpack__)
         closed.release()
 
 
@@ -205,8 +193,7 @@ class Endings(Case):
         one.commit(0, 2 * PAGE, own)
         one.commit(5 * PAGE, PAGE, other)
         one.alias(63 * PAGE, PAGE, one, 0)
-        with self.assertRaises(xseg.BusyError):
-            self.allocator.close()
+        self.assertRaises(xseg.BusyError, self.allocator.close)
         waits = machine.simulator.xseg_sim_calls(b"cuStreamWaitEvent")
         del one
         self.assertEqual(machine.simulator.xseg_sim_calls(b"cuStreamWaitEvent"), waits + 1)
@@ -288,10 +275,8 @@ class Views(Case):
             self.assertEqual((tensor.ndim, tensor.shape[0], tensor.strides[0], tensor.bits), (1, 3 * PAGE, 1, 8))
             consumer.delete()
         self.assertEqual(machine.simulator.xseg_sim_calls(None), calls)
-        with self.assertRaises(BufferError):
-            view.__dlpack__(copy=True)
-        with self.assertRaises(BufferError):
-            view.__dlpack__(dl_device=(2, 1))
+        self.assertRaises(BufferError, view.__dlpack__, copy=True)
+        self.assertRaises(BufferError, view.__dlpack__, dl_device=(2, 1))
 
     def test_the_tensor_stays_and_what_may_be_touched_grows(self):
         consumer = dlpack.Consumer(self.range.view().__dlpack__())
@@ -307,8 +292,7 @@ class Views(Case):
         consumers = [dlpack.Consumer(one.view(PAGE).__dlpack__()), dlpack.Consumer(one.view(0, 1).__dlpack__())]
         view, address = one.view(), one.address
         for consumer in consumers:
-            with self.assertRaisesRegex(xseg.BusyError, "range is exported by DLPack"):
-                one.release()
+            self.assertRaisesRegex(xseg.BusyError, "range is exported by DLPack", one.release)
             consumer.delete()
         del one
         gc.collect()

@@ -57,8 +57,7 @@ class Registrations(machine.Case):
     def test_it_ends_with_its_last_reference(self):
         block = self.allocator.allocate(20 * MIB)
         one = self.register(block.pointer, 20 * MIB)
-        with self.assertRaises(xseg.BusyError):
-            self.allocator.close()
+        self.assertRaises(xseg.BusyError, self.allocator.close)
         del one
         gc.collect()
         self.assertEqual(self.registrar.there, {})
@@ -119,10 +118,8 @@ class Registrations(machine.Case):
         self.assertEqual(self.allocator.trim().released, 20 * MIB)
 
     def test_errors_are_the_library_s(self):
-        with self.assertRaises(xseg.NotAllocatedError):
-            self.register(1 << 40, MIB)
-        with self.assertRaises(xseg.ArgumentError):
-            self.allocator.dmabuf(0, MIB)
+        self.assertRaises(xseg.NotAllocatedError, self.register, 1 << 40, MIB)
+        self.assertRaises(xseg.ArgumentError, self.allocator.dmabuf, 0, MIB)
 
     def test_a_descriptor_names_a_range(self):
         block = self.allocator.allocate(50 * MIB)
@@ -133,8 +130,7 @@ class Registrations(machine.Case):
             self.assertEqual(self.allocator.trim().released, 20 * MIB)
             file = one.fileno()
         self.assertEqual(one.fileno(), -1)
-        with self.assertRaises(OSError):
-            os.fstat(file)
+        self.assertRaises(OSError, os.fstat, file)
         self.assertEqual(self.allocator.trim().released, 40 * MIB)
 
     def test_a_pool_is_made_for_single_pages_before_its_first_block(self):
@@ -142,8 +138,7 @@ class Registrations(machine.Case):
         pool.set_single_page()
         with pool.allocate(21 * MIB) as block:
             self.assertEqual(block.info().bytes, 22 * MIB)
-            with self.assertRaises(xseg.BusyError):
-                pool.set_single_page(False)
+            self.assertRaises(xseg.BusyError, pool.set_single_page, False)
         pool.release()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What is in a snapshot: the same as the library's other reports say, and what PyTorch's own tools make of it."""
+"""Snapshots agree with the other reports of the library, and PyTorch's tools can read them."""
 import contextlib
 import importlib.util
 import io
@@ -193,8 +193,7 @@ class Contents(Case):
 
     def refuse(self, allocator, most_bytes=None):
         """Let a request be refused; returns the snapshot of that."""
-        with self.assertRaises(MemoryError):
-            allocator.allocate(1 << 45)
+        self.assertRaises(MemoryError, allocator.allocate, 1 << 45)
         written, = self.folder.iterdir()
         snapshot = read(written)
         if most_bytes is not None:

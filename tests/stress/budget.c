@@ -1,21 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit,
- * decommit, trim, pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between
- * two such phases all members are idle:
- *
- *   - the audits of each member hold
- *   - the device's used memory is that of the members: dead processes hold none
- *   - the budget file agrees with the members, and has no slot of a dead process
- *   - a member that requests its share gets it, while others release idle memory above their shares
- *
- * Every member obeys within a time that only a hang exceeds.
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit, trim,
+ * pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases all
+ * members are idle, and audits, the used memory of the device, the budget file and the served shares must agree.
  *
  *     test-stress-budget [SECONDS [SEED [CASE]]]
  *
  * SECONDS is the duration of each case; a failure prints its seed.  CASE is a name with wildcards (*).
  */
-#include <inttypes.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -23,7 +15,7 @@
 #include "src/base/shared_budget.h"
 #include "src/core/budget/budget.h"
 #include "tests/stress/budget/member.h"
-#include "tests/support/rng.h"
+#include "tests/stress/stress.h"
 #include "tests/support/shared_budgets.h"
 #include "tests/support/sim_shared.h"
 
@@ -38,15 +30,13 @@ static struct xseg_shared_budget budget_file;
 static unsigned seats, round_number;
 static pid_t pid[SEATS]; /* 0: empty seat */
 static bool is_stopped[SEATS];
-static uint64_t seed = 20261125, seconds = 5, random_state;
+static uint64_t seed = 20261125, seconds = 5;
+static struct {
+    uint64_t random;
+} parent;
 static struct {
     unsigned started, killed, stopped, idle_phases, share_requests, share_attempts;
 } counts;
-
-static uint64_t below(uint64_t bound)
-{
-    return (rng_next(&random_state) >> 16) % bound;
-}
 
 static double now(void)
 {
@@ -79,7 +69,7 @@ static void end_all(void)
 static void start(unsigned seat)
 {
     struct budget_seat *place = &shared->seat[seat];
-    const uint64_t member_seed = rng_next(&random_state) >> 20;
+    const uint64_t member_seed = rng_next(&parent.random) >> 20;
 
     atomic_store(&place->done, atomic_load(&place->ordered));
     (void)fflush(NULL);
@@ -236,8 +226,7 @@ static uint64_t find_share(unsigned seat, bool *is_above)
     return share;
 }
 
-/* A member that requests its share gets it: members above their shares release all idle memory, the others keep
- * theirs. */
+/* A member that requests its share gets it, from the idle memory of members above their shares. */
 static void expect_served(unsigned seat)
 {
     bool is_above[SEATS] = {false};
@@ -265,12 +254,11 @@ static void expect_served(unsigned seat)
     await(seat);
 }
 
-/* Configure a member for the idle phase, with a long timeout and a share or none; returns the share in the units of
- * the budget file. */
+/* Configure a member for the idle phase; returns its share in the units of the budget file. */
 static uint64_t configure(unsigned seat)
 {
     static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
-    const unsigned named = percent[below(COUNT_OF(percent))];
+    const unsigned named = percent[below(&parent, COUNT_OF(percent))];
 
     (void)snprintf(shared->seat[seat].text, sizeof(shared->seat[seat].text),
                    "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
@@ -290,11 +278,11 @@ static void check_idle(void)
             start(i);
     }
     /* A member may be missing, and its memory with it. */
-    if (seats > 2 && below(3) == 0)
-        kill_one((unsigned)below(seats));
+    if (seats > 2 && below(&parent, 3) == 0)
+        kill_one((unsigned)below(&parent, seats));
     for (unsigned i = 0; i < seats; i++) {
         share[i] = configure(i);
-        seat = pid[i] != 0 && below(seats) == 0 ? i : seat;
+        seat = pid[i] != 0 && below(&parent, seats) == 0 ? i : seat;
     }
     order_all(ORDER_IDLE);
     expect_agreement(share);
@@ -309,11 +297,11 @@ static void check_idle(void)
 
 static void disturb(void)
 {
-    const unsigned seat = (unsigned)below(seats);
+    const unsigned seat = (unsigned)below(&parent, seats);
 
     if (pid[seat] == 0)
         start(seat);
-    else if (counts.killed == 0 || below(3) == 0)
+    else if (counts.killed == 0 || below(&parent, 3) == 0)
         kill_one(seat);
     else
         stop_or_continue(seat);
@@ -341,13 +329,13 @@ static void play(void)
     const double until = now() + (double)seconds;
 
     for (round_number = 0; round_number < 3 || now() < until; round_number++) {
-        const unsigned events = 2 + (unsigned)below(6);
+        const unsigned events = 2 + (unsigned)below(&parent, 6);
 
         for (unsigned i = 0; i < seats; i++)
             if (pid[i] != 0)
                 order(i, ORDER_PLAY);
         for (unsigned i = 0; i < events; i++) {
-            (void)usleep((useconds_t)(10000 + below(120000)));
+            (void)usleep((useconds_t)(10000 + below(&parent, 120000)));
             disturb();
         }
         check_idle();
@@ -403,7 +391,7 @@ static void print_counts(void)
 static void run_members(unsigned members, uint64_t memory)
 {
     seats = members;
-    random_state = (seed + members) * UINT64_C(88172645463325252) | 1;
+    parent.random = (seed + members) * UINT64_C(88172645463325252) | 1;
     shared->sim.memory_bytes = memory;
     shared->block_max = memory / 3;
     shared->sim.shared = shared->sim_name;
@@ -432,11 +420,5 @@ TEST_WITH(eight_processes_share_a_device, begin, end)
 
 int main(int count, char **arguments)
 {
-    if (count > 1)
-        seconds = strtoull(arguments[1], NULL, 10);
-    if (count > 2)
-        seed = strtoull(arguments[2], NULL, 10);
-    if (count > 3)
-        cmocka_set_test_filter(arguments[3]);
-    return test_run();
+    return stress_main(count, arguments, &seconds, &seed);
 }

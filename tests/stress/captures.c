@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads, each with its own streams and pool. Both allocate, use and free, sometimes each other's blocks; work
- * names the blocks that it touches. Occasionally a thread captures a graph into its pool, with its second stream
- * joined, while the other continues; or a stream is retired and replaced. The strict simulator ends the process if
- * memory is unmapped under queued work. Each block contains its own address and size until it is freed, so no block
- * of another thread may overlap it. At the end the counts are those of the remaining blocks, and then zero. */
-#include "tests/support/check.h"
+/* Two threads, each with its own streams and pool, allocate, use and free each other's blocks, capture graphs into their pools
+ * and replace streams.  The strict simulator ends the process if memory is unmapped under queued work. */
+#include "tests/stress/stress.h"
 #include "tests/support/driver.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 
 #define THREADS 2u
 #define STREAMS 2u
@@ -31,43 +23,7 @@ struct worker {
     uint64_t random;
 };
 
-static uint64_t below(struct worker *worker, uint64_t bound)
-{
-    return (rng_next(&worker->random) >> 16) % bound;
-}
-
 /* --- Blocks. --- */
-
-/* A value that no other memory contains. */
-static uint64_t signature(const void *ptr, size_t bytes)
-{
-    return ((uint64_t)(uintptr_t)ptr ^ bytes) * UINT64_C(0x9E3779B97F4A7C15);
-}
-
-static uint64_t *last_word(void *ptr, size_t bytes)
-{
-    return (uint64_t *)ptr + (bytes < 32 ? 2 : bytes / sizeof(uint64_t) - 1);
-}
-
-/* A block has at least 512 bytes for any requested size. */
-static void sign(void *ptr, size_t bytes)
-{
-    if (!ENV_HAS_BYTES)
-        return;
-    ((uint64_t *)ptr)[0] = bytes;
-    ((uint64_t *)ptr)[1] = signature(ptr, bytes);
-    *last_word(ptr, bytes) = ~signature(ptr, bytes);
-}
-
-/* Ends the process if another thread has written into the block. */
-static void expect_signed(void *ptr)
-{
-    if (!ENV_HAS_BYTES || ptr == NULL)
-        return;
-    const size_t bytes = ((uint64_t *)ptr)[0];
-    CHECK(((uint64_t *)ptr)[1] == signature(ptr, bytes));
-    CHECK(*last_word(ptr, bytes) == ~signature(ptr, bytes));
-}
 
 static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_pool *pool,
                       size_t *bytes)
@@ -82,16 +38,16 @@ static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_poo
         atomic_fetch_add(&worker->shared->refused, 1);
         return NULL;
     }
-    CHECK(status == XSEG_OK);
-    sign(ptr, *bytes);
+    CHECK_OK(status);
+    block_sign(ptr, *bytes);
     atomic_fetch_add(&worker->shared->allocated, 1);
     return ptr;
 }
 
 static void free_block(struct worker *worker, void *ptr)
 {
-    expect_signed(ptr);
-    CHECK(xseg_free(worker->shared->allocator, ptr) == XSEG_OK);
+    block_check(ptr);
+    CHECK_OK(xseg_free(worker->shared->allocator, ptr));
 }
 
 static _Atomic(void *) *any_slot(struct worker *worker)
@@ -116,7 +72,7 @@ static void work_on_a_block(struct worker *worker)
     for (unsigned i = 0; ptr != NULL && i < STREAMS; i++) {
         if (below(worker, 2) == 0)
             continue;
-        CHECK(xseg_record_stream(worker->shared->allocator, ptr, worker->stream[i]) == XSEG_OK);
+        CHECK_OK(xseg_record_stream(worker->shared->allocator, ptr, worker->stream[i]));
         CHECK(xseg_sim_launch_on(worker->stream[i], below(worker, 8) == 0 ? UINT64_MAX : 20000,
                                  (uint64_t)(uintptr_t)ptr, bytes) == XSEG_OK);
     }
@@ -128,14 +84,14 @@ static void free_behind_an_event(struct worker *worker)
     void *ptr = atomic_exchange(any_slot(worker), NULL);
     const xseg_event event = driver_event(0, worker->stream[below(worker, STREAMS)]);
 
-    expect_signed(ptr);
+    block_check(ptr);
     const xseg_status status = xseg_free_after(worker->shared->allocator, ptr, &event, 1);
     driver_event_destroy(event);
     /* The other thread captures. */
     if (status == XSEG_ERR_BUSY)
         free_block(worker, ptr);
     else
-        CHECK(status == XSEG_OK);
+        CHECK_OK(status);
 }
 
 /* --- Captures. --- */
@@ -152,14 +108,14 @@ static void fill_capture(struct worker *worker)
         size_t bytes = 0;
         void *ptr = alloc_on(worker, stream, NULL, &bytes);
 
-        CHECK(xseg_sim_launch(stream, 1000) == XSEG_OK);
+        CHECK_OK(xseg_sim_launch(stream, 1000));
         driver_wait(0, other, stream);
         if (ptr == NULL)
             continue;
-        CHECK(xseg_block_query(allocator, ptr, &info) == XSEG_OK);
+        CHECK_OK(xseg_block_query(allocator, ptr, &info));
         CHECK(info.pool == worker->pool && info.stream == stream);
-        CHECK(xseg_record_stream(allocator, ptr, other) == XSEG_OK);
-        CHECK(xseg_sim_launch(other, 1000) == XSEG_OK);
+        CHECK_OK(xseg_record_stream(allocator, ptr, other));
+        CHECK_OK(xseg_sim_launch(other, 1000));
         if (i % 3 == 0)
             leave(worker, ptr);
         else
@@ -169,14 +125,14 @@ static void fill_capture(struct worker *worker)
 
 static void capture(struct worker *worker)
 {
-    CHECK(xseg_capture_begin(worker->pool, worker->stream[0]) == XSEG_OK);
+    CHECK_OK(xseg_capture_begin(worker->pool, worker->stream[0]));
     /* Thread-local: the strictest mode that permits calls of the other thread. */
     driver_capture_begin(0, worker->stream[0], DRIVER_THREAD_LOCAL);
     driver_wait(0, worker->stream[1], worker->stream[0]);
     fill_capture(worker);
     driver_wait(0, worker->stream[0], worker->stream[1]);
     atomic_fetch_add(&worker->shared->invalidated, !driver_capture_end(0, worker->stream[0]));
-    CHECK(xseg_capture_end(worker->pool) == XSEG_OK);
+    CHECK_OK(xseg_capture_end(worker->pool));
     atomic_fetch_add(&worker->shared->captures, 1);
 }
 
@@ -186,15 +142,15 @@ static void change_stream(struct worker *worker)
 {
     xseg_stream *stream = &worker->stream[below(worker, STREAMS)];
 
-    CHECK(xseg_stream_retire(worker->shared->allocator, 0, *stream) == XSEG_OK);
+    CHECK_OK(xseg_stream_retire(worker->shared->allocator, 0, *stream));
     driver_stream_destroy(0, *stream);
     *stream = driver_stream(0, false);
 }
 
 static void change_pool(struct worker *worker)
 {
-    CHECK(xseg_pool_release(worker->pool) == XSEG_OK);
-    CHECK(xseg_pool_create(worker->shared->allocator, 0, NULL, &worker->pool) == XSEG_OK);
+    CHECK_OK(xseg_pool_release(worker->pool));
+    CHECK_OK(xseg_pool_create(worker->shared->allocator, 0, NULL, &worker->pool));
 }
 
 static void trim(struct worker *worker)
@@ -202,7 +158,7 @@ static void trim(struct worker *worker)
     struct xseg_trim_result done = {sizeof(done)};
     const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 2) == 0};
 
-    CHECK(xseg_trim(worker->shared->allocator, NULL, &how, &done) == XSEG_OK);
+    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &how, &done));
     CHECK(done.kept_failed == 0);
 }
 
@@ -223,7 +179,7 @@ static void *work(void *self)
         else if (what < 175)
             free_behind_an_event(worker);
         else if (what < 183)
-            CHECK(xseg_sim_finish(worker->stream[below(worker, STREAMS)]) == XSEG_OK);
+            CHECK_OK(xseg_sim_finish(worker->stream[below(worker, STREAMS)]));
         else if (what < 188)
             trim(worker);
         else if (what < 191)
@@ -234,10 +190,10 @@ static void *work(void *self)
             capture(worker);
     }
     for (unsigned i = 0; i < STREAMS; i++) {
-        CHECK(xseg_stream_retire(worker->shared->allocator, 0, worker->stream[i]) == XSEG_OK);
+        CHECK_OK(xseg_stream_retire(worker->shared->allocator, 0, worker->stream[i]));
         driver_stream_destroy(0, worker->stream[i]);
     }
-    CHECK(xseg_pool_release(worker->pool) == XSEG_OK);
+    CHECK_OK(xseg_pool_release(worker->pool));
     return NULL;
 }
 
@@ -255,7 +211,7 @@ static void expect_what_is_left(const struct shared *shared)
         const struct xseg_block_info info = env_block(shared->allocator, ptr);
         assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
         assert_ptr_equal(info.base, ptr);
-        expect_signed(ptr);
+        block_check(ptr);
         if (ENV_HAS_BYTES)
             assert_int_equal(info.requested, *(uint64_t *)ptr);
         blocks++;
@@ -270,18 +226,12 @@ static void expect_what_is_left(const struct shared *shared)
 
 static void expect_even(const struct shared *shared)
 {
-    const struct xseg_statistics stats = env_stats(shared->allocator);
+    const struct xseg_statistics stats = expect_nothing_left(shared->allocator);
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
-    assert_int_equal(stats.active[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.physical_bytes, 0);
     assert_int_equal(stats.num_ooms, shared->refused);
-    /* A thread that is preempted in a capture keeps the other one short of memory: the number of served requests is
-     * arbitrary. */
+    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->invalidated, 0);
 }
@@ -298,27 +248,22 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     shared->allocator = env_open_on(&settings, config);
     shared->rounds = rounds;
     driver_open(1, NULL);
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         worker[i] = (struct worker){.shared = shared,
                                     .pool = env_pool(shared->allocator),
                                     .random = 88172645463325252U + UINT64_C(1000003) * i};
-    }
-    for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
-    for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, work, worker, THREADS);
+    threads_join(thread, THREADS);
     expect_what_is_left(shared);
     for (unsigned i = 0; i < SLOTS; i++)
         env_free(shared->allocator, atomic_load(&shared->slot[i]));
-    env_empty_cache(shared->allocator);
     expect_even(shared);
     driver_close();
     env_close(shared->allocator);
     free(shared);
 }
 
-/* Addresses are not reused, and ThreadSanitizer leaves at most 512 GiB of them: so a segment should reserve the
- * minimum, 1 GiB, and there must not be too many. */
+/* ThreadSanitizer leaves 512 GiB of addresses, which are not reused: segments reserve the minimum, 1 GiB. */
 #define ROOM   (512 * MIB)
 #define ROUNDS 3000u
 

@@ -49,7 +49,7 @@ static void play_all(uint64_t first, unsigned usual, unsigned all, unsigned usua
 
         program_play(&options, (unsigned)operations / options.threads);
     }
-    print_message("# so far %llu calls, %llu looks at contents, %llu faults\n",
+    print_message("# so far %llu calls, %llu checks of contents, %llu faults\n",
                   (unsigned long long)call_total(), (unsigned long long)kernel_count(),
                   (unsigned long long)fault_count());
 }

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Histories with concurrent threads: a walk sees the events of a thread without a gap; recording can be switched,
  * walked, cleared and written at any time; and endless new labels do not change the labels in use. */
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "tests/support/check.h"
+#include "tests/stress/stress.h"
 #include "tests/support/history_list.h"
-#include "tests/support/rng.h"
-#include "tests/support/test.h"
 
 #define WORKERS 3u
 
@@ -35,14 +29,8 @@ static void start(struct stage *stage, pthread_t *thread, void *(*run)(void *))
     for (unsigned i = 0; i < WORKERS; i++) {
         stage->worker[i].stage = stage;
         stage->worker[i].random = i + 1;
-        assert_int_equal(pthread_create(&thread[i], NULL, run, &stage->worker[i]), 0);
     }
-}
-
-static void finish(const pthread_t *thread)
-{
-    for (unsigned i = 0; i < WORKERS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, run, stage->worker, WORKERS);
 }
 
 /* --- Nothing in between is missing. --- */
@@ -67,15 +55,14 @@ static void *count_up(void *self)
     for (; worker->pairs < PAIRS; worker->pairs++) {
         void *ptr = NULL;
 
-        CHECK(take(worker, 1 + worker->pairs % 5000, worker->pairs + 1, &ptr) == XSEG_OK);
-        CHECK(xseg_free(worker->stage->allocator, ptr) == XSEG_OK);
+        CHECK_OK(take(worker, 1 + worker->pairs % 5000, worker->pairs + 1, &ptr));
+        CHECK_OK(xseg_free(worker->stage->allocator, ptr));
     }
     atomic_fetch_sub(&worker->stage->running, 1);
     return NULL;
 }
 
-/* Expect that the events of one stream follow each other: an allocation, its free, the next one. Returns their
- * number. */
+/* Expect that the events of one stream are pairs of an allocation and its free; returns their number. */
 static uint64_t follow(const struct history_list *recorded, xseg_stream stream, bool has_words)
 {
     const struct xseg_history_entry *before = NULL;
@@ -129,7 +116,7 @@ static void walk_beside(const char *config, bool has_words)
         walks++;
         free(recorded.entry);
     } while (atomic_load(&stage.running) > 0);
-    finish(thread);
+    threads_join(thread, WORKERS);
     /* When all threads are idle each ring is full, and all events are kept or counted. */
     struct history_list recorded = history_read(stage.allocator, 0);
     assert_int_equal(recorded.count, WORKERS * EVENTS);
@@ -167,24 +154,23 @@ static void *do_anything(void *self)
         const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
 
         if (*at != NULL)
-            CHECK(xseg_free(allocator, *at) == XSEG_OK);
+            CHECK_OK(xseg_free(allocator, *at));
         *at = NULL;
-        CHECK(take(worker, bytes, 2 * bytes + 1, at) == XSEG_OK);
+        CHECK_OK(take(worker, bytes, 2 * bytes + 1, at));
         if (what == 1)
-            CHECK(xseg_trim(allocator, NULL, NULL, NULL) == XSEG_OK);
+            CHECK_OK(xseg_trim(allocator, NULL, NULL, NULL));
         if (what == 2)
-            CHECK(xseg_history_annotate(allocator, 0, labels[3]) == XSEG_OK);
+            CHECK_OK(xseg_history_annotate(allocator, 0, labels[3]));
         if (what == 3)
-            CHECK(xseg_history_label(allocator, labels[rng_next(&worker->random) % 3], NULL) ==
-                  XSEG_OK);
+            CHECK_OK(xseg_history_label(allocator, labels[rng_next(&worker->random) % 3], NULL));
         if (what == 4)
-            CHECK(xseg_history_label(allocator, NULL, NULL) == XSEG_OK);
+            CHECK_OK(xseg_history_label(allocator, NULL, NULL));
         if (what == 5)
             CHECK(xseg_free(allocator, (char *)*at + 1) == XSEG_ERR_NOT_ALLOCATED);
     }
     for (unsigned i = 0; i < HELD; i++)
         if (held[i] != NULL)
-            CHECK(xseg_free(allocator, held[i]) == XSEG_OK);
+            CHECK_OK(xseg_free(allocator, held[i]));
     atomic_fetch_sub(&worker->stage->running, 1);
     return NULL;
 }
@@ -230,13 +216,12 @@ static void *switch_all(void *self)
     while (!atomic_load(&worker->stage->over)) {
         const uint64_t what = rng_next(&worker->random);
 
-        CHECK(xseg_config_set(worker->stage->allocator, configs[what / 8 % COUNT_OF(configs)]) ==
-              XSEG_OK);
+        CHECK_OK(xseg_config_set(worker->stage->allocator, configs[what / 8 % COUNT_OF(configs)]));
         if (what % 8 == 0)
             CHECK(xseg_history_set_hook(worker->stage->allocator,
                                         what / 8 % 3 == 0 ? NULL : &hook) == XSEG_OK);
         if (what % 8 == 1)
-            CHECK(xseg_history_clear(worker->stage->allocator, -1) == XSEG_OK);
+            CHECK_OK(xseg_history_clear(worker->stage->allocator, -1));
     }
     return NULL;
 }
@@ -306,7 +291,7 @@ TEST(settings_change_while_threads_run)
         look(&stage, &seen);
         atomic_store(&stage.was_seen, seen > 0);
     }
-    finish(thread);
+    threads_join(thread, WORKERS);
     atomic_store(&stage.over, true);
     assert_int_equal(pthread_join(switching, NULL), 0);
     print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
@@ -342,23 +327,23 @@ static void *label_anew(void *self)
         const char *before = NULL;
 
         (void)snprintf(text, sizeof(text), "%zu bytes", bytes);
-        CHECK(xseg_history_label(allocator, "a scope", &before) == XSEG_OK);
-        CHECK(xseg_history_label(allocator, text, NULL) == XSEG_OK);
+        CHECK_OK(xseg_history_label(allocator, "a scope", &before));
+        CHECK_OK(xseg_history_label(allocator, text, NULL));
         if (*at != NULL) {
-            CHECK(xseg_block_query(allocator, *at, &info) == XSEG_OK);
+            CHECK_OK(xseg_block_query(allocator, *at, &info));
             CHECK(is_right(info.label, info.requested));
-            CHECK(xseg_free(allocator, *at) == XSEG_OK);
+            CHECK_OK(xseg_free(allocator, *at));
         }
-        CHECK(take(worker, bytes, bytes, at) == XSEG_OK);
+        CHECK_OK(take(worker, bytes, bytes, at));
         if (bytes % 64 == 0)
-            CHECK(xseg_history_annotate(allocator, 0, text) == XSEG_OK);
+            CHECK_OK(xseg_history_annotate(allocator, 0, text));
         if (bytes % 512 == 0)
-            CHECK(xseg_trim(allocator, NULL, NULL, NULL) == XSEG_OK);
-        CHECK(xseg_history_label(allocator, before, NULL) == XSEG_OK);
+            CHECK_OK(xseg_trim(allocator, NULL, NULL, NULL));
+        CHECK_OK(xseg_history_label(allocator, before, NULL));
     }
     for (unsigned i = 0; i < KEPT; i++)
         if (held[i] != NULL)
-            CHECK(xseg_free(allocator, held[i]) == XSEG_OK);
+            CHECK_OK(xseg_free(allocator, held[i]));
     atomic_fetch_sub(&worker->stage->running, 1);
     return NULL;
 }
@@ -395,7 +380,7 @@ TEST(labels_are_correct_while_threads_create_new_ones)
         assert_int_equal(xseg_for_each_block(stage.allocator, NULL, see_block, &seen), XSEG_OK);
         (void)usleep(2000);
     }
-    finish(thread);
+    threads_join(thread, WORKERS);
     print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);
     env_empty_cache(stage.allocator);
     env_close(stage.allocator, stage.worker[1].stream);

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads with a stream each compete for the last pages of a device. A thread writes into every block that it
- * gets, and compares its words when it frees the block. So memory that two threads hold, or that is unmapped while
- * it is held, is detected, and ThreadSanitizer detects the race. */
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
+/* Two threads compete for the last pages of a device, write into every block, and compare their words before each free, so memory
+ * that two threads hold, or that is unmapped while it is held, is detected. */
+#include "tests/stress/stress.h"
 
 #define THREADS 2u
 #define HELD    6u
@@ -45,7 +39,7 @@ static void free_block(struct worker *worker, unsigned i)
         return;
     for (size_t at = 0; at < worker->bytes[i]; at += STEP)
         CHECK(*word_at(worker->ptr[i], at) == (uintptr_t)worker->ptr[i] + at + worker->number);
-    CHECK(xseg_free(worker->shared->allocator, worker->ptr[i]) == XSEG_OK);
+    CHECK_OK(xseg_free(worker->shared->allocator, worker->ptr[i]));
     worker->ptr[i] = NULL;
 }
 
@@ -101,7 +95,7 @@ static bool free_spare(void *context, const struct xseg_oom_info *shortage)
     (void)shortage;
     if (spare == NULL)
         return false;
-    CHECK(xseg_free(shared->allocator, spare) == XSEG_OK);
+    CHECK_OK(xseg_free(shared->allocator, spare));
     atomic_fetch_add(&shared->spared, 1);
     return true;
 }
@@ -119,23 +113,20 @@ static void play(const char *config, bool observed, unsigned rounds)
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 40 * MIB,
                                                .real_bytes = true};
     struct shared shared = {.allocator = env_open_on(&settings, config), .rounds = rounds};
-    const struct xseg_observer observer = {sizeof(observer), .context = &shared,
-                                           .on_low_memory = free_spare, .on_trace = count};
     struct worker worker[THREADS];
     pthread_t thread[THREADS];
     uint64_t id = 0;
 
     if (observed)
-        assert_ok(xseg_observer_add(shared.allocator, &observer, &id));
-    for (unsigned i = 0; i < THREADS; i++) {
+        id = env_observe(shared.allocator, .context = &shared, .on_low_memory = free_spare,
+                         .on_trace = count);
+    for (unsigned i = 0; i < THREADS; i++)
         worker[i] = (struct worker){.shared = &shared,
                                     .stream = env_stream(),
                                     .number = i + 1,
                                     .random = 88172645463325252U + i * 1000003U};
-        assert_int_equal(pthread_create(&thread[i], NULL, run, &worker[i]), 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, run, worker, THREADS);
+    threads_join(thread, THREADS);
     if (observed)
         assert_ok(xseg_observer_remove(shared.allocator, id));
     env_free(shared.allocator, atomic_load(&shared.spare));
@@ -143,8 +134,7 @@ static void play(const char *config, bool observed, unsigned rounds)
     assert_true(shared.refused > 0 && shared.served > 0);
     assert_int_equal(shared.refused + shared.served, THREADS * rounds);
     assert_true(observed == (shared.traced > 0) && (!observed || shared.spared > 0));
-    env_empty_cache(shared.allocator);
-    assert_int_equal(env_reserved(shared.allocator), 0);
+    (void)expect_nothing_left(shared.allocator);
     env_close(shared.allocator, worker[0].stream, worker[1].stream);
 }
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Metrics with concurrent threads: pools and blocks are created and destroyed, and a permanent pool is reported
- * equally in every page. */
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
+/* Metrics while threads create and destroy pools and blocks: every page reports a permanent pool equally. */
+#include "tests/stress/stress.h"
 
 #define MAKERS  2u
 #define READERS 2u
@@ -38,15 +32,15 @@ static void *make_pools(void *self)
         void *block = NULL, *other = NULL;
         struct xseg_pool *pool = NULL;
 
-        CHECK(xseg_pool_create(stage->allocator, 0, &options, &pool) == XSEG_OK);
+        CHECK_OK(xseg_pool_create(stage->allocator, 0, &options, &pool));
         CHECK(env_try_alloc_in(stage->allocator, pool, i % 2 == 0 ? 100 : 3 * MIB, &block) ==
               XSEG_OK);
-        CHECK(xseg_alloc(stage->allocator, 0, 1 + i % 3 * MIB, NULL, &other) == XSEG_OK);
-        CHECK(xseg_free(stage->allocator, block) == XSEG_OK);
-        CHECK(xseg_pool_release(pool) == XSEG_OK);
-        CHECK(xseg_free(stage->allocator, other) == XSEG_OK);
+        CHECK_OK(xseg_alloc(stage->allocator, 0, 1 + i % 3 * MIB, NULL, &other));
+        CHECK_OK(xseg_free(stage->allocator, block));
+        CHECK_OK(xseg_pool_release(pool));
+        CHECK_OK(xseg_free(stage->allocator, other));
         if (i % 16 == 0)
-            CHECK(xseg_trim(stage->allocator, NULL, NULL, NULL) == XSEG_OK);
+            CHECK_OK(xseg_trim(stage->allocator, NULL, NULL, NULL));
     }
     atomic_fetch_sub(&stage->makers, 1);
     return NULL;
@@ -84,12 +78,12 @@ static void *read_pages(void *self)
         unsigned steady = 0;
         size_t needed = 0;
 
-        CHECK(xseg_metrics(stage->allocator, text, ROOM, &needed) == XSEG_OK);
+        CHECK_OK(xseg_metrics(stage->allocator, text, ROOM, &needed));
         CHECK(needed <= ROOM && strlen(text) + 1 == needed);
         const unsigned lines = look_at(text, "\nxseg_allocated_bytes{", &steady);
         CHECK(lines >= 2 && lines <= 150 && steady == 1);
         if (i % 8 == 0)
-            CHECK(xseg_metrics_write(stage->allocator, "/dev/null") == XSEG_OK);
+            CHECK_OK(xseg_metrics_write(stage->allocator, "/dev/null"));
         atomic_fetch_add(&stage->pages, 1);
     }
     free(text);
@@ -100,20 +94,17 @@ TEST(metrics_of_an_unchanged_pool_do_not_change)
 {
     struct stage stage = {
         .allocator = env_open("expandable_segments:True,idle_ms:1,page_cache_mb:32,publish:True")};
-    const struct xseg_pool_options options = {sizeof(options), .name = "steady"};
-    struct xseg_pool *pool = env_pool_with(stage.allocator, &options);
+    struct xseg_pool *pool = env_pool_of(stage.allocator, .name = "steady");
     struct actor actor[MAKERS + READERS];
     pthread_t thread[MAKERS + READERS];
 
     void *block = env_alloc_in(stage.allocator, pool, 7 * MIB, NULL);
     atomic_store(&stage.makers, MAKERS);
-    for (unsigned i = 0; i < COUNT_OF(thread); i++) {
-        actor[i] = (struct actor){&stage, i};
-        assert_int_equal(
-            pthread_create(&thread[i], NULL, i < MAKERS ? make_pools : read_pages, &actor[i]), 0);
-    }
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        actor[i] = (struct actor){&stage, i};
+    threads_start(thread, make_pools, actor, MAKERS);
+    threads_start(thread + MAKERS, read_pages, actor + MAKERS, READERS);
+    threads_join(thread, COUNT_OF(thread));
     assert_true(atomic_load(&stage.pages) >= READERS * PAGES);
     env_free(stage.allocator, block);
     assert_ok(xseg_pool_release(pool));

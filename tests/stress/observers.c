@@ -1,25 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Threads allocate, free, pin, pause and trim under memory pressure, and observers track the mappings: no granule is
  * mapped or unmapped twice, and no pinned granule is unmapped. Meant for ThreadSanitizer. */
-#include <pthread.h>
-#include <stdatomic.h>
+#include "tests/stress/stress.h"
 
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
-
-#define THREADS  4u
-#define SLOTS    16u
-#define GRANULE  (2 * MIB)
-#define GRANULES ((size_t)1 << 17)
+#define THREADS 4u
+#define SLOTS   16u
 
 struct shared {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
-    uintptr_t origin;
-    atomic_uchar mapped[GRANULES];
-    atomic_uint pins[GRANULES];
-    atomic_uint notifications, paused;
+    struct mappings mappings;
+    atomic_uint paused;
     unsigned rounds;
 };
 
@@ -29,48 +20,12 @@ struct worker {
     void *slot[SLOTS];
 };
 
-/* --- The record of mappings. --- */
-
-static size_t place_of(const struct shared *shared, const void *base)
+/* A mapping that exists is recorded; its record is cleared. */
+static bool is_recorded(void *context, const struct xseg_mapping *mapping)
 {
-    const size_t place = ((uintptr_t)base - shared->origin) / GRANULE;
-
-    CHECK((uintptr_t)base >= shared->origin && place < GRANULES);
-    return place;
-}
-
-static void record(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
-{
-    const size_t first = place_of(shared, mapping->base);
-
-    for (size_t i = first; i < first + (mapping->bytes + GRANULE - 1) / GRANULE; i++) {
-        CHECK(atomic_exchange(&shared->mapped[i], is) != is);
-        CHECK(is != 0 || atomic_load(&shared->pins[i]) == 0);
-    }
-    atomic_fetch_add(&shared->notifications, 1);
-}
-
-static void on_unmap(void *context, const struct xseg_mapping *mapping)
-{
-    record(context, mapping, 0);
-}
-
-static void on_map(void *context, const struct xseg_mapping *mapping)
-{
-    record(context, mapping, 1);
-}
-
-static bool is_noted(void *context, const struct xseg_mapping *mapping)
-{
-    struct shared *shared = context;
-    const size_t first = place_of(shared, mapping->base);
-
-    for (size_t i = first; i < first + (mapping->bytes + GRANULE - 1) / GRANULE; i++)
-        CHECK(atomic_exchange(&shared->mapped[i], 0) == 1);
+    mappings_on_unmap(context, mapping);
     return true;
 }
-
-/* --- The threads. --- */
 
 static void alloc_or_free(struct worker *worker, void **slot)
 {
@@ -78,7 +33,7 @@ static void alloc_or_free(struct worker *worker, void **slot)
     struct xseg_request request = {sizeof(request)};
 
     if (*slot != NULL) {
-        CHECK(xseg_free(shared->allocator, *slot) == XSEG_OK);
+        CHECK_OK(xseg_free(shared->allocator, *slot));
         *slot = NULL;
         return;
     }
@@ -96,13 +51,13 @@ static void pin(struct worker *worker, void **slot)
 
     if (*slot == NULL || xseg_pin(shared->allocator, *slot, 1) != XSEG_OK)
         return;
-    const size_t place = place_of(shared, *slot);
-    atomic_fetch_add(&shared->pins[place], 1);
+    const size_t place = mappings_place(&shared->mappings, *slot);
+    atomic_fetch_add(&shared->mappings.pins[place], 1);
     void *ptr = *slot;
     alloc_or_free(worker, slot);
     alloc_or_free(worker, slot);
-    atomic_fetch_sub(&shared->pins[place], 1);
-    CHECK(xseg_unpin(shared->allocator, ptr, 1) == XSEG_OK);
+    atomic_fetch_sub(&shared->mappings.pins[place], 1);
+    CHECK_OK(xseg_unpin(shared->allocator, ptr, 1));
 }
 
 static void pause_and_resume(struct shared *shared)
@@ -134,11 +89,11 @@ static void *work(void *self)
         const uint64_t what = rng_next(&worker->random) % 64;
 
         if (what == 0)
-            CHECK(xseg_trim(shared->allocator, NULL, NULL, NULL) == XSEG_OK);
+            CHECK_OK(xseg_trim(shared->allocator, NULL, NULL, NULL));
         if (what == 1)
             pause_and_resume(shared);
         if (what == 2)
-            CHECK(xseg_for_each_mapping(shared->allocator, NULL, look, NULL) == XSEG_OK);
+            CHECK_OK(xseg_for_each_mapping(shared->allocator, NULL, look, NULL));
         if (what >= 3 && what < 8)
             pin(worker, slot);
         if (what >= 8)
@@ -149,18 +104,14 @@ static void *work(void *self)
 
 static void set_up(struct shared *shared, const char *config)
 {
-    const struct xseg_observer observer = {sizeof(observer), .context = shared,
-                                           .on_unmap = on_unmap, .on_map = on_map};
-    uint64_t id = 0;
-
     shared->allocator = env_open_mib(1024, config);
     shared->pool = env_pool(shared->allocator);
     /* No memory is mapped below the first block. */
     void *first = env_alloc(shared->allocator, 1, NULL);
-    shared->origin = (uintptr_t)first / GIB * GIB;
+    shared->mappings.origin = (uintptr_t)first / GIB * GIB;
     env_free(shared->allocator, first);
     env_empty_cache(shared->allocator);
-    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
+    (void)mappings_observe(shared->allocator, &shared->mappings);
 }
 
 static void play(const char *config, unsigned rounds)
@@ -172,23 +123,21 @@ static void play(const char *config, unsigned rounds)
     assert_non_null(shared);
     set_up(shared, config);
     shared->rounds = rounds;
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         worker[i] =
             (struct worker){.shared = shared, .random = UINT64_C(88172645463325252) + i * 1000003u};
-        assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, work, worker, THREADS);
+    threads_join(thread, THREADS);
     for (unsigned i = 0; i < THREADS; i++)
         for (unsigned k = 0; k < SLOTS; k++)
             env_free(shared->allocator, worker[i].slot[k]);
     (void)!xseg_pool_resume(shared->pool);
     /* The recorded mappings equal the actual ones. */
-    assert_ok(xseg_for_each_mapping(shared->allocator, NULL, is_noted, shared));
-    for (size_t i = 0; i < GRANULES; i++)
-        assert_int_equal(shared->mapped[i], 0);
-    assert_true(shared->notifications > 100);
-    print_message("# %u notifications, %u pauses\n", shared->notifications, shared->paused);
+    assert_ok(xseg_for_each_mapping(shared->allocator, NULL, is_recorded, &shared->mappings));
+    mappings_expect_none(&shared->mappings);
+    assert_true(shared->mappings.notifications > 100);
+    print_message("# %u notifications, %u pauses\n", shared->mappings.notifications,
+                  shared->paused);
     /* The comparison has consumed the records. */
     assert_ok(xseg_observer_remove(shared->allocator, 1));
     env_close(shared->allocator);

@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Pools are destroyed while other threads use them. Two threads create pools, use them, route to them, and release
- * them, sometimes before their blocks are freed. Another thread allocates where it is routed to, and from pools that
- * it retains, so it may be the last holder. Another one reads statistics of pools, walks and trims them, also after
- * their last release, until their callback runs. Each block contains its own address and size until it is freed, so
- * no other block may overlap it. At the end every pool has been destroyed once, and no memory is reserved. */
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
-
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
+/* Pools are destroyed while other threads use, route to, retain, query and trim them.  At the end every pool has been destroyed
+ * once, and no memory is reserved. */
+#include "tests/stress/stress.h"
 
 #define MAKERS 2u
 #define RECENT 8u
@@ -36,16 +27,8 @@ struct shared {
 struct worker {
     struct shared *shared;
     uint64_t random;
-    struct {
-        uint64_t *ptr;
-        size_t bytes;
-    } held[HELD];
+    void *held[HELD];
 };
-
-static uint64_t below(struct worker *worker, uint64_t bound)
-{
-    return (rng_next(&worker->random) >> 16) % bound;
-}
 
 static size_t any_bytes(struct worker *worker)
 {
@@ -56,14 +39,9 @@ static size_t any_bytes(struct worker *worker)
 /* Free the block in a slot of the calling thread. */
 static void free_slot(struct worker *worker, unsigned place)
 {
-    uint64_t *ptr = worker->held[place].ptr;
-
-    if (ptr == NULL)
-        return;
-    if (ENV_HAS_BYTES)
-        CHECK(ptr[0] == (uintptr_t)ptr && ptr[1] == worker->held[place].bytes);
-    CHECK(xseg_free(worker->shared->allocator, ptr) == XSEG_OK);
-    worker->held[place].ptr = NULL;
+    block_check(worker->held[place]);
+    CHECK_OK(xseg_free(worker->shared->allocator, worker->held[place]));
+    worker->held[place] = NULL;
 }
 
 /* Allocate a block for a random slot; pool: NULL for the target of routes. */
@@ -72,21 +50,16 @@ static void allocate_slot(struct worker *worker, struct xseg_pool *pool)
     const unsigned place = (unsigned)below(worker, HELD);
     const size_t bytes = any_bytes(worker);
     const struct xseg_request request = {sizeof(request), .bytes = bytes, .pool = pool};
-    void *ptr = NULL;
 
     free_slot(worker, place);
-    const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
+    const xseg_status status =
+        xseg_alloc_with(worker->shared->allocator, &request, &worker->held[place]);
     if (status != XSEG_OK) {
         CHECK(status == XSEG_ERR_NO_MEMORY);
         atomic_fetch_add(&worker->shared->refused, 1);
         return;
     }
-    worker->held[place].ptr = ptr;
-    worker->held[place].bytes = bytes;
-    if (ENV_HAS_BYTES) {
-        worker->held[place].ptr[0] = (uintptr_t)ptr;
-        worker->held[place].ptr[1] = bytes;
-    }
+    block_sign(worker->held[place], bytes);
     atomic_fetch_add(&worker->shared->served, 1);
 }
 
@@ -122,7 +95,7 @@ static struct entry *make_pool(struct worker *worker)
 
     CHECK(entry != NULL);
     *entry = (struct entry){shared, NULL, below(worker, RECENT), true};
-    CHECK(xseg_pool_create(shared->allocator, 0, &options, &entry->pool) == XSEG_OK);
+    CHECK_OK(xseg_pool_create(shared->allocator, 0, &options, &entry->pool));
     CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     shared->recent[entry->slot] = entry;
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
@@ -136,7 +109,7 @@ static void release(struct shared *shared, struct entry *entry)
     CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     entry->is_held = false;
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
-    CHECK(xseg_pool_release(pool) == XSEG_OK);
+    CHECK_OK(xseg_pool_release(pool));
 }
 
 static void *make(void *self)
@@ -153,7 +126,7 @@ static void *make(void *self)
         for (unsigned i = 0; below(worker, 3) != 0 && i < HELD; i++)
             free_slot(worker, i);
         if (routes)
-            CHECK(xseg_route_end(pool) == XSEG_OK);
+            CHECK_OK(xseg_route_end(pool));
         release(shared, entry);
     }
     end(worker);
@@ -170,7 +143,7 @@ static struct xseg_pool *retain_any(struct worker *worker)
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL && entry->is_held) {
         pool = entry->pool;
-        CHECK(xseg_pool_retain(pool) == XSEG_OK);
+        CHECK_OK(xseg_pool_retain(pool));
     }
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
     return pool;
@@ -190,7 +163,7 @@ static void *allocate(void *self)
 
         allocate_slot(worker, pool);
         if (pool != NULL)
-            CHECK(xseg_pool_release(pool) == XSEG_OK);
+            CHECK_OK(xseg_pool_release(pool));
     }
     end(worker);
     return NULL;
@@ -216,12 +189,12 @@ static void query(struct worker *worker)
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL) {
         where.pool = entry->pool;
-        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
         CHECK(stats.allocation[0].current < 1000000);
-        CHECK(xseg_limits_get(shared->allocator, &where, &limits) == XSEG_OK);
+        CHECK_OK(xseg_limits_get(shared->allocator, &where, &limits));
         atomic_fetch_add(&shared->read, 1);
         if (below(worker, 8) == 0)
-            CHECK(xseg_trim(shared->allocator, &where, NULL, NULL) == XSEG_OK);
+            CHECK_OK(xseg_trim(shared->allocator, &where, NULL, NULL));
     }
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
 }
@@ -236,10 +209,10 @@ static void *look(void *self)
         struct xseg_statistics stats = {sizeof(stats)};
         uint64_t bytes = 0;
 
-        CHECK(xseg_for_each_block(shared->allocator, &where, count, &bytes) == XSEG_OK);
+        CHECK_OK(xseg_for_each_block(shared->allocator, &where, count, &bytes));
         query(worker);
         where.device = 0;
-        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
     }
     end(worker);
     return NULL;
@@ -260,19 +233,16 @@ static void run(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutexattr_destroy(&recursive), 0);
     shared.allocator = env_open_on(&settings, config);
     env_free(shared.allocator, env_alloc(shared.allocator, 100, NULL));
-    for (unsigned i = 0; i < MAKERS + 2; i++) {
-        worker[i] = (struct worker){.shared = &shared, .random = i + 1};
-        void *(*const start)(void *) = i < MAKERS ? make : i == MAKERS ? allocate : look;
-        assert_int_equal(pthread_create(&thread[i], NULL, start, &worker[i]), 0);
-    }
     for (unsigned i = 0; i < MAKERS + 2; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        worker[i] = (struct worker){.shared = &shared, .random = i + 1};
+    threads_start(thread, make, worker, MAKERS);
+    threads_start(thread + MAKERS, allocate, worker + MAKERS, 1);
+    threads_start(thread + MAKERS + 1, look, worker + MAKERS + 1, 1);
+    threads_join(thread, MAKERS + 2);
     print_message("# %" PRIu64 " served, %" PRIu64 " refused, %" PRIu64 " pools destroyed, %" PRIu64
                   " statistics\n",
                   shared.served, shared.refused, shared.destroyed, shared.read);
-    assert_int_equal(env_stats(shared.allocator).active[XSEG_STAT_ALL].current, 0);
-    env_empty_cache(shared.allocator);
-    assert_int_equal(env_reserved(shared.allocator), 0);
+    (void)expect_nothing_left(shared.allocator);
     env_close(shared.allocator);
     assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);
     assert_int_equal(pthread_mutex_destroy(&shared.mutex), 0);

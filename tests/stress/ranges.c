@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads on elastic ranges of one device, each with a stream: they commit, decommit, hold and alias, pause and
- * resume their own pools, under memory pressure, while others trim, advance time, prewarm and reserve pages, and an
- * observer tracks the mappings. Committed memory contains the words that its thread wrote; pages of a shared range
- * are released while others hold them. Meant for ThreadSanitizer. */
-#include <pthread.h>
+/* Threads commit, decommit, hold, alias and pause elastic ranges of one device under memory pressure, while others trim, advance
+ * time, prewarm and reserve pages.  Committed memory contains the words that its thread wrote.  Meant for ThreadSanitizer. */
 #include <sched.h>
-#include <stdatomic.h>
 
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/stress/stress.h"
 #include "tests/support/trim_due.h"
 #include "xseg/range.h"
 
@@ -17,7 +11,6 @@
 #define WORKERS  4u
 #define GRANULES 16u
 #define COMMON   4u /* granules of the range that all threads share */
-#define PLACES   ((size_t)1 << 17)
 
 struct shared {
     struct xseg_allocator *allocator;
@@ -25,9 +18,8 @@ struct shared {
     xseg_stream stream[WORKERS];
     pthread_mutex_t lock; /* of the state and contents of the shared range */
     bool has[COMMON];
-    uintptr_t origin;
-    atomic_uchar mapped[PLACES];
-    atomic_uint notifications, commits, refused, busy, aliases, pauses, running;
+    struct mappings mappings;
+    atomic_uint commits, refused, busy, aliases, pauses, running;
     unsigned rounds;
 };
 
@@ -39,40 +31,13 @@ struct worker {
     unsigned holds[GRANULES];
 };
 
-static uint64_t below(struct worker *worker, uint64_t bound)
-{
-    return rng_next(&worker->random) % bound;
-}
-
-/* --- The record of mappings. --- */
-
-static void record(struct shared *shared, const struct xseg_mapping *mapping, unsigned char is)
-{
-    const size_t first = ((uintptr_t)mapping->base - shared->origin) / PAGE;
-
-    CHECK((uintptr_t)mapping->base >= shared->origin && first < PLACES);
-    for (size_t i = first; i < first + (mapping->bytes + PAGE - 1) / PAGE; i++)
-        CHECK(atomic_exchange(&shared->mapped[i], is) != is);
-    atomic_fetch_add(&shared->notifications, 1);
-}
-
-static void on_unmap(void *context, const struct xseg_mapping *mapping)
-{
-    record(context, mapping, 0);
-}
-
-static void on_map(void *context, const struct xseg_mapping *mapping)
-{
-    record(context, mapping, 1);
-}
-
 /* --- The threads. --- */
 
 static struct xseg_range_info info_of(struct xseg_range *range)
 {
     struct xseg_range_info info = {sizeof(info)};
 
-    CHECK(xseg_range_query(range, &info) == XSEG_OK);
+    CHECK_OK(xseg_range_query(range, &info));
     return info;
 }
 
@@ -89,7 +54,7 @@ static bool is_done(struct shared *shared, xseg_status status)
     else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
         atomic_fetch_add(&shared->refused, 1);
     else
-        CHECK(status == XSEG_OK);
+        CHECK_OK(status);
     return status == XSEG_OK;
 }
 
@@ -122,8 +87,8 @@ static void commit(struct worker *worker, unsigned first, unsigned count)
     atomic_fetch_add(&shared->commits, 1);
     for (unsigned at = first; at < first + count; at++)
         write_tag(worker, range, at, info_of(range).recommits != before);
-    CHECK(xseg_sim_launch_on(shared->stream[worker->number], below(worker, 2) * 100000,
-                             (uint64_t)(uintptr_t)word_of(range, first), count * PAGE) == XSEG_OK);
+    CHECK_OK(xseg_sim_launch_on(shared->stream[worker->number], below(worker, 2) * 100000,
+                                (uint64_t)(uintptr_t)word_of(range, first), count * PAGE));
 }
 
 static void decommit(struct worker *worker, unsigned first, unsigned count)
@@ -135,8 +100,8 @@ static void decommit(struct worker *worker, unsigned first, unsigned count)
         CHECK(*word_of(range, at) == worker->tag[at]);
         worker->tag[at] = 0;
     }
-    CHECK(xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]) ==
-          XSEG_OK);
+    CHECK_OK(
+        xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]));
 }
 
 /* Alias a page of the shared range, whatever happens to it there. */
@@ -172,7 +137,7 @@ static void hold_or_unhold(struct worker *worker, unsigned at)
         worker->holds[at] += status == XSEG_OK;
         return;
     }
-    CHECK(xseg_range_unhold(range, at * PAGE, PAGE, shared->stream[worker->number]) == XSEG_OK);
+    CHECK_OK(xseg_range_unhold(range, at * PAGE, PAGE, shared->stream[worker->number]));
     worker->holds[at]--;
 }
 
@@ -198,7 +163,7 @@ static void pause_briefly(struct worker *worker)
     for (unsigned at = 0; at < GRANULES; at++)
         if (worker->holds[at] != 0)
             hold_or_unhold(worker, at);
-    CHECK(xseg_sim_finish(shared->stream[worker->number]) == XSEG_OK);
+    CHECK_OK(xseg_sim_finish(shared->stream[worker->number]));
     if (!is_done(shared, xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL)))
         return;
     atomic_fetch_add(&shared->pauses, 1);
@@ -252,7 +217,7 @@ static void *replace_pages(void *self)
         (void)sched_yield();
         CHECK(pthread_mutex_lock(&shared->lock) == 0);
         if (shared->has[at]) {
-            CHECK(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL) == XSEG_OK);
+            CHECK_OK(xseg_range_decommit(shared->common, at * PAGE, PAGE, NULL));
             shared->has[at] = false;
         } else if (is_done(shared, xseg_range_commit(shared->common, at * PAGE, PAGE, NULL))) {
             *word_of(shared->common, at) = rng_next(&worker->random) | 1;
@@ -261,7 +226,7 @@ static void *replace_pages(void *self)
         CHECK(pthread_mutex_unlock(&shared->lock) == 0);
         if (is_done(shared,
                     xseg_alloc(shared->allocator, 0, 1 + below(worker, 8 * MIB), NULL, &block)))
-            CHECK(xseg_free(shared->allocator, block) == XSEG_OK);
+            CHECK_OK(xseg_free(shared->allocator, block));
     }
     return NULL;
 }
@@ -276,10 +241,10 @@ static void *trim(void *self)
         const struct xseg_scope where = {sizeof(where), .device = 0};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK(xseg_trim(shared->allocator, NULL, &how, NULL) == XSEG_OK);
+        CHECK_OK(xseg_trim(shared->allocator, NULL, &how, NULL));
         xseg_sim_advance(below(worker, 2) * 50000);
-        CHECK(trim_due(shared->allocator, 1000) == XSEG_OK);
-        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK_OK(trim_due(shared->allocator, 1000));
+        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
         CHECK(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
     }
@@ -314,7 +279,7 @@ static void reserve_all(struct shared *shared, struct xseg_pool *pool)
     /* Ranges of other pools do not alias its pages. */
     options.pool = pool;
     assert_ok(xseg_range_reserve(shared->allocator, 0, COMMON * PAGE, &options, &shared->common));
-    shared->origin = (uintptr_t)info_of(shared->common).base;
+    shared->mappings.origin = (uintptr_t)info_of(shared->common).base;
     for (unsigned i = 0; i < WORKERS; i++) {
         options.pool = i % 2 == 0 ? pool : NULL;
         assert_ok(
@@ -332,14 +297,9 @@ static void end_all(struct shared *shared)
     assert_ok(xseg_range_release(shared->common));
     for (unsigned i = 0; i < WORKERS; i++)
         assert_ok(xseg_range_release(shared->range[i]));
-    env_empty_cache(shared->allocator);
-    const struct xseg_statistics stats = env_stats(shared->allocator);
-    assert_int_equal(stats.allocated_bytes[0].current, 0);
-    assert_int_equal(stats.active_bytes[0].current, 0);
-    assert_int_equal(stats.reserved_bytes[0].current, 0);
+    (void)expect_nothing_left(shared->allocator);
     assert_int_equal(xseg_sim_used(0), 0);
-    for (size_t i = 0; i < PLACES; i++)
-        assert_int_equal(atomic_load(&shared->mapped[i]), 0);
+    mappings_expect_none(&shared->mappings);
 }
 
 static void play(const char *config, uint64_t memory)
@@ -350,9 +310,6 @@ static void play(const char *config, uint64_t memory)
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[COUNT_OF(run)];
     pthread_t thread[COUNT_OF(run)];
-    const struct xseg_observer observer = {sizeof(observer), .context = shared,
-                                           .on_unmap = on_unmap, .on_map = on_map};
-    uint64_t id = 0;
 
     assert_non_null(shared);
     shared->allocator = env_open_on(&settings, config);
@@ -361,20 +318,19 @@ static void play(const char *config, uint64_t memory)
     assert_int_equal(pthread_mutex_init(&shared->lock, NULL), 0);
     struct xseg_pool *pool = env_pool(shared->allocator);
     reserve_all(shared, pool);
-    assert_ok(xseg_observer_add(shared->allocator, &observer, &id));
+    const uint64_t id = mappings_observe(shared->allocator, &shared->mappings);
     for (unsigned i = 0; i < COUNT_OF(run); i++) {
         worker[i] = (struct worker){
             .shared = shared, .number = i, .random = UINT64_C(88172645463325252) + i * 1000003U};
         assert_int_equal(pthread_create(&thread[i], NULL, run[i], &worker[i]), 0);
     }
-    for (unsigned i = 0; i < COUNT_OF(run); i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_join(thread, COUNT_OF(run));
     end_all(shared);
     print_message("# %u commits, %u aliases, %u refused, %u busy, %u pauses, %u notifications\n",
                   shared->commits, shared->aliases, shared->refused, shared->busy, shared->pauses,
-                  shared->notifications);
+                  shared->mappings.notifications);
     assert_true(shared->commits > shared->rounds / 4 && shared->aliases > 10 &&
-                shared->notifications > 100);
+                shared->mappings.notifications > 100);
     assert_true(shared->pauses > shared->rounds / 400);
     assert_ok(xseg_observer_remove(shared->allocator, id));
     assert_ok(xseg_pool_release(pool));

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Threads register, free and trim concurrently on a device under memory pressure. The callbacks of the registrations
  * register with the simulator, which ends the process if the memory is unmapped; meant for ThreadSanitizer as well. */
-#include <pthread.h>
-
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/stress/stress.h"
 
 #define THREADS 4u
 #define BLOCKS  6u
@@ -22,17 +18,12 @@ struct worker {
     uint64_t id[BLOCKS];
 };
 
-static uint64_t below(struct worker *worker, uint64_t bound)
-{
-    return rng_next(&worker->random) % bound;
-}
-
 static bool enter(void *context, struct xseg_registered *run)
 {
     uint64_t id = 0;
 
     (void)context;
-    CHECK(xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id) == XSEG_OK);
+    CHECK_OK(xseg_sim_register((uintptr_t)run->base, run->bytes, XSEG_SIM_NCCL, &id));
     run->handle = (void *)(uintptr_t)id;
     return true;
 }
@@ -40,7 +31,7 @@ static bool enter(void *context, struct xseg_registered *run)
 static void leave(void *context, const struct xseg_registered *run)
 {
     (void)context;
-    CHECK(xseg_sim_unregister((uintptr_t)run->handle) == XSEG_OK);
+    CHECK_OK(xseg_sim_unregister((uintptr_t)run->handle));
 }
 
 /* A range from a block on, which may extend over neighbors and unmapped blocks. */
@@ -77,7 +68,7 @@ static void step(struct worker *worker)
     } else {
         if (below(worker, 2) == 0)
             end(worker, at);
-        CHECK(xseg_free(worker->allocator, worker->block[at]) == XSEG_OK);
+        CHECK_OK(xseg_free(worker->allocator, worker->block[at]));
         worker->block[at] = NULL;
     }
     if (below(worker, 8) == 0 && xseg_trim(worker->allocator, NULL, NULL, NULL) == XSEG_OK)
@@ -94,28 +85,25 @@ static void *work(void *self)
         step(worker);
     for (unsigned at = 0; at < BLOCKS; at++) {
         end(worker, at);
-        CHECK(xseg_free(worker->allocator, worker->block[at]) == XSEG_OK);
+        CHECK_OK(xseg_free(worker->allocator, worker->block[at]));
     }
     return NULL;
 }
 
 TEST(registered_pages_remain_mapped)
 {
-    const struct xseg_pool_options options = {sizeof(options), .single_page = true};
     struct xseg_allocator *allocator = env_open_mib(600, "expandable_segments:True,rdma:True");
-    struct xseg_pool *pool = env_pool_with(allocator, &options);
+    struct xseg_pool *pool = env_pool_of(allocator, .single_page = true);
     struct worker worker[THREADS];
     pthread_t thread[THREADS];
 
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         worker[i] = (struct worker){.allocator = allocator,
                                     .pool = pool,
                                     .stream = i % 2 == 0 ? NULL : env_stream(),
                                     .random = 4711 + i};
-        assert_int_equal(pthread_create(&thread[i], NULL, work, &worker[i]), 0);
-    }
-    for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, work, worker, THREADS);
+    threads_join(thread, THREADS);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_true(xseg_sim_registrations() > ROUNDS / 4);
     assert_true(worker[0].trims > 0);

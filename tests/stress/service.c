@@ -1,20 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Random operations of a service on the strict simulator, on streams that are busy most of the time: memory that is
- * unmapped during work ends the process with a report. After every thousand operations of a thread all audits run.
- *
- * test-stress-service [OPERATIONS [SEED [CASE]]]
- *
- * OPERATIONS is the number in each case; the default is small. CASE is a name with wildcards (*).
- */
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
-
+/* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped during work;
+ * after every thousand operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED [CASE]]] */
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
-#include "tests/support/check.h"
-#include "tests/support/env.h"
+#include "tests/stress/stress.h"
 #include "tests/support/random_program.h"
 #include "tests/support/trim_due.h"
 
@@ -60,11 +49,6 @@ struct worker {
     } share[SHARES];
 };
 
-static uint64_t below(struct worker *worker, uint64_t bound)
-{
-    return (rng_next(&worker->random) >> 16) % bound;
-}
-
 /* Requests, growing caches, activations, occasionally a model. */
 static size_t random_bytes(struct worker *worker)
 {
@@ -90,13 +74,13 @@ static bool is_answer(xseg_status status)
 
 static void queue_work(struct worker *worker, const struct slot *slot, unsigned stream)
 {
-    CHECK(xseg_sim_launch_on(worker->service->stream[stream], 1 + below(worker, PASS_MOST),
-                             (uint64_t)(uintptr_t)slot->ptr, slot->bytes) == XSEG_OK);
+    CHECK_OK(xseg_sim_launch_on(worker->service->stream[stream], 1 + below(worker, PASS_MOST),
+                                (uint64_t)(uintptr_t)slot->ptr, slot->bytes));
 }
 
 static void free_slot(struct worker *worker, struct slot *slot)
 {
-    CHECK(xseg_free(worker->service->allocator, slot->ptr) == XSEG_OK);
+    CHECK_OK(xseg_free(worker->service->allocator, slot->ptr));
     slot->ptr = NULL;
 }
 
@@ -124,7 +108,6 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         queue_work(worker, slot, slot->stream);
 }
 
-/* Whether a block's memory is evicted. */
 static bool is_evicted(const struct worker *worker, const struct slot *slot)
 {
     for (unsigned i = 0; i < POOLS; i++)
@@ -141,8 +124,8 @@ static void touch_slot(struct worker *worker)
     if (slot->ptr == NULL || is_evicted(worker, slot))
         return;
     if (stream != slot->stream)
-        CHECK(xseg_record_stream(worker->service->allocator, slot->ptr,
-                                 worker->service->stream[stream]) == XSEG_OK);
+        CHECK_OK(xseg_record_stream(worker->service->allocator, slot->ptr,
+                                    worker->service->stream[stream]));
     queue_work(worker, slot, stream);
 }
 
@@ -170,12 +153,12 @@ static void pass_time(struct worker *worker)
 {
     xseg_sim_advance(below(worker, PASS_MOST));
     if (below(worker, 20) == 0)
-        CHECK(xseg_sim_finish(worker->service->stream[below(worker, STREAMS)]) == XSEG_OK);
+        CHECK_OK(xseg_sim_finish(worker->service->stream[below(worker, STREAMS)]));
 }
 
 static void tick(struct worker *worker)
 {
-    CHECK(trim_due(worker->service->allocator, 1 + below(worker, 2000)) == XSEG_OK);
+    CHECK_OK(trim_due(worker->service->allocator, 1 + below(worker, 2000)));
 }
 
 static void trim(struct worker *worker)
@@ -190,7 +173,7 @@ static void trim(struct worker *worker)
     where.one_stream = below(worker, 4) == 0;
     where.stream = worker->service->stream[below(worker, STREAMS)];
     where.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
-    CHECK(xseg_trim(worker->service->allocator, &where, &how, &done) == XSEG_OK);
+    CHECK_OK(xseg_trim(worker->service->allocator, &where, &how, &done));
     CHECK(done.released <= MEMORY);
     /* Memory of another thread's pool that is in transit during its pause is not counted as returned yet. */
     CHECK(done.kept_failed == 0 || worker->service->threads > 1);
@@ -221,8 +204,8 @@ static void configure(struct worker *worker)
         "hard_limit_mb:1000000",
     };
 
-    CHECK(xseg_config_set(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]) ==
-          XSEG_OK);
+    CHECK_OK(
+        xseg_config_set(worker->service->allocator, strings[below(worker, COUNT_OF(strings))]));
 }
 
 static void set_limits(struct worker *worker)
@@ -233,7 +216,7 @@ static void set_limits(struct worker *worker)
     limits.keep_bytes = below(worker, 100) * MIB;
     limits.soft_bytes = 100 * MIB + below(worker, MEMORY / 2 - 100 * MIB);
     limits.hard_bytes = below(worker, 4) == 0 ? MEMORY / 2 + below(worker, MEMORY / 2) : UINT64_MAX;
-    CHECK(xseg_limits_set(worker->service->allocator, &where, &limits) == XSEG_OK);
+    CHECK_OK(xseg_limits_set(worker->service->allocator, &where, &limits));
 }
 
 /* Every other pool is exportable. */
@@ -242,7 +225,7 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned nu
     const struct xseg_pool_options options = {sizeof(options), .exportable = number % 2 == 0};
     struct xseg_pool *pool = NULL;
 
-    CHECK(xseg_pool_create(allocator, 0, &options, &pool) == XSEG_OK);
+    CHECK_OK(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -252,7 +235,7 @@ static void change_pool(struct worker *worker)
 
     if (worker->is_paused[i])
         return;
-    CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
+    CHECK_OK(xseg_pool_release(worker->pool[i]));
     worker->pool[i] = make_pool(worker->service->allocator, i);
 }
 
@@ -286,7 +269,7 @@ static void pin_or_unpin(struct worker *worker)
     const struct slot *slot = &worker->slot[below(worker, SLOTS)];
 
     if (worker->pin[i].ptr != NULL) {
-        CHECK(xseg_unpin(allocator, worker->pin[i].ptr, worker->pin[i].bytes) == XSEG_OK);
+        CHECK_OK(xseg_unpin(allocator, worker->pin[i].ptr, worker->pin[i].bytes));
         worker->pin[i].ptr = NULL;
     } else if (slot->ptr != NULL) {
         const size_t begin = below(worker, slot->bytes);
@@ -315,8 +298,7 @@ static const struct slot *find_exportable(struct worker *worker)
     return NULL;
 }
 
-/* Export a block and import it in this process: either side releases it first, and the block may be freed long
- * before. */
+/* Export a block and import it in this process; either side is closed first. */
 static void share_or_end(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
@@ -338,7 +320,7 @@ static void share_or_end(struct worker *worker)
         return;
     worker->share[i].exported = slot->ptr;
     status = xseg_import(allocator, 0, &token, &worker->share[i].imported);
-    CHECK(status == XSEG_OK);
+    CHECK_OK(status);
     atomic_fetch_add_explicit(&worker->service->shared, 1, memory_order_relaxed);
 }
 
@@ -359,14 +341,14 @@ static void look(struct worker *worker)
     const struct xseg_scope where = {sizeof(where), .device = 0};
     uint64_t left = 1 + below(worker, 300);
 
-    CHECK(xseg_stats_get(allocator, &where, &stats) == XSEG_OK);
+    CHECK_OK(xseg_stats_get(allocator, &where, &stats));
     /* Pages may move between two arenas while they are summed up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
-    CHECK(xseg_explain(allocator, NULL, NULL, NULL, &sums) == XSEG_OK);
+    CHECK_OK(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                                sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                                sums.exported + sums.registered);
-    CHECK(xseg_for_each_block(allocator, NULL, see_block, &left) == XSEG_OK);
+    CHECK_OK(xseg_for_each_block(allocator, NULL, see_block, &left));
 }
 
 static void prewarm(struct worker *worker)
@@ -391,12 +373,12 @@ static void use_brief_stream(struct worker *worker)
     const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, stream, &slot.ptr);
 
     if (status == XSEG_OK) {
-        CHECK(xseg_sim_launch_on(stream, 1 + below(worker, PASS_MOST),
-                                 (uint64_t)(uintptr_t)slot.ptr, slot.bytes) == XSEG_OK);
-        CHECK(xseg_free(allocator, slot.ptr) == XSEG_OK);
+        CHECK_OK(xseg_sim_launch_on(stream, 1 + below(worker, PASS_MOST),
+                                    (uint64_t)(uintptr_t)slot.ptr, slot.bytes));
+        CHECK_OK(xseg_free(allocator, slot.ptr));
     }
     CHECK(is_answer(status));
-    CHECK(xseg_stream_retire(allocator, 0, stream) == XSEG_OK);
+    CHECK_OK(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
 }
 
@@ -462,27 +444,25 @@ static void end_worker(struct worker *worker)
             free_slot(worker, &worker->slot[i]);
     for (unsigned i = 0; i < PINS; i++)
         if (worker->pin[i].ptr != NULL)
-            CHECK(xseg_unpin(worker->service->allocator, worker->pin[i].ptr,
-                             worker->pin[i].bytes) == XSEG_OK);
+            CHECK_OK(
+                xseg_unpin(worker->service->allocator, worker->pin[i].ptr, worker->pin[i].bytes));
     for (unsigned i = 0; i < SHARES; i++) {
         struct xseg_allocator *allocator = worker->service->allocator;
 
         if (worker->share[i].exported != NULL)
-            CHECK(xseg_export_close(allocator, worker->share[i].exported) == XSEG_OK);
+            CHECK_OK(xseg_export_close(allocator, worker->share[i].exported));
         if (worker->share[i].imported != NULL)
-            CHECK(xseg_import_close(allocator, worker->share[i].imported) == XSEG_OK);
+            CHECK_OK(xseg_import_close(allocator, worker->share[i].imported));
     }
     /* Paused pools are released too: their saved contents are discarded. */
     for (unsigned i = 0; i < POOLS; i++)
-        CHECK(xseg_pool_release(worker->pool[i]) == XSEG_OK);
+        CHECK_OK(xseg_pool_release(worker->pool[i]));
 }
 
 static void close_service(struct service *service)
 {
     audit(service->allocator);
-    assert_int_equal(env_stats(service->allocator).allocated_bytes[0].current, 0);
-    env_empty_cache(service->allocator);
-    assert_int_equal(env_reserved(service->allocator), 0);
+    (void)expect_nothing_left(service->allocator);
     env_close(service->allocator, service->stream[0], service->stream[1], service->stream[2],
               service->stream[3]);
 }
@@ -501,10 +481,8 @@ static void play(const char *config, unsigned threads)
         for (unsigned pool = 0; pool < POOLS; pool++)
             worker[i].pool[pool] = make_pool(service.allocator, pool);
     }
-    for (unsigned i = 0; i < threads; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, serve, &worker[i]), 0);
-    for (unsigned i = 0; i < threads; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, serve, worker, threads);
+    threads_join(thread, threads);
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
     print_message("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
@@ -540,11 +518,5 @@ TEST(service_runs_on_classic_segments)
 
 int main(int count, char **arguments)
 {
-    if (count > 1)
-        operations = strtoull(arguments[1], NULL, 10);
-    if (count > 2)
-        seed = strtoull(arguments[2], NULL, 10);
-    if (count > 3)
-        cmocka_set_test_filter(arguments[3]);
-    return test_run();
+    return stress_main(count, arguments, &operations, &seed);
 }

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Snapshots with concurrent threads: the state is consistent across arenas, and the trace ends at that state.
- *
- * Each worker has at most one block, on two streams in turn. Between their arenas is the arena of a third stream, whose
- * many blocks take time to copy.
- */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <string.h>
+/* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has at most one
+ * block, on two streams in turn; between their arenas is one with many blocks, which take time to copy. */
 #include <unistd.h>
 
 #include "src/tools/reading/pickle.h"
-#include "tests/support/check.h"
-#include "tests/support/env.h"
+#include "tests/stress/stress.h"
 #include "xseg/history.h"
 
 #define WORKERS   2u
@@ -36,9 +28,8 @@ static void *take_turns(void *self)
     void *ptr = NULL;
 
     for (unsigned i = 0; !atomic_load(worker->over); i++) {
-        CHECK(xseg_alloc(worker->allocator, 0, worker->bytes, worker->stream[i % 2], &ptr) ==
-              XSEG_OK);
-        CHECK(xseg_free(worker->allocator, ptr) == XSEG_OK);
+        CHECK_OK(xseg_alloc(worker->allocator, 0, worker->bytes, worker->stream[i % 2], &ptr));
+        CHECK_OK(xseg_free(worker->allocator, ptr));
     }
     return NULL;
 }
@@ -161,8 +152,8 @@ TEST(snapshot_is_consistent_while_threads_allocate)
         worker[i].allocator = allocator;
         worker[i].over = &over;
         worker[i].bytes = 8001 + i;
-        assert_int_equal(pthread_create(&thread[i], NULL, take_turns, &worker[i]), 0);
     }
+    threads_start(thread, take_turns, worker, WORKERS);
     /* On a busy machine all snapshots may find the workers between two rounds: then more are taken. */
     for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
          taken++) {
@@ -183,8 +174,7 @@ TEST(snapshot_is_consistent_while_threads_allocate)
         pickle_fini(&pickle);
     }
     atomic_store(&over, true);
-    for (unsigned i = 0; i < WORKERS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_join(thread, WORKERS);
     print_message("# of %u: %u live, %u traces\n", WORKERS * taken, live, traces);
     assert_true(live > 0 && traces > SNAPSHOTS);
     assert_int_equal(unlink(path), 0);

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.
- * Meant for ThreadSanitizer.
- *
- * Two cases park a thread where it holds no lock, and retire the stream meanwhile. The signals between the threads are
- * relaxed, so that only the library orders their accesses.
- */
-#include <pthread.h>
+/* Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.  Two cases park
+ * a thread where it holds no lock; the signals between the threads are relaxed, so that only the library orders their accesses.
+ * Meant for ThreadSanitizer. */
 #include <sched.h>
-#include <stdatomic.h>
 
 #include "src/core/pending/pending.h"
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
+#include "tests/stress/stress.h"
 
 /* --- Where a thread is parked. --- */
 
@@ -64,13 +56,17 @@ static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
     return stream;
 }
 
-/* The stream is retired, and the next one gets its memory, starting with `first`. No call is a free, so that it does
- * not acquire the lock that the parked thread acquires next. */
+static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
+{
+    CHECK_OK(xseg_stream_retire(allocator, 0, stream));
+    env_stream_destroy(stream);
+}
+
+/* The next stream gets the memory of a retired one.  No call is a free, which would acquire the parked thread's next lock. */
 static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
                            void **first)
 {
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
+    end_stream(allocator, stream);
     const xseg_stream heir = env_stream();
     *first = env_alloc(allocator, 1000, heir);
     assert_ptr_equal(env_block(allocator, live).stream, heir);
@@ -95,12 +91,6 @@ static xseg_stream succeed_during(void *(*run)(void *), struct party *party, xse
     return stream;
 }
 
-static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
-{
-    assert_ok(xseg_stream_retire(allocator, 0, stream));
-    env_stream_destroy(stream);
-}
-
 static void trace(void *context, const struct xseg_trace_entry *entry)
 {
     (void)entry;
@@ -111,7 +101,7 @@ static void *free_one(void *self)
 {
     const struct party *party = self;
 
-    CHECK(xseg_free(party->allocator, party->ptr) == XSEG_OK);
+    CHECK_OK(xseg_free(party->allocator, party->ptr));
     return NULL;
 }
 
@@ -119,8 +109,6 @@ TEST(free_completes_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open("debug_fill:True,history:all");
     atomic_uint entries = 0;
-    const struct xseg_observer observer = {sizeof(observer), .context = &entries,
-                                           .on_trace = trace};
     uint64_t id = 0;
 
     for (unsigned round = 0; round < 20; round++) {
@@ -129,7 +117,7 @@ TEST(free_completes_while_its_stream_is_retired)
         struct party party = {allocator, live[round % 2]};
 
         if (round == 10)
-            assert_ok(xseg_observer_add(allocator, &observer, &id));
+            id = env_observe(allocator, .context = &entries, .on_trace = trace);
         stream = succeed_during(free_one, &party, stream, live[!(round % 2)], &first);
         env_free(allocator, live[!(round % 2)], first);
         end_stream(allocator, stream);
@@ -150,7 +138,7 @@ static void *trim_all(void *self)
 {
     const struct party *party = self;
 
-    CHECK(xseg_trim(party->allocator, NULL, NULL, NULL) == XSEG_OK);
+    CHECK_OK(xseg_trim(party->allocator, NULL, NULL, NULL));
     return NULL;
 }
 
@@ -160,11 +148,8 @@ TEST(memory_is_reported_while_its_stream_is_retired)
     struct xseg_allocator *allocator = env_open(NULL);
     struct party party = {allocator, NULL};
     atomic_uint notifications = 0;
-    const struct xseg_observer observer = {sizeof(observer), .context = &notifications,
-                                           .on_unmap = stop};
-    uint64_t id = 0;
+    const uint64_t id = env_observe(allocator, .context = &notifications, .on_unmap = stop);
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
     for (unsigned round = 0; round < 20; round++) {
         void *live[2], *more[4], *first;
         xseg_stream stream = settle(allocator, live);
@@ -208,8 +193,8 @@ static void free_block(struct shared *shared, void *ptr, bool is_used)
     if (ptr == NULL)
         return;
     if (is_used)
-        CHECK(xseg_record_stream(shared->allocator, ptr, shared->side) == XSEG_OK);
-    CHECK(xseg_free(shared->allocator, ptr) == XSEG_OK);
+        CHECK_OK(xseg_record_stream(shared->allocator, ptr, shared->side));
+    CHECK_OK(xseg_free(shared->allocator, ptr));
 }
 
 static void *make_block(struct creator *creator, xseg_stream stream)
@@ -222,7 +207,7 @@ static void *make_block(struct creator *creator, xseg_stream stream)
     request.stream = stream;
     request.pool = random % 4 == 0 ? shared->pool : NULL;
     request.bytes = 1 + random / 8 % (random % 8 < 4 ? 64 * KIB : 30 * MIB);
-    CHECK(xseg_alloc_with(shared->allocator, &request, &ptr) == XSEG_OK);
+    CHECK_OK(xseg_alloc_with(shared->allocator, &request, &ptr));
     return ptr;
 }
 
@@ -242,8 +227,7 @@ static void *create_and_retire(void *self)
             free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
                        random / 64 % 2);
         }
-        CHECK(xseg_stream_retire(shared->allocator, 0, stream) == XSEG_OK);
-        env_stream_destroy(stream);
+        end_stream(shared->allocator, stream);
     }
     atomic_fetch_sub(&shared->creators, 1);
     return NULL;
@@ -279,10 +263,10 @@ static void look_at_all(struct shared *shared, const struct xseg_scope *where)
     struct xseg_explain_result explained = {sizeof(explained)};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    CHECK(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL) == XSEG_OK);
-    CHECK(xseg_for_each_block(shared->allocator, where, see_block, NULL) == XSEG_OK);
-    CHECK(xseg_stats_get(shared->allocator, where, &stats) == XSEG_OK);
-    CHECK(xseg_explain(shared->allocator, where, NULL, NULL, &explained) == XSEG_OK);
+    CHECK_OK(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL));
+    CHECK_OK(xseg_for_each_block(shared->allocator, where, see_block, NULL));
+    CHECK_OK(xseg_stats_get(shared->allocator, where, &stats));
+    CHECK_OK(xseg_explain(shared->allocator, where, NULL, NULL, &explained));
 }
 
 static void *reconcile(void *self)
@@ -300,7 +284,7 @@ static void *reconcile(void *self)
         if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
             info.state = XSEG_BLOCK_UNMAPPED;
         if (i % 8 == 0)
-            CHECK(xseg_trim(shared->allocator, NULL, NULL, NULL) == XSEG_OK);
+            CHECK_OK(xseg_trim(shared->allocator, NULL, NULL, NULL));
     }
     return NULL;
 }
@@ -311,31 +295,16 @@ static void count_notice(void *context, const struct xseg_mapping *mapping)
     atomic_fetch_add((atomic_uint *)context, 1);
 }
 
-static void observe(struct shared *shared)
-{
-    const struct xseg_observer tracer = {sizeof(tracer), .context = &shared->entries,
-                                         .on_trace = trace};
-    const struct xseg_observer mapper = {sizeof(mapper), .context = &shared->notifications,
-                                         .on_unmap = count_notice, .on_map = count_notice};
-    uint64_t id = 0;
-
-    assert_ok(xseg_observer_add(shared->allocator, &tracer, &id));
-    assert_ok(xseg_observer_add(shared->allocator, &mapper, &id));
-}
-
-/* Two threads create streams, one frees, one queries. */
 static void run_threads(struct shared *shared)
 {
     struct creator creator[2] = {{shared, 7}, {shared, 8}};
     pthread_t thread[4];
 
     atomic_store(&shared->creators, COUNT_OF(creator));
-    for (unsigned i = 0; i < COUNT_OF(creator); i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, create_and_retire, &creator[i]), 0);
-    assert_int_equal(pthread_create(&thread[2], NULL, free_blocks, shared), 0);
-    assert_int_equal(pthread_create(&thread[3], NULL, reconcile, shared), 0);
-    for (unsigned i = 0; i < COUNT_OF(thread); i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_start(thread, create_and_retire, creator, COUNT_OF(creator));
+    threads_start(thread + 2, free_blocks, shared, 1);
+    threads_start(thread + 3, reconcile, shared, 1);
+    threads_join(thread, COUNT_OF(thread));
 }
 
 static void play(const char *config, bool is_observed)
@@ -346,14 +315,16 @@ static void play(const char *config, bool is_observed)
     shared->allocator = env_open(config);
     shared->pool = env_pool(shared->allocator);
     shared->side = env_stream();
-    if (is_observed)
-        observe(shared);
+    if (is_observed) {
+        (void)env_observe(shared->allocator, .context = &shared->entries, .on_trace = trace);
+        (void)env_observe(shared->allocator, .context = &shared->notifications,
+                          .on_unmap = count_notice, .on_map = count_notice);
+    }
     run_threads(shared);
     for (unsigned i = 0; i < SLOTS; i++)
         env_free(shared->allocator, atomic_load(&shared->slot[i]));
-    const struct xseg_statistics stats = env_stats(shared->allocator);
-    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 0);
+    assert_ok(xseg_pool_release(shared->pool));
+    (void)expect_nothing_left(shared->allocator);
     /* The number of notifications depends on how often the trimming thread runs. */
     assert_true(!is_observed || (shared->entries > 1000 && shared->notifications > 0));
     env_close(shared->allocator, shared->side);

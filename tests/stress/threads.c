@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure
- * concurrently. Meant for ThreadSanitizer; in any build the counts must be consistent, and no two threads may ever
- * hold the same memory. */
-#include "tests/support/check.h"
-#include "tests/support/env.h"
-#include "tests/support/rng.h"
-
-#include <pthread.h>
+/* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure concurrently.  Meant for
+ * ThreadSanitizer; in any build the counts are consistent. */
 #include <sched.h>
-#include <stdatomic.h>
+
+#include "tests/stress/stress.h"
 
 #define THREADS 4u
 #define SLOTS   256u
@@ -39,7 +34,7 @@ static void free_block(struct shared *shared, void *ptr)
 {
     if (ptr == NULL)
         return;
-    CHECK(xseg_free(shared->allocator, ptr) == XSEG_OK);
+    CHECK_OK(xseg_free(shared->allocator, ptr));
     atomic_fetch_add(&shared->freed, 1);
 }
 
@@ -54,11 +49,11 @@ static void alloc_block(struct worker *worker)
         atomic_fetch_add(&shared->refused, 1);
         return;
     }
-    CHECK(status == XSEG_OK);
+    CHECK_OK(status);
     atomic_fetch_add(&shared->allocated, 1);
     if (rng_next(&worker->random) % 8 == 0)
-        CHECK(xseg_record_stream(shared->allocator, ptr,
-                                 shared->stream[rng_next(&worker->random) % THREADS]) == XSEG_OK);
+        CHECK_OK(xseg_record_stream(shared->allocator, ptr,
+                                    shared->stream[rng_next(&worker->random) % THREADS]));
     free_block(shared, atomic_exchange(&shared->slot[rng_next(&worker->random) % SLOTS], ptr));
 }
 
@@ -91,12 +86,12 @@ static void *disturb(void *self)
         struct xseg_trim_result done = {sizeof(done)};
         char text[512];
 
-        CHECK(xseg_trim(shared->allocator, NULL, &trim, &done) == XSEG_OK);
-        CHECK(xseg_stats_get(shared->allocator, &where, &stats) == XSEG_OK);
+        CHECK_OK(xseg_trim(shared->allocator, NULL, &trim, &done));
+        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
         CHECK(xseg_config_set(shared->allocator, i % 16 < 8
                                                      ? "expandable_segments:True"
                                                      : "expandable_segments:False") == XSEG_OK);
-        CHECK(xseg_config_get(shared->allocator, text, sizeof(text), NULL) == XSEG_OK);
+        CHECK_OK(xseg_config_get(shared->allocator, text, sizeof(text), NULL));
         CHECK(done.released <= 8 * GIB && done.kept_fragmented <= 8 * GIB &&
               done.kept_busy <= 8 * GIB && done.kept_pending <= 8 * GIB && done.kept_failed == 0);
         char *ptr = atomic_load(&shared->slot[rng_next(&worker->random) % SLOTS]);
@@ -108,8 +103,7 @@ static void *disturb(void *self)
 
             CHECK(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
         }
-        CHECK(xseg_sim_launch(shared->stream[rng_next(&worker->random) % THREADS], 5000) ==
-              XSEG_OK);
+        CHECK_OK(xseg_sim_launch(shared->stream[rng_next(&worker->random) % THREADS], 5000));
     }
     return NULL;
 }
@@ -126,24 +120,17 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     shared->rounds = rounds;
     for (unsigned i = 0; i < THREADS; i++)
         shared->stream[i] = env_stream();
-    for (unsigned i = 0; i <= THREADS; i++) {
-        worker[i] = (struct worker){shared, i, 88172645463325252U + i * 1000003U};
-        assert_int_equal(pthread_create(&thread[i], NULL, i < THREADS ? work : disturb, &worker[i]),
-                         0);
-    }
     for (unsigned i = 0; i <= THREADS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+        worker[i] = (struct worker){shared, i, 88172645463325252U + i * 1000003U};
+    threads_start(thread, work, worker, THREADS);
+    threads_start(thread + THREADS, disturb, worker + THREADS, 1);
+    threads_join(thread, THREADS + 1);
     for (unsigned i = 0; i < SLOTS; i++)
         free_block(shared, atomic_load(&shared->slot[i]));
-    env_empty_cache(shared->allocator);
-
-    const struct xseg_statistics stats = env_stats(shared->allocator);
+    const struct xseg_statistics stats = expect_nothing_left(shared->allocator);
     assert_true(shared->allocated > rounds);
     assert_int_equal(shared->allocated, shared->freed);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
-    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].current, 0);
-    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.num_ooms, shared->refused);
     env_close(shared->allocator, shared->stream[0], shared->stream[1], shared->stream[2],
               shared->stream[3]);
@@ -187,12 +174,12 @@ static void *own_allocator(void *unused)
 
     (void)unused;
     for (unsigned round = 0; round < 5; round++) {
-        CHECK(env_try_open("expandable_segments:True", &allocator) == XSEG_OK);
+        CHECK_OK(env_try_open("expandable_segments:True", &allocator));
         for (unsigned i = 0; i < 32; i++)
-            CHECK(xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]) == XSEG_OK);
+            CHECK_OK(xseg_alloc(allocator, 0, (size_t)(i + 1) * 100 * KIB, NULL, &ptr[i]));
         for (unsigned i = 0; i < 32; i++)
-            CHECK(xseg_free(allocator, ptr[i]) == XSEG_OK);
-        CHECK(xseg_close(allocator) == XSEG_OK);
+            CHECK_OK(xseg_free(allocator, ptr[i]));
+        CHECK_OK(xseg_close(allocator));
     }
     return NULL;
 }
@@ -204,8 +191,7 @@ TEST(allocators_of_threads_are_independent)
     assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, own_allocator, NULL), 0);
-    for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_join(thread[i], NULL), 0);
+    threads_join(thread, THREADS);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
@@ -255,7 +241,7 @@ TEST(statistics_are_readable_while_pools_grow)
     env_close(growing.allocator);
 }
 
-/* --- Of two threads that free the same block at the same time, one is told. --- */
+/* --- Two threads free the same block at the same time: one call fails. --- */
 
 struct twice {
     struct xseg_allocator *allocator;

@@ -7,18 +7,14 @@
 
 static struct xseg_allocator *allocator;
 
-static inline int open_allocator(void **state)
+FIXTURE(open_allocator)
 {
-    (void)state;
     allocator = env_open("expandable_segments:True");
-    return 0;
 }
 
-static inline int close_allocator(void **state)
+FIXTURE(close_allocator)
 {
-    (void)state;
     env_close(allocator);
-    return 0;
 }
 
 #define ALLOCATOR_TEST(name) TEST_WITH(name, open_allocator, close_allocator)

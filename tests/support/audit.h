@@ -21,4 +21,13 @@ static inline void expect_audit(bool passes, const char *tag)
     violation = (struct xseg_violation){0};
 }
 
+/* Run a check, which expects a broken invariant, while `place` has another value. */
+#define WITH_VALUE(place, value, check)          \
+    do {                                         \
+        const __typeof__(place) kept_ = (place); \
+        (place) = (value);                       \
+        check;                                   \
+        (place) = kept_;                         \
+    } while (0)
+
 #endif

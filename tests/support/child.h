@@ -60,10 +60,19 @@ static inline int child_run_part(void (*part)(void), char *text, size_t bytes)
     return child_run(child_call, &part, text, bytes);
 }
 
-/* Whether a wait status is that of a child that aborted. */
 static inline bool child_aborted(int status)
 {
     return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+/* Wait for a child that must exit with 0. */
+static inline void child_expect_success(pid_t child)
+{
+    int status = -1;
+
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
 }
 
 /* Fork a process that has the other end of a socket.  Returns its ID, or 0 in it. */

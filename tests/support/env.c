@@ -8,30 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-/* The entry points of the driver that tests call, by their plain C types. */
-int cuInit(unsigned flags);
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
-int cuStreamGetCtx(xseg_stream stream, void **context);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, struct CUgraph_st **graph);
-int cuEventCreate(xseg_event *event, unsigned flags);
-int cuEventRecord(xseg_event event, xseg_stream stream);
-int cuEventDestroy_v2(xseg_event event);
-int cuGraphDestroy(struct CUgraph_st *graph);
-
-/* CUmemLocation: a kind (1: device) and an ID. */
-struct location {
-    int kind, id;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
+#include "tests/support/driver_calls.h"
 
 enum { CAPTURE_GLOBAL = 0, STREAM_NON_BLOCKING = 1, EVENT_DISABLE_TIMING = 2 };
 
@@ -161,9 +140,7 @@ struct xseg_allocator *env_open_quietly(const struct xseg_sim_settings *settings
 
 struct xseg_allocator *env_open_mib(uint64_t mib, const char *config)
 {
-    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = mib * MIB};
-
-    return env_open_on(&settings, config);
+    return env_open_sim(config, .memory_bytes = mib * MIB);
 }
 
 struct xseg_allocator *env_open(const char *config)
@@ -228,6 +205,14 @@ xseg_status env_try_alloc_in(struct xseg_allocator *allocator, struct xseg_pool 
     return xseg_alloc_with(allocator, &request, out);
 }
 
+void *env_alloc_request(struct xseg_allocator *allocator, const struct xseg_request *request)
+{
+    void *ptr = NULL;
+
+    assert_ok(xseg_alloc_with(allocator, request, &ptr));
+    return ptr;
+}
+
 void *env_alloc_on(struct xseg_allocator *allocator, int device, size_t bytes)
 {
     void *ptr = NULL;
@@ -263,47 +248,53 @@ void env_free_all(struct xseg_allocator *allocator, void *const *blocks, size_t 
         assert_ok(xseg_free(allocator, blocks[i]));
 }
 
-struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
+struct xseg_trim_result env_trim_by(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                                    const struct xseg_trim_options *options)
 {
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     struct xseg_trim_result result = {sizeof(result)};
 
-    assert_ok(xseg_trim(allocator, NULL, NULL, &result));
+    assert_ok(xseg_trim(allocator, pool == NULL ? NULL : &scope, options, &result));
     return result;
+}
+
+struct xseg_trim_result env_trim(struct xseg_allocator *allocator)
+{
+    return env_trim_by(allocator, NULL, NULL);
 }
 
 struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
-    struct xseg_trim_result result = {sizeof(result)};
-
-    assert_ok(xseg_trim(allocator, &scope, NULL, &result));
-    return result;
+    return env_trim_by(allocator, pool, NULL);
 }
 
 void env_empty_cache(struct xseg_allocator *allocator)
 {
-    const struct xseg_trim_options options = {sizeof(options), .wait = true};
+    (void)env_trim_with(allocator, NULL, .wait = true);
+}
 
-    assert_ok(xseg_trim(allocator, NULL, &options, NULL));
+static struct xseg_statistics stats_of(struct xseg_allocator *allocator,
+                                       const struct xseg_scope *scope)
+{
+    struct xseg_statistics stats = {sizeof(stats)};
+
+    assert_ok(xseg_stats_get(allocator, scope, &stats));
+    return stats;
+}
+
+struct xseg_statistics env_stats_on(struct xseg_allocator *allocator, int device)
+{
+    return stats_of(allocator, env_scope(.device = device));
 }
 
 struct xseg_statistics env_stats(struct xseg_allocator *allocator)
 {
-    struct xseg_scope scope = XSEG_SCOPE_ALL;
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    scope.device = 0;
-    assert_ok(xseg_stats_get(allocator, &scope, &stats));
-    return stats;
+    return env_stats_on(allocator, 0);
 }
 
 struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
-    struct xseg_statistics stats = {sizeof(stats)};
-
-    assert_ok(xseg_stats_get(allocator, &scope, &stats));
-    return stats;
+    return stats_of(allocator, env_scope(.device = -1, .pool = pool));
 }
 
 void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes)
@@ -318,6 +309,20 @@ void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_
 uint64_t env_reserved(struct xseg_allocator *allocator)
 {
     return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
+}
+
+void env_pass_time(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms)
+{
+    for (unsigned i = 0; i < steps; i++) {
+        xseg_sim_advance(step_ms * 1000000);
+        (void)env_trim_with(allocator, NULL, .due_only = true, .max_us = UINT64_MAX);
+    }
+}
+
+uint64_t env_reserved_without_cache(struct xseg_allocator *allocator)
+{
+    env_empty_cache(allocator);
+    return env_reserved(allocator);
 }
 
 struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address)
@@ -342,6 +347,19 @@ struct xseg_pool *env_pool(struct xseg_allocator *allocator)
     return env_pool_with(allocator, NULL);
 }
 
+static void *alloc_nothing(void *context, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)bytes, (void)device, (void)stream;
+    return NULL;
+}
+
+static void free_nothing(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+{
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)stream;
+}
+
+const struct xseg_pool_memory env_no_memory = {alloc_nothing, free_nothing, NULL};
+
 static void ignore_destroy(void *context, const struct xseg_statistics *last)
 {
     (void)context;
@@ -350,9 +368,7 @@ static void ignore_destroy(void *context, const struct xseg_statistics *last)
 
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator)
 {
-    const struct xseg_pool_options options = {sizeof(options), .on_destroy = ignore_destroy};
-
-    return env_pool_with(allocator, &options);
+    return env_pool_of(allocator, .on_destroy = ignore_destroy);
 }
 
 struct xseg_checkpoint *env_checkpoint(struct xseg_pool *pool)
@@ -431,7 +447,6 @@ void env_stream_destroy_on(int device, xseg_stream stream)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
 }
 
-/* Push the context of a stream. */
 static void push_context_of(xseg_stream stream)
 {
     void *context = NULL;
@@ -477,12 +492,24 @@ void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes)
     env_context_pop(0);
 }
 
+void env_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
+{
+    env_launch(allocator, stream, ptr);
+    assert_ok(xseg_record_stream(allocator, ptr, stream));
+}
+
+void env_free_in_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream)
+{
+    env_use(allocator, ptr, stream);
+    assert_ok(xseg_free(allocator, ptr));
+}
+
 unsigned env_access_at(const void *address, int device)
 {
-    const struct location location = {1, device};
+    const int location[] = {1, device};
     unsigned long long flags = 0;
 
-    assert_int_equal(cuMemGetAccess(&flags, &location, (uintptr_t)address), 0);
+    assert_int_equal(cuMemGetAccess(&flags, location, (uintptr_t)address), 0);
     return (unsigned)flags;
 }
 
@@ -556,28 +583,80 @@ uint64_t env_unsafe_calls(void)
     return sum;
 }
 
+void env_fault_at(unsigned slot, struct xseg_sim_fault fault)
+{
+    fault.nth += fault.nth == 0;
+    if (fault.error == 0)
+        fault.error = 2;
+    assert_ok(xseg_sim_fault_set(slot, &fault));
+}
+
 void env_fail_every(const char *call, int error)
 {
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = call;
-    fault.every = 1;
-    fault.error = error;
-    assert_ok(xseg_sim_fault_set(0, &fault));
+    env_fault(0, .call = call, .every = 1, .error = error);
 }
 
 /* --- Process. --- */
 
-unsigned env_open_fds(void)
+static unsigned count_entries(const char *path)
 {
-    DIR *folder = opendir("/proc/self/fd");
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
     unsigned count = 0;
 
     assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
+    while ((entry = readdir(folder)) != NULL)
+        count += entry->d_name[0] != '.';
     (void)closedir(folder);
     return count;
+}
+
+unsigned env_open_fds(void)
+{
+    return count_entries("/proc/self/fd");
+}
+
+unsigned env_threads(void)
+{
+    return count_entries("/proc/self/task");
+}
+
+uint64_t env_resident_bytes(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    unsigned long kib = 0;
+    char line[256];
+
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "Rss: %lu", &kib) == 1)
+            break;
+    (void)fclose(file);
+    return (uint64_t)kib * KIB;
+}
+
+void *env_run_thread(void *(*function)(void *context), void *context)
+{
+    void *result = NULL;
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, function, context), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    return result;
+}
+
+int env_fork(void)
+{
+    return fork();
+}
+
+void env_exit_forked(bool condition, const xseg_status *got, size_t count)
+{
+    size_t at = 0;
+
+    while (at < count && got[at] == XSEG_ERR_FORKED)
+        at++;
+    _exit(at == count && condition ? 0 : 1 + (int)at);
 }
 
 int env_wait(int child)

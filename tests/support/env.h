@@ -86,6 +86,9 @@ struct xseg_allocator *env_open_mib(uint64_t mib, const char *config);
 /* As env_open_on(), with an allocator that uses the simulated clock. */
 struct xseg_allocator *env_open_with_clock(const struct xseg_sim_settings *settings,
                                            const char *config);
+#define env_open_sim_with_clock(config, ...) \
+    env_open_with_clock(                     \
+        &(struct xseg_sim_settings){sizeof(struct xseg_sim_settings), __VA_ARGS__}, config)
 
 /* As env_open_with_clock(), without log lines. */
 struct xseg_allocator *env_open_quietly(const struct xseg_sim_settings *settings,
@@ -108,8 +111,8 @@ uint64_t env_clock(void *context);
 void env_close_all(const void *const *handles, size_t bytes);
 
 /*
- * A test with an allocator: `open` is an expression that opens it, and the test's parameter `allocator`.  At the end the
- * allocator is closed, the streams of env_stream() that the test did not destroy are destroyed, and no leaks are expected.
+ * A test with an allocator, its parameter `allocator`; `open` is an expression that opens it.  At the end the allocator
+ * is closed, the streams of env_stream() that the test did not destroy are destroyed, and no leaks are expected.
  */
 #define TEST_ON(name, open)                                  \
     static void name##_on(struct xseg_allocator *allocator); \
@@ -122,12 +125,65 @@ void env_close_all(const void *const *handles, size_t bytes);
     }                                                        \
     static void name##_on(__attribute__((unused)) struct xseg_allocator *allocator)
 
+/* As TEST_ON(), with a private pool that is released at the end. */
+#define TEST_IN_POOL(name, open)                                                     \
+    static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool); \
+    TEST_ON(name, open)                                                              \
+    {                                                                                \
+        struct xseg_pool *pool = env_pool(allocator);                                \
+        name##_in(allocator, pool);                                                  \
+        assert_ok(xseg_pool_release(pool));                                          \
+    }                                                                                \
+    static void name##_in(__attribute__((unused)) struct xseg_allocator *allocator,  \
+                          __attribute__((unused)) struct xseg_pool *pool)
+
+/* As TEST_ON(), `count` times; `open` and the test may use the number of the run, `i`. */
+#define TEST_TIMES(name, count, open)                                               \
+    static void name##_on(struct xseg_allocator *allocator, unsigned i);            \
+    TEST(name)                                                                      \
+    {                                                                               \
+        for (unsigned i = 0; i < (count); i++) {                                    \
+            env_streams_forget();                                                   \
+            struct xseg_allocator *allocator = (open);                              \
+            name##_on(allocator, i);                                                \
+            env_close_with_streams(allocator);                                      \
+        }                                                                           \
+    }                                                                               \
+    static void name##_on(__attribute__((unused)) struct xseg_allocator *allocator, \
+                          __attribute__((unused)) unsigned i)
+
+/* TEST_EACH(name, env_open(config), string, ...): as TEST_TIMES(), once for each of these strings, `config`. */
+#define TEST_EACH(name, open, ...)                                                             \
+    static const char *const name##_configs[] = {__VA_ARGS__};                                 \
+    static void name##_with(struct xseg_allocator *allocator, const char *config, unsigned i); \
+    static struct xseg_allocator *name##_open(__attribute__((unused)) const char *config,      \
+                                              __attribute__((unused)) unsigned i)              \
+    {                                                                                          \
+        return (open);                                                                         \
+    }                                                                                          \
+    TEST_TIMES(name, COUNT_OF(name##_configs), name##_open(name##_configs[i], i))              \
+    {                                                                                          \
+        name##_with(allocator, name##_configs[i], i);                                          \
+    }                                                                                          \
+    static void name##_with(__attribute__((unused)) struct xseg_allocator *allocator,          \
+                            __attribute__((unused)) const char *config,                        \
+                            __attribute__((unused)) unsigned i)
+
+/* Both kinds of segments, for TEST_EACH(). */
+#define ENV_KINDS "expandable_segments:True", "expandable_segments:False"
+
 void env_streams_forget(void);
 void env_close_with_streams(struct xseg_allocator *allocator);
 
 /* --- Memory of device 0. --- */
 
 void *env_alloc(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream);
+
+/* env_alloc_with(allocator, .bytes = 1000, ...): a request with these members of struct xseg_request. */
+#define env_alloc_with(allocator, ...) \
+    env_alloc_request(allocator, &(struct xseg_request){sizeof(struct xseg_request), __VA_ARGS__})
+
+void *env_alloc_request(struct xseg_allocator *allocator, const struct xseg_request *request);
 
 /* A block of another device, on its default stream. */
 void *env_alloc_on(struct xseg_allocator *allocator, int device, size_t bytes);
@@ -150,13 +206,29 @@ struct xseg_trim_result env_trim(struct xseg_allocator *allocator);
 struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
 void env_empty_cache(struct xseg_allocator *allocator);
 
-/* As env_trim(), of one pool. */
-struct xseg_trim_result env_trim_pool(struct xseg_allocator *allocator, struct xseg_pool *pool);
+/* Empty the cache; returns the bytes of device 0 that remain reserved. */
+uint64_t env_reserved_without_cache(struct xseg_allocator *allocator);
+
+/* env_trim_with(allocator, pool, .wait = true, ...): trim with these members of struct xseg_trim_options; all memory if
+ * the pool is NULL. */
+#define env_trim_with(allocator, pool, ...) \
+    env_trim_by(allocator, pool,            \
+                &(struct xseg_trim_options){sizeof(struct xseg_trim_options), __VA_ARGS__})
+
+struct xseg_trim_result env_trim_by(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                                    const struct xseg_trim_options *options);
+
+/* env_scope(.device = 1, ...): the address of a scope with these members. */
+#define env_scope(...) (&(const struct xseg_scope){sizeof(struct xseg_scope), __VA_ARGS__})
+
+/* Advance the simulated clock in steps, each with a trim that is due. */
+void env_pass_time(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms);
 
 /* Bytes of device 0 that are reserved. */
 uint64_t env_reserved(struct xseg_allocator *allocator);
 
 struct xseg_statistics env_stats(struct xseg_allocator *allocator);
+struct xseg_statistics env_stats_on(struct xseg_allocator *allocator, int device);
 struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool);
 
 /* Set the hard limit of a pool, or of device 0 if the pool is NULL, and reset its other limits. */
@@ -174,6 +246,9 @@ struct xseg_pool *env_pool_with(struct xseg_allocator *allocator,
 #define env_pool_of(allocator, ...) \
     env_pool_with(allocator,        \
                   &(struct xseg_pool_options){sizeof(struct xseg_pool_options), __VA_ARGS__})
+
+/* Memory functions for a pool, which return no memory. */
+extern const struct xseg_pool_memory env_no_memory;
 
 /* A pool with an on_destroy callback: its handle stays valid after the last release until its memory is released. */
 struct xseg_pool *env_observed_pool(struct xseg_allocator *allocator);
@@ -210,6 +285,10 @@ void env_stream_wait(xseg_stream stream, xseg_stream other);
 void env_launch(struct xseg_allocator *allocator, xseg_stream stream, const void *ptr);
 void env_launch_at(xseg_stream stream, const void *address, uint64_t bytes);
 
+/* Launch a kernel that uses a block on another stream, and record the use; env_free_in_use(): and free the block. */
+void env_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream);
+void env_free_in_use(struct xseg_allocator *allocator, void *ptr, xseg_stream stream);
+
 /* The access rights of a device at an address: a CUmemAccess_flags. */
 enum { ENV_NO_ACCESS = 0, ENV_READ = 1, ENV_READ_WRITE = 3 };
 
@@ -232,6 +311,13 @@ bool env_driver_capture_end(xseg_stream stream);
 /* Driver calls so far that a capture in global mode forbids: queries, waits, event records, releases. */
 uint64_t env_unsafe_calls(void);
 
+/* env_fault(slot, .call = "cuMemUnmap", .every = 1, ...): set a fault with these members of struct xseg_sim_fault; the
+ * default of `nth` is 1, and that of `error` 2, CUDA_ERROR_OUT_OF_MEMORY. */
+#define env_fault(slot, ...) \
+    env_fault_at(slot, (struct xseg_sim_fault){sizeof(struct xseg_sim_fault), __VA_ARGS__})
+
+void env_fault_at(unsigned slot, struct xseg_sim_fault fault);
+
 /* From now on each call of this name fails, until xseg_sim_fault_set(0, NULL). */
 void env_fail_every(const char *call, int error);
 
@@ -240,7 +326,31 @@ void env_fail_every(const char *call, int error);
 /* Open file descriptors of this process. */
 unsigned env_open_fds(void);
 
+/* Resident bytes of the process, exact: /proc/self/statm is delayed. */
+uint64_t env_resident_bytes(void);
+
+/* Threads of the process. */
+unsigned env_threads(void);
+
+/* Run a function in a thread; returns the result of the function. */
+void *env_run_thread(void *(*function)(void *context), void *context);
+
 /* Wait for a child process; returns its wait status. */
 int env_wait(int child);
+
+/* env_expect_forked(condition, call, ...): in a forked child each of these calls returns XSEG_ERR_FORKED, and the
+ * condition is true after them. */
+#define env_expect_forked(condition, ...)                       \
+    do {                                                        \
+        const int child_ = env_fork();                          \
+        if (child_ == 0) {                                      \
+            const xseg_status got_[] = {__VA_ARGS__};           \
+            env_exit_forked((condition), got_, COUNT_OF(got_)); \
+        }                                                       \
+        assert_int_equal(env_wait(child_), 0);                  \
+    } while (0)
+
+int env_fork(void);
+_Noreturn void env_exit_forked(bool condition, const xseg_status *got, size_t count);
 
 #endif

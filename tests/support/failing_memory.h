@@ -7,14 +7,15 @@
 #include <stdbool.h>
 #include <sys/mman.h>
 
+#include "tests/support/wrapped.h"
+
 /* Calls that succeed before all later ones fail; negative: none fails. */
 static int memory_calls_left = -1;
 
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
+WRAPPED(void *, mmap, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
 void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_mprotect(void *address, size_t bytes, int protection);
-int __wrap_mprotect(void *address, size_t bytes, int protection);
+WRAPPED(int, mprotect, void *address, size_t bytes, int protection);
 
 static inline bool memory_call_fails(void)
 {

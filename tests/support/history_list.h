@@ -29,7 +29,15 @@ static inline bool history_add(void *context, const struct xseg_history_entry *e
     return true;
 }
 
-/* Read the history of a device, or of all with -1.  The caller frees `entry`. */
+/* A list that frees its events at the end of its scope. */
+#define HISTORY_LIST __attribute__((cleanup(history_free))) struct history_list
+
+static inline void history_free(const struct history_list *recorded)
+{
+    free(recorded->entry);
+}
+
+/* Read the history of a device, or of all with -1.  The caller frees `entry`, if the result is not a HISTORY_LIST. */
 static inline struct history_list history_read(struct xseg_allocator *allocator, int device)
 {
     struct history_list recorded = {.summary = {sizeof(recorded.summary)}};
@@ -62,11 +70,9 @@ static inline struct xseg_history_entry history_only(const struct history_list *
 static inline struct xseg_history_entry history_single(struct xseg_allocator *allocator,
                                                        enum xseg_history_action action)
 {
-    const struct history_list recorded = history_read(allocator, 0);
-    const struct xseg_history_entry found = history_only(&recorded, action);
+    const HISTORY_LIST recorded = history_read(allocator, 0);
 
-    free(recorded.entry);
-    return found;
+    return history_only(&recorded, action);
 }
 
 static inline const char *history_action_name(enum xseg_history_action action)
@@ -97,7 +103,7 @@ static inline const char *history_action_name(enum xseg_history_action action)
 /* Expect exactly these actions in all histories, then clear them. */
 static inline void history_expect(struct xseg_allocator *allocator, const char *words)
 {
-    struct history_list recorded = history_read(allocator, -1);
+    HISTORY_LIST recorded = history_read(allocator, -1);
     char is[4096] = "";
     size_t at = 0;
 
@@ -109,7 +115,6 @@ static inline void history_expect(struct xseg_allocator *allocator, const char *
     assert_string_equal(is, words);
     assert_int_equal(recorded.summary.lost, 0);
     assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
-    free(recorded.entry);
 }
 
 #endif

@@ -376,6 +376,16 @@ static inline void member_make_idle(unsigned number, uint64_t bytes)
     (void)member_expect_ok(number, 'f', 0, 0);
 }
 
+/* A test of two members with the default configuration. */
+#define TEST_OF_TWO_MEMBERS(name, end)                   \
+    static void name##_of(unsigned one, unsigned other); \
+    TEST_WITH(name, members_begin, end)                  \
+    {                                                    \
+        const unsigned one = member_start("");           \
+        name##_of(one, member_start(""));                \
+    }                                                    \
+    static void name##_of(unsigned one, unsigned other)
+
 static int members_ignore_sigpipe(void **state)
 {
     (void)state;

@@ -20,11 +20,9 @@ static void null_registrar_leave(void *context, const struct xseg_registered *ru
 
 static inline struct xseg_registrar null_registrar(bool pin)
 {
-    struct xseg_registrar registrar = {sizeof(registrar)};
+    struct xseg_registrar registrar = {sizeof(registrar), .enter = null_registrar_enter,
+                                       .leave = null_registrar_leave, .pin = pin};
 
-    registrar.enter = null_registrar_enter;
-    registrar.leave = null_registrar_leave;
-    registrar.pin = pin;
     return registrar;
 }
 

@@ -38,11 +38,8 @@ static inline bool process_start(struct process *process, const struct xseg_sim_
 static inline void process_end(const struct process *process, struct xseg_allocator *own,
                                const struct xseg_sim_settings *alone)
 {
-    int result = 0;
-
     (void)close(process->socket);
-    assert_int_equal(waitpid(process->pid, &result, 0), process->pid);
-    assert_int_equal(result, 0);
+    child_expect_success(process->pid);
     env_close(own);
     assert_int_equal(xseg_sim_reset(alone), XSEG_OK);
 }

@@ -78,18 +78,14 @@ static inline void program_print(int signal)
 }
 
 /* The simulator, the audits and failures in other threads abort the process. */
-static inline int program_begin(void **state)
+FIXTURE(program_begin)
 {
-    (void)state;
     (void)signal(SIGABRT, program_print);
-    return 0;
 }
 
-static inline int program_end(void **state)
+FIXTURE(program_end)
 {
-    (void)state;
     program_print(0);
-    return 0;
 }
 
 /* A test that plays random programs. */

@@ -11,11 +11,9 @@
 /* Two devices of 1 GiB with real contents. */
 static inline struct xseg_allocator *open_devices(const char *config)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2, .memory_bytes = GIB,
+                                         .real_bytes = true};
 
-    settings.devices = 2;
-    settings.memory_bytes = GIB;
-    settings.real_bytes = true;
     return env_open_with_clock(&settings, config);
 }
 

@@ -58,7 +58,7 @@ class Ranges:
 class Segments:
     """Ranges of several streams: what touches is one segment if its stream is the same, and two otherwise.
 
-    Streams are told apart only with --streams: docs/snapshots.md says where a snapshot does not keep to that.
+    Streams are told apart only with --streams: docs/history.md says where a snapshot does not keep to that.
     """
 
     tells_streams_apart = False

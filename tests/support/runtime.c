@@ -174,7 +174,6 @@ static void pop(void)
         (void)driver.cuCtxPopCurrent_v2(&popped);
 }
 
-/* Wait for a device, or for a stream of it. */
 static int wait_in(void *context, int is_stream, struct CUstream_st *stream)
 {
     int result = driver.cuCtxPushCurrent_v2(context);

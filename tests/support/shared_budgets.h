@@ -81,7 +81,6 @@ static inline void budget_file_write_ok(struct xseg_shared_budget *budget, uint6
     assert_ok(budget_file_write(budget, number));
 }
 
-/* Put bytes into the file. */
 static inline void budget_file_put(off_t at, const void *bytes, size_t count)
 {
     const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0660);
@@ -187,7 +186,6 @@ static inline struct peer peer_start(void)
     return peer;
 }
 
-/* Kill it. */
 static inline void peer_kill(const struct peer *peer)
 {
     assert_int_equal(kill(peer->pid, SIGKILL), 0);

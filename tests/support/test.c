@@ -2,6 +2,8 @@
 #include "tests/support/test.h"
 
 #include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define TESTS_MAX 256
@@ -22,6 +24,20 @@ void test_set_group_fixture(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     group_setup = setup;
     group_teardown = teardown;
+}
+
+void test_select(const char *pattern)
+{
+    bool is_matched = false;
+
+    for (size_t i = 0; i < test_count && !is_matched; i++)
+        is_matched = fnmatch(pattern, tests[i].name, 0) == 0;
+    if (!is_matched) {
+        (void)fprintf(stderr, "%s: no test matches the pattern, %s\n", program_invocation_short_name,
+                      pattern);
+        exit(2);
+    }
+    cmocka_set_test_filter(pattern);
 }
 
 int test_run(void)

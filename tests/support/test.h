@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A test program as a list of TEST() blocks: each one registers itself, and the main() of test_main.c runs them in the order
- * of the source.  An argument of the program selects tests by name, with the wildcards of cmocka_set_test_filter().  A
- * program with other arguments has its own main().
+ * of the source.  An argument of the program selects tests by name, with the wildcards * and ?.  A program with other
+ * arguments has its own main().
  */
 #ifndef XSEG_TESTS_TEST_H
 #define XSEG_TESTS_TEST_H
@@ -27,8 +27,22 @@ void test_add(const char *name, CMUnitTestFunction run, CMFixtureFunction setup,
 /* Functions that run once, before and after all tests of the program; either may be NULL. */
 void test_set_group_fixture(CMFixtureFunction setup, CMFixtureFunction teardown);
 
-/* Run all tests; returns the number of tests that failed. */
+/* Select the tests whose names match a pattern with the wildcards * and ?.  Exits with status 2 if no test matches. */
+void test_select(const char *pattern);
+
+/* Run the selected tests, by default all; returns the number of tests that failed. */
 int test_run(void);
+
+/* A function for TEST_WITH() and TEST_GROUP_FIXTURE(); it fails by an assertion. */
+#define FIXTURE(name)                      \
+    static inline void name##_steps(void); \
+    static inline int name(void **state)   \
+    {                                      \
+        (void)state;                       \
+        name##_steps();                    \
+        return 0;                          \
+    }                                      \
+    static inline void name##_steps(void)
 
 #define TEST(name) TEST_WITH(name, NULL, NULL)
 

@@ -4,6 +4,6 @@
 int main(int argc, char **argv)
 {
     if (argc > 1)
-        cmocka_set_test_filter(argv[1]);
+        test_select(argv[1]);
     return test_run();
 }

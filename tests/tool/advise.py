@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg advise` of a file as a user meets it: advise.py TOOL SOURCE_ROOT."""
+"""`xseg advise` of a file as a user runs it: advise.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib
@@ -70,7 +70,6 @@ def costly():
 
 
 def full():
-    """All that it asks for stays."""
     return trace(*[("a", number, 40 * MIB, 0) for number in range(1, 31)])
 
 
@@ -97,8 +96,6 @@ def keys_of(config):
 
 
 class Planted(AdviseTest):
-    """Programs that one string cures, or none."""
-
     def test_expandable_segments_help_growing_blocks(self):
         found = self.advice(self.file(growing()))
         self.assertEqual(found["advised"]["config"], "expandable_segments:True")
@@ -145,7 +142,6 @@ class Planted(AdviseTest):
         self.assertIn("\nno configuration helps\n", self.tool("advise", path).stdout)
 
     def test_a_lower_peak_that_needs_a_larger_device(self):
-        """As advice it is none, and the sentence says that there is such a string."""
         path = self.file(squeezed())
         found = self.advice(path)
         self.assertIsNone(found["advised"])
@@ -351,7 +347,7 @@ class BadInput(AdviseTest):
 
     def test_no_history(self):
         said = self.refused("torch.cuda.memory._record_memory_history()", self.file(ends_short(MIB, history=False)))
-        self.assertIn("no events were recorded", said)
+        self.assertIn("no history was recorded", said)
 
     def test_a_configuration_with_an_error(self):
         self.refused("did you mean expandable_segments?", self.file("c expandable_segment:True\n" + full()))
@@ -377,7 +373,6 @@ def child_of(process):
 
 class Ended(AdviseTest):
     def test_killed_process_is_reported(self):
-        """As the system does when it runs short of memory."""
         path = self.file("".join(f"a {i} 512 0\nf {i}\n" for i in range(300_000)))
         for _ in range(20):  # until a child is met before it is done
             with subprocess.Popen([TOOL, "advise", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tool:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The benchmark programs run, and their rows are what the table is made of.
+"""The benchmark programs run, and print the rows of the table.
 
-bench.py FOLDER SOURCE_ROOT, where FOLDER has the programs.  No figure that was timed is looked at.
-"""
+bench.py FOLDER SOURCE_ROOT; FOLDER has the programs.  Measured times are not compared."""
 import os
 import pathlib
 import re

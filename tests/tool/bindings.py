@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A program that knows nothing of xseg runs on the simulator: NVIDIA's Python package cuda.bindings.
+"""A program without xseg runs on the simulator: NVIDIA's Python package cuda.bindings.
 
-bindings.py TOOL SOURCE_ROOT; the simulator, which XSEG_DRIVER names, is found as libcuda.so.1.  Is
-skipped where .deps/bindings has no package for this Python.
-"""
+bindings.py TOOL SOURCE_ROOT; the program loads the simulator, which XSEG_DRIVER names, as libcuda.so.1.  Skipped if
+.deps/bindings has no package for this version of Python."""
 import ctypes
 import os
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg blame` as a user meets it: blame.py TOOL SOURCE_ROOT."""
+"""`xseg blame` as a user runs it: blame.py TOOL SOURCE_ROOT."""
 import fractions
 import json
 import pickle
@@ -187,7 +187,7 @@ class Report(BlameTest):
     def test_text(self):
         path = self.file(small())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
-job.pickle, device 0: 8 events in 2 s
+job.pickle, device 0: 8 entries in 2 s
 averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
 
    share    fragmented     allocated   at the peak  site
@@ -337,7 +337,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
 
     def test_standard_input(self):
         data = pickle.dumps(small().snapshot(), 4)
-        self.assertTrue(self.said("-", given=data).startswith("standard input, device 0: 8 events"))
+        self.assertTrue(self.said("-", given=data).startswith("standard input, device 0: 8 entries"))
 
 
 class Pages(BlameTest):
@@ -412,10 +412,10 @@ class Limits(BlameTest):
         snapshot = small().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
         for lost, left_out, lines in (
-                (1234, 5, ("1,234 earlier events were overwritten\n",
-                           "5 earlier events did not fit in the file\n",
-                           "1 inconsistent event or block is omitted\n")),
-                (1, 1, ("1 earlier event was overwritten\n", "1 earlier event did not fit in the file\n"))):
+                (1234, 5, ("1,234 earlier entries were overwritten\n",
+                           "5 earlier entries did not fit in the file\n",
+                           "1 inconsistent entry or block is omitted\n")),
+                (1, 1, ("1 earlier entry was overwritten\n", "1 earlier entry did not fit in the file\n"))):
             snapshot["xseg"] = {"devices": [{"device": 0, "lost": lost, "left_out": left_out}]}
             text = self.said(self.file(snapshot), status=1)
             for line in lines:
@@ -431,14 +431,14 @@ class Limits(BlameTest):
         for one in snapshot["device_traces"][0]:
             del one["time_us"]
         text, found = self.said(self.file(snapshot)), self.blamed(self.file(snapshot))
-        self.assertIn(", device 0: 3 events without times\naverages over events: ", text)
+        self.assertIn(", device 0: 3 entries without times\naverages over events: ", text)
         self.assertEqual((found["duration_us"], found["duration_events"]), (0, 3))
         self.assertNotIn(" s\n", text)
 
     def test_one_event_is_one(self):
         program = Program()
         program.map(BASE, 2 * MIB)
-        self.assertIn(", device 0: 1 event; values at the end\n", self.said(self.file(program)))
+        self.assertIn(", device 0: 1 entry; values at the end\n", self.said(self.file(program)))
 
     def test_blocks_outside_segments_exit_with_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
@@ -481,7 +481,7 @@ class Limits(BlameTest):
         path = self.file(snapshot)
         found = self.blamed(path)
         self.assertEqual(found["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
-        self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON"))
+        self.assertEqual(json_keys.paths(found, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON of blame"))
         self.assertIn("              2.00 MiB  decay\n", self.said(path))
         self.assertEqual(found["single_page_padding"], 3 * MIB)
         self.assertTrue(self.said(path).endswith("\npadding of single-page blocks (key single_page) at the end: 3.00 MiB\n"))
@@ -492,7 +492,7 @@ class Limits(BlameTest):
                                 ("is truncated", data[:-100]),
                                 ("the file is empty", b""), ("unsupported protocol, 9", b"\x80\x09" + data[2:]),
                                 ("a dictionary without `segments`", {"a": 1}),
-                                ("neither events nor segments", {"segments": [], "device_traces": []})):
+                                ("neither entries nor segments", {"segments": [], "device_traces": []})):
             self.refused(words, self.file(contents))
         self.refused("cannot be opened", self.folder / "absent")
         (self.folder / "empty").mkdir()
@@ -553,7 +553,6 @@ def place_block(program, draw, start, mapped):
 
 class Recorded(BlameTest):
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: what was reserved at the peak is what PyTorch counted."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         for name in ("classic", "expandable", "ring", "train", "generate"):
             found = self.blamed(SNAPSHOTS / f"{name}.pickle.zst")

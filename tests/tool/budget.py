@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of a hit, counted by callgrind, against benchmarks/budget.txt.
+"""Instructions of a cache hit, counted by callgrind, compared with benchmarks/budget.txt.
 
-budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A program is run with two
-numbers of pairs; what the runs differ by is what those pairs took, to the instruction, on any machine and
-however busy it is.  Is skipped in builds whose instructions are not the ones that ship, and without
-valgrind.
+budget.py BENCH_PAIRS SOURCE_ROOT BUILDTYPE COMPILER SANITIZER.  A program runs with two numbers of pairs; the difference of
+the runs is the exact number of instructions of the additional pairs, independent of the host and its load.  Skipped in
+builds other than release builds, and without valgrind.
 """
 import pathlib
 import re
@@ -22,11 +21,8 @@ def budget(text):
 
 
 def count(program, case, pairs):
-    """Instructions of a whole run.
-
-    All numbers of pairs have as many digits: starting takes some instructions more or less with arguments
-    of another length.
-    """
+    """Instructions of a whole run.  All numbers of pairs have as many digits: starting takes some instructions more or less
+    with arguments of another length."""
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
                            case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg compare`, and `xseg blame` of folders, as a user meets them: compare.py TOOL SOURCE_ROOT."""
+"""`xseg compare`, and `xseg blame` of folders, as a user runs them: compare.py TOOL SOURCE_ROOT."""
 import gzip
 import json
 import os
@@ -16,7 +16,7 @@ from blame import BASE, BlameTest, Program, frames, json_keys
 from folder_case import MIB, ROOT, SNAPSHOTS, TOOL
 
 SIZE = 64 * MIB
-PAGE = ROOT / "docs/compare.md"
+PAGE = ROOT / "docs/blame.md"
 
 
 def job(plant="", base=BASE, pace=1000, line=0, steps=10):
@@ -58,7 +58,6 @@ def job(plant="", base=BASE, pace=1000, line=0, steps=10):
 
 
 def one_site(line, blocks=1):
-    """Blocks of a line, 8 MiB together, and no history."""
     program = Program()
     program.map(BASE, SIZE)
     for block in range(blocks):
@@ -104,8 +103,8 @@ class TwoFiles(CompareTest):
         text = self.said(self.file(job(), "a.pickle"), self.file(job("reserved"), "b.pickle"), status=1)
         self.assertEqual(text.replace(str(self.folder) + "/", ""), """\
 B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A allocates nothing
-A: a.pickle, device 0, 153 events
-B: b.pickle, device 0, 155 events
+A: a.pickle, device 0, 153 entries
+B: b.pickle, device 0, 155 entries
 
            A             B    difference
    64.00 MiB    128.00 MiB    +64.00 MiB  reserved at the peak
@@ -215,7 +214,6 @@ rows that do not differ: 3
             self.assertTrue(all(byte == "\n" or " " <= byte <= "~" for byte in text), text)
 
     def test_snapshots_that_pytorch_has_written(self):
-        """tests/data/snapshots: one random program on classic and on expandable segments."""
         peaks = json.loads((SNAPSHOTS / "peaks.json").read_text(encoding="utf-8"))
         classic, expandable = (SNAPSHOTS / f"{name}.pickle.zst" for name in ("classic", "expandable"))
         for path in (classic, expandable, SNAPSHOTS / "ring.pickle.zst"):
@@ -260,22 +258,6 @@ rows that do not differ: 3
                 entry["addr"] += by
 
 
-class Documents(CompareTest):
-    def test_documents_show_the_output(self):
-        self.file(job("reserved"), "before.pickle")
-        self.file(job(), "after.pickle")
-        for rank in range(8):
-            self.file(job("stranded" if rank == 5 else "", BASE + (rank << 32)), f"snapshots/oom-rank{rank}-pid{4711 + rank}-1.pickle")
-        for name in ("early.pickle.zst", "late.pickle.zst"):
-            (self.folder / name).write_bytes((SNAPSHOTS / name).read_bytes())
-        for page, command, operands in (("compare", "compare", "before.pickle after.pickle"),
-                                        ("compare", "compare", "--rows 1 early.pickle.zst late.pickle.zst"),
-                                        ("compare", "compare", "--rows 3 snapshots"), ("blame", "blame", "--rows 3 snapshots")):
-            done = self.tool(command, *operands.split(), cwd=self.folder, status=command == "compare")
-            text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
-            self.assertIn(f"```\n$ xseg {command} {operands}\n{done.stdout}```\n", text)
-
-
 class BadFiles(CompareTest):
     def test_each_is_a_sentence(self):
         good, data = self.file(job(), "good.pickle"), pickle.dumps(job().snapshot(), 4)
@@ -285,7 +267,7 @@ class BadFiles(CompareTest):
                                 (b"\x80\x09" + data[2:], "unsupported protocol, 9"),
                                 (newer, "format 2 of xseg's own facts is not known"),
                                 ({"a": 1}, "a dictionary without `segments`"),
-                                ({"segments": [], "device_traces": []}, "neither events nor segments")):
+                                ({"segments": [], "device_traces": []}, "neither entries nor segments")):
             bad = self.file(contents, "bad.pickle")
             self.refused(words, good, bad)
             self.refused(words, bad, good)
@@ -323,16 +305,16 @@ class Ranks(CompareTest):
                 with self.subTest(plant=plant, odd=odd), tempfile.TemporaryDirectory(dir=self.folder) as name:
                     folder = self.ranks(odd, count, plant, pathlib.Path(name).name)
                     found = self.read(folder, status=1)
-                    self.assertEqual((found["odd"], found["ranks"][0]["rank"]), (f"rank {odd}", odd))
+                    self.assertEqual((found["outlier"], found["ranks"][0]["rank"]), (f"rank {odd}", odd))
                     self.assertTrue(found["verdict"].startswith(f"rank {odd} is the outlier of {count}: "), found["verdict"])
                     self.assertIn(why.replace("rank 0", found["typical"]), found["verdict"])
-                    self.assertEqual(self.read(folder, command="blame", status=0)["odd"], f"rank {odd}")
+                    self.assertEqual(self.read(folder, command="blame", status=0)["outlier"], f"rank {odd}")
 
     def test_equal_ranks(self):
         folder = self.ranks()
         self.assertTrue(self.said(folder, status=0).startswith(
             f"no rank of 8 is an outlier: they do not differ\n{folder}, 8 files; rank 0 is the most typical\n"))
-        self.assertIsNone(self.read(folder, status=0)["odd"])
+        self.assertIsNone(self.read(folder, status=0)["outlier"])
 
     def test_the_page_has_the_keys(self):
         outputs = [self.read(*folders, status=1)
@@ -340,7 +322,7 @@ class Ranks(CompareTest):
         keys = json_keys.documented(PAGE, "Folders", "Rows")
         self.assertEqual(json_keys.paths(outputs), keys)
         blamed = self.read(self.ranks(1, 3), command="blame", status=0)
-        sites = json_keys.documented(ROOT / "docs/blame.md", "JSON")
+        sites = json_keys.documented(PAGE, "JSON of blame")
         self.assertEqual(json_keys.paths(blamed), json_keys.paths(outputs[0]) | {key for key in sites if key.startswith("sites")})
 
     def test_each_site_counts_by_itself(self):
@@ -364,7 +346,7 @@ class Ranks(CompareTest):
         for rank in (2, 6):
             self.file(job("reserved"), f"job/oom-rank{rank}-pid{4711 + rank}-1.pickle")
         found = self.read(folder, status=1)
-        self.assertIsNone(found["odd"])
+        self.assertIsNone(found["outlier"])
         self.assertTrue(found["verdict"].startswith("2 ranks of 8 are outliers, rank 6 most of all: it reserves 64.00 MiB more"))
 
     def test_two_ranks_and_one(self):
@@ -400,14 +382,14 @@ class Ranks(CompareTest):
         (self.folder / "job/rank8.pickle").mkdir()
         found = self.read(self.folder / "job", status=1)
         self.assertEqual(sorted(rank["name"] for rank in found["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
-        self.assertEqual(found["odd"], "rank 1")
+        self.assertEqual(found["outlier"], "rank 1")
         self.assertIn("\nomitted: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_equal_ranks_of_two_hosts_are_two(self):
         for host in ("node0", "node1"):
             self.ranks(0 if host == "node1" else None, 2, name=host + "-rank{}.pickle")
         found = self.read(self.folder / "job", status=1)
-        self.assertEqual(found["odd"], "node1-rank0.pickle")
+        self.assertEqual(found["outlier"], "node1-rank0.pickle")
         self.assertEqual(len(found["ranks"]), 4)
 
     def kinds(self, *names, command="compare", status=0):
@@ -431,7 +413,7 @@ class Ranks(CompareTest):
                 for command in ("compare", "blame"):
                     found, error = self.kinds(f"'{stem[0]}' (4 files)", f"'{stem[1]}' (4 files)", f"only '{stem[1]}' is read", command=command,
                                               status=command == "compare")
-                    self.assertEqual((found["odd"], len(found["ranks"])), ("rank 3", 4))
+                    self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 3", 4))
                     self.assertEqual(len(error.splitlines()), 1)
                 self.assertIn("\nomitted: 4, of another kind\n", self.run_tool(self.folder / "job", status=1)[0])
 
@@ -440,7 +422,7 @@ class Ranks(CompareTest):
         self.ranks(1, count=4, name="snapshot_rank{}.pickle")
         (self.folder / "job/whole.pickle").write_bytes((self.folder / "job/oom-rank0.pickle").read_bytes())
         found, _ = self.kinds("'oom-rank#' (1 file)", "only 'snapshot_rank#' is read", status=1)
-        self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
+        self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 1", 4))
 
     def test_kinds_are_found_without_the_word_rank(self):
         """The last number of a name is that of the process, if no name has a rank and it may be one."""
@@ -448,7 +430,7 @@ class Ranks(CompareTest):
             for path in self.ranks(3 if time else None, count=4, name=kind).glob(kind.replace("{}", "*")):
                 os.utime(path, (time, time))
         found, _ = self.kinds("'stop_#' (4 files)", "only 'end_#' is read", status=1)
-        self.assertEqual((found["odd"], len(found["ranks"])), ("end_3.pickle", 4))
+        self.assertEqual((found["outlier"], len(found["ranks"])), ("end_3.pickle", 4))
 
     def test_files_of_several_hosts_without_a_rank_are_all_read(self):
         for host in ("alpha", "beta", "gamma"):
@@ -462,7 +444,7 @@ class Ranks(CompareTest):
             for path in (self.folder / "job").glob(f"step{step}_*"):
                 os.utime(path, (step, step))
         found = self.read(self.folder / "job", status=1)
-        self.assertEqual((found["odd"], len(found["ranks"])), ("rank 2", 4))
+        self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 2", 4))
         self.assertIn("\nomitted: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_two_folders_are_compared_by_the_kind_that_both_have(self):
@@ -479,7 +461,7 @@ class Ranks(CompareTest):
             shutil.rmtree(self.folder / "job", ignore_errors=True)
             self.ranks(1, count=4, name=name)
             found = self.read(self.folder / "job", status=1)
-            self.assertEqual((found["odd"], len(found["ranks"])), ("rank 1", 4))
+            self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 1", 4))
 
     def test_files_of_another_compression_are_reported(self):
         folder = self.ranks(count=3, name="rank{}.pickle")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Instructions of making one more of something, when there are 10, 10^3 and 10^4 of it already; or, where it
-comes and goes, when there have been 10^4, which leave no host bytes behind.  A pool leaves its handle.
+"""Instructions that create one more object when 10, 10^3 and 10^4 objects exist; or, for objects that are created and
+destroyed, after 10^4 of them, which leave no host memory allocated.  A destroyed pool keeps its handle.
 
-complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last count is
-10^5, and 10^6 of streams that come and go; so it is with --drawn-by, of one case alone.  `tests/campaign complexity` asks
-for that.  callgrind counts each of the 64 things that are made from a count
-on; their mean at the last count may be no more than twice that at the one before.  The largest of them is
-printed beside it: it is where a table doubles or a page of records is made.  Is skipped
-without valgrind or its header, and in builds that are not release ones: self-checks compare many with many.
+complexity.py ONE_MORE HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last
+count is 10^5, and 10^6 for streams that are created and destroyed; --drawn-by does the same for one case.  `tests/campaign
+complexity` uses these options. callgrind counts the instructions of each of the 64 objects after a count.  Their mean at
+the last count must be at most twice that at the count before.  The maximum is also printed: it is the object for which a
+table grows or a page of records is allocated.  Skipped without valgrind or its header, and in other builds than release
+builds, because self-checks are not O(1).
 """
 import os
 import pathlib
@@ -33,7 +33,6 @@ CASES = ("passing_stream", "passing_stream_classic", "living_stream", "living_st
 
 
 def measure(case, counts):
-    """Of each count, the instructions of each thing that is made from there on; and the library's host bytes."""
     with tempfile.TemporaryDirectory() as folder:
         dump = pathlib.Path(folder) / "dump"
         done = subprocess.run(["valgrind", "--tool=callgrind", "--instr-atstart=no", "--combine-dumps=yes",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg config` as a user meets it: config.py TOOL SOURCE_ROOT."""
+"""`xseg config` as a user runs it: config.py TOOL SOURCE_ROOT."""
 import ctypes
 import json
 import os
@@ -15,7 +15,6 @@ VARIABLES = ("XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
 def run(*arguments, **variables):
-    """The tool's `config`, with these variables and none of the others."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return subprocess.run([TOOL, "config", *arguments], capture_output=True,
                           check=False, text=True, stdin=subprocess.DEVNULL, errors="surrogateescape",
@@ -29,7 +28,6 @@ class ConfigTest(unittest.TestCase):
         return done.stdout
 
     def rows(self, *arguments, **variables):
-        """Name: the other columns, of each key that is listed."""
         lines = self.said(*arguments, **variables).splitlines()
         return {line.split()[0]: re.split(r" {1,}", line.strip(), maxsplit=3)[1:]
                 for line in lines if line.startswith("  ") and not line.startswith("  key")}
@@ -67,7 +65,7 @@ class InForce(ConfigTest):
                          ["0.8", "off", "argument"])
 
     def test_the_example_of_the_page(self):
-        page = (ROOT / "docs/options.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs/top.md").read_text(encoding="utf-8")
         shown = self.said(PYTORCH_ALLOC_CONF="large_segment_size_mb:40") + "$ xseg config expandable_segment:True\n"
         shown = re.sub(r"the other \d+ keys", "the other N keys", shown)  # a new key does not change the page
         shown = re.sub("\nstacks    .*\n", "\nstacks    call stacks are captured by libunwind\n", shown)

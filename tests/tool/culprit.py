@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
 
-Twenty programs run on the library and the simulated driver, in steps with a pause behind each, as a service has between
-requests.  Each has sites that allocate much and fragment little, and one that keeps small blocks among large temporary ones.
-Half of them are told apart by label, half by call stack.
+Twenty programs run on the library and the simulated driver, in steps with a pause after each, as a service between
+requests.  Each program has sites that allocate much and fragment little, and one site that keeps small blocks among large
+temporary ones.  Half of the programs identify sites by label, half by call stack.
 """
 import ctypes
 import json

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay` on the driver that it finds as libcuda.so.1, and on a terminal.
+"""`xseg replay` on a driver that is found as libcuda.so.1, and on a terminal.
 
-driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER names.
-"""
+driver.py TOOL SOURCE_ROOT; that driver is the simulator, which XSEG_DRIVER names."""
 import os
 import pathlib
 import sys
@@ -71,7 +70,6 @@ class Driver(DriverTest):
                 self.assertIn(words, said)
 
     def test_device_without_pages_runs_a_recording_of_pytorch(self):
-        """It refuses from the start, or says yes and fails later; with its own word for it, or as out of memory."""
         tape = ROOT / "tests/data/tapes/expandable-mixed.tape.zst"
         for nth in (1, 3, 9):
             for error in (2, 801):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`xseg export --perfetto` as a user meets it: export.py TOOL SOURCE_ROOT.
+"""`xseg export --perfetto` as a user runs it: export.py TOOL SOURCE_ROOT.
 
-What is in a trace is read by Perfetto's own Python package, which .ci/setup --perfetto fetches into .deps/perfetto.
-Without it those cases are left out, and the test counts as skipped.
+Traces are read with the Python package perfetto, which .ci/setup --perfetto installs in .deps/perfetto.  Without the
+package, these cases are skipped.
 """
 import collections
 import json
@@ -246,8 +246,8 @@ class Counters(ExportTest):
         snapshot = view_program.Program(8, 60).snapshot()
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 1234, "left_out": 5}]}
         self.assertEqual(self.trace(snapshot).tracks[1].description,
-                         f"{len(snapshot['device_traces'][0])} events; 1,234 earlier events were overwritten, 5 did not fit in "
-                         "the file; 0 inconsistent events or blocks are omitted")
+                         f"{len(snapshot['device_traces'][0])} entries; 1,234 earlier entries were overwritten, 5 did not fit in "
+                         "the file; 0 inconsistent entries or blocks are omitted")
 
 
 def entry(action, addr, size, time, pool=(0, 0), **more):
@@ -418,7 +418,7 @@ class Files(ExportTest):
     def test_bad_arguments_are_refused(self):
         path = self.file(view_program.Program(14, 30).snapshot())
         for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
-                                ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no events"),
+                                ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no entries"),
                                 ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
                                 ([path], "needs --output"), ([path, path, "-o", "out"], "export")):
             self.assertIn(says, self.export(*arguments, status=2))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Every command that reads snapshots, on each that PyTorch has written, and on files of other kinds: forms.py TOOL SOURCE_ROOT."""
+"""Every command that reads snapshots, with snapshots of several versions of PyTorch, and with files of other kinds: forms.py
+TOOL SOURCE_ROOT.
+"""
 import bz2
 import gzip
 import io
@@ -63,9 +65,9 @@ class FromPyTorch(Forms):
     def test_without_a_history(self):
         for path in SNAPSHOTS:
             contents = pickle.dumps({**unpacked(path), "device_traces": []}, 4)
-            self.refused(("export",), contents, "no events were recorded")
+            self.refused(("export",), contents, "no history was recorded")
             said = self.run_tool("advise", contents, status=2)[1]
-            self.assertRegex(said, r"\nfile: no events were recorded, .* record events with [^\n]*\n\Z")
+            self.assertRegex(said, r"\nfile: no history was recorded, .* record one with [^\n]*\n\Z")
             for command in ("view", "blame", "compare"):
                 self.run_tool(command, contents)
 

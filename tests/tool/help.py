@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the tool says about itself, in which colours, and what becomes of output that is refused.
+"""Help and usage messages of the tool, their colors, and errors of standard output.
 
-help.py TOOL SOURCE_ROOT
-"""
+help.py TOOL SOURCE_ROOT"""
 import os
 import re
 import shlex
@@ -116,7 +115,6 @@ class Colors(ToolCase):
     ESCAPE = "\033["
 
     def shown(self, *arguments, **environment):
-        """The standard output of the tool on a terminal."""
         return self.on_terminal(*arguments, stream="stdout", environment={"TERM": "xterm", **environment}).decode()
 
     def test_on_a_terminal_only(self):

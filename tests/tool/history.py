@@ -62,7 +62,6 @@ class HistoryTest(ToolCase):
         return self.tool("replay", *arguments, **how)
 
     def history(self, trace, *options, **how):
-        """The events of a trace, and the last line."""
         out = self.folder / "history.json"
         path = trace if isinstance(trace, pathlib.Path) else self.file(trace)
         self.replay("--history", out, *options, path, **how)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What one more of something takes when there are many of it already.
+ * The cost of one more object when many objects exist.
  *
- *     one_more CASE COUNT...      counts that rise
+ *     one_more CASE COUNT...      ascending counts
  *
- * Things of the case are made one after the other.  From each count on, the next 64 are measured one by
- * one: under callgrind each leaves the instructions that it took in a dump named CASE:COUNT, which
- * complexity.py reads.  Everything else runs without being counted, so at a tenth of the time.
+ * The program creates the objects of the case one at a time.  After each count, it measures the next 64 objects: under
+ * callgrind, each one writes its instructions to a dump named CASE:COUNT, which complexity.py reads.  Everything else
+ * runs without instrumentation, which takes a tenth of the time.
  *
- * At each count the line "CASE COUNT HOST_BYTES" is printed, with what the library says that it takes.
+ * For each count, it prints the line "CASE COUNT HOST_BYTES", with the host memory that the library reports.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -237,8 +237,7 @@ static void prepared_range(unsigned at)
     use_a_granule();
 }
 
-/* Release all these ranges.  glibc sorts freed chunks in the next allocations, 10,000 in each: allocations that are not
- * counted trigger that. */
+/* Release all these ranges.  glibc sorts freed chunks, 10,000 in each call: uncounted allocations trigger that. */
 static void release_prepared(unsigned count)
 {
     static unsigned first;
@@ -298,7 +297,7 @@ static void registration_of_one_page(unsigned at)
     add_registration(block[0], 2 * MIB, at);
 }
 
-/* A registration of a block of its own, and a granule that none of them is about. */
+/* A registration of a separate block, and a granule without a registration. */
 static void granule_beside_registrations(unsigned at)
 {
     registration(at);

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A program with a CUDA runtime that is a shared library has its memory from xseg, by LD_PRELOAD, and nothing else changes.
+"""With libxseg-preload.so in LD_PRELOAD, a program with a shared CUDA runtime gets its memory from xseg, without other
+changes.
 
-preload.py PROGRAM RANDOM LIBRARY SANITIZER [SEED SEEDS STEPS]; PROGRAM is preloaded.c and RANDOM preloaded_random.c, whose
-runtime is tests/support/runtime.c.  With SEED, only RANDOM runs, for SEEDS seeds; tests/campaign does that.
+preload.py PROGRAM RANDOM LIBRARY SANITIZER [SEED SEEDS STEPS]; PROGRAM is preloaded.c and RANDOM preloaded_random.c, with
+the runtime tests/support/runtime.c.  With SEED, only RANDOM runs, with SEEDS seeds, as in tests/campaign.
 """
 import os
 import pathlib
@@ -24,7 +25,6 @@ def start(*command, **variables):
 
 
 def sanitizers():
-    """The sanitizer's libraries, which have to be loaded before the preloaded one; none if the program contains them."""
     done = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True)
     return re.findall(r"=> (\S*/lib[atu]\w*san\.so\S*)", done.stdout)
 

@@ -1,43 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A program that knows nothing of xseg: what preload.py starts with and without libxseg-preload.so.
- *
- * preloaded CASE; prints what the case saw.  Fails where CUDA itself would not do the same.
- */
-#include <dlfcn.h>
+/* A program that does not know xseg, which preload.py starts with and without libxseg-preload.so: preloaded CASE. */
 #include <fcntl.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/runtime.h"
-#include "tests/support/symbol.h"
-#include "xseg/sim.h"
-
-#define MIB     ((size_t)1 << 20)
-#define FOREVER UINT64_MAX
-
-/* Linked from the driver, as programs do that use it themselves. */
-int cuMemAlloc_v2(uint64_t *out, size_t bytes);
-int cuMemFree_v2(uint64_t address);
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
-int cuStreamBeginCapture_v2(struct CUstream_st *stream, int mode);
-int cuStreamEndCapture(struct CUstream_st *stream, void **graph);
-int cuGraphDestroy(void *graph);
-int cuStreamDestroy_v2(struct CUstream_st *stream);
-int cuStreamQuery(struct CUstream_st *stream);
-int cuCtxGetCurrent(void **out);
-int cuDevicePrimaryCtxReset_v2(int device);
-int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
-                        int *status);
-int cuMemsetD8_v2(uint64_t address, unsigned char value, size_t bytes);
+#include "tests/tool/preloaded.h"
 
 static atomic_bool is_good = true;
 
@@ -391,7 +360,7 @@ static void *fail(const char *what)
     return NULL;
 }
 
-/* What one thread allocates another frees. */
+/* A thread frees a block of another thread. */
 static _Atomic(void *) passed_on;
 
 static size_t churned_bytes(uint64_t tag)

@@ -1,33 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random calls of a program that knows nothing of xseg, compared with what CUDA promises: with libxseg-preload.so, and
- * without, where the original runtime has to keep the same promises.
+ * Random calls of a program without xseg, compared with the documented behavior of CUDA: with libxseg-preload.so, and
+ * without it, where the original runtime must have the same behavior.
  *
- * preloaded-random SEED STEPS; ends with 0, or with the step and the promise that was broken.  Takes a simulated machine
- * of two devices that keeps contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
+ * preloaded-random SEED STEPS; the exit status is 0, or a message has the step and the violated rule.  Requires a
+ * simulated machine with two devices and memory contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
  *
- * The promises:
+ * The rules:
  *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
  *     the stream of that work.  Its contents stay until it is freed.
  *   - cudaFree and cuMemFree wait for the device that has the block, whichever is current, and change no current device.
  *   - A block can be freed by each function, once; after the reset of its device, not at all.
  *   - Free memory and allocated blocks are together at most the total.
- *   - What a function of the runtime returns is what cudaGetLastError returns next.  A failed free leaves the block as it was.
+ *   - cudaGetLastError returns the last result of the runtime.  A failed free does not change the block.
  */
-#include <dlfcn.h>
-#include <inttypes.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tests/support/rng.h"
-#include "tests/support/runtime.h"
-#include "tests/support/symbol.h"
-#include "xseg/sim.h"
+#include "tests/tool/preloaded.h"
 
-#define MIB     ((uint64_t)1 << 20)
-#define FOREVER UINT64_MAX
 #define BLOCKS  48u
 #define STREAMS 6u /* of the program; the per-thread default stream of each device follows */
 #define DEVICES 2u
@@ -39,17 +29,6 @@
 #define THREAD  1
 
 #define PER_THREAD ((struct CUstream_st *)(uintptr_t)2)
-
-int cuMemAlloc_v2(uint64_t *out, size_t bytes);
-int cuMemFree_v2(uint64_t address);
-int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
-int cuPointerGetAttribute(void *out, int attribute, uint64_t address);
-int cuCtxGetCurrent(void **out);
-int cuDevicePrimaryCtxReset_v2(int device);
-int cuStreamBeginCapture_v2(struct CUstream_st *stream, int mode);
-int cuStreamEndCapture(struct CUstream_st *stream, void **graph);
-int cuGraphDestroy(void *graph);
-int cuStreamDestroy_v2(struct CUstream_st *stream);
 
 struct block {
     char *ptr; /* NULL: none */
@@ -340,8 +319,7 @@ static bool may_free(const struct block *block, int stream)
            !has_work(block->device, block->stream);
 }
 
-/* Free at an address by one of the functions.  waits: set to whether it waits for the device.  stream: NONE: not an
- * asynchronous one */
+/* Free at an address by a function that is drawn; stream: NONE for a synchronous one; *waits: whether it waits for the device. */
 static int free_by(uint64_t address, int stream, bool *waits)
 {
     int (*found)(uint64_t) = NULL, (*async)(uint64_t, struct CUstream_st *) = NULL;

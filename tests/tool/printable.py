@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Bytes from outside that are no printable ASCII are shown as \\xNN: printable.py TOOL.
+"""Bytes of untrusted text that are not printable ASCII are escaped as \\xNN: printable.py TOOL.
 
-They come in by arguments, file names, contents of traces and snapshots, and the environment.
+Such text comes from arguments, file names, traces, snapshots and the environment.
 """
 import json
 import os

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg probe` as a user meets it.
-
-probe.py TOOL SOURCE_ROOT; XSEG_DRIVER names the simulator.
-"""
+"""`xseg probe` as a user runs it: probe.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib
@@ -12,7 +9,10 @@ import sys
 import time
 import unittest
 
-from folder_case import MIB, TOOL, ToolCase
+from folder_case import MIB, ROOT, TOOL, ToolCase
+
+sys.path.insert(0, str(ROOT / "tests/support"))
+import json_keys  # pylint: disable=wrong-import-position
 
 # Every call that the probe makes, cuGetErrorName aside.
 CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
@@ -33,7 +33,6 @@ def run(*options, **environment):
 
 class ProbeTest(ToolCase):
     def probe(self, *options, status=0, **environment):
-        """Both outputs of a probe that ends with this exit status."""
         return self.tool("probe", *options, status=status, environment=environment, stderr=subprocess.STDOUT).stdout
 
     def report(self, *options, **environment):
@@ -72,6 +71,12 @@ class Abilities(ProbeTest):
         for trial in ("vmm_trial", "access_of_several", "unmap_of_several", "descriptor_trial", "rdma_trial"):
             self.assertEqual(can[trial], "fine", trial)
         self.assertEqual((can["fabric"], can["fabric_trial"]), (False, None))
+
+    def test_the_page_has_the_keys(self):
+        report = json.loads(self.probe("--json", XSEG_SIM_FAIL="cuMemMap:1:801", status=1))
+        more = self.report()
+        self.assertEqual(json_keys.paths([report, more], maps=["first_us"]),
+                         json_keys.documented(ROOT / "docs/top.md", "JSON of probe"))
 
     def test_another_device(self):
         self.assertEqual(self.report("--device", "1", XSEG_SIM_DEVICES="2")["name"], "Simulated device 1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands that read large snapshots: what a terminal shows meanwhile, and what an interrupt leaves."""
+"""Commands that read large snapshots: progress on a terminal, and the files that remain after an interrupt."""
 import os
 import pickle
 import pty
@@ -44,7 +44,7 @@ class ProgressTest(ToolCase):
 
 class Terminal(ProgressTest):
     def run_on_terminal(self, command, *paths, **more):
-        return self.on_terminal(command, *COMMANDS[command][0], *paths, cwd=self.folder, **more)
+        return self.on_terminal(command, *COMMANDS[command][0], *paths, cwd=self.folder, statuses=(0, 1), **more)
 
     def test_bar_is_drawn_and_removed(self):
         (self.folder / "job.pickle").write_bytes(self.data)
@@ -101,10 +101,16 @@ class Terminal(ProgressTest):
             terminal, end = pty.openpty()
         except OSError as error:
             self.skipTest(f"no terminal can be opened here: {error}")
-        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end):
+        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
             os.close(end)
             (self.folder / "pipe").write_bytes(self.data)
-            self.assertRegex(self.read_terminal(terminal), rb"\r[\d.]+ (bytes|KiB|MiB) of pipe\x1b")
+            drawn = self.read_terminal(terminal)
+        self.assertEqual(process.returncode, 0)
+        # Amounts in KiB and MiB are rounded to two decimals.
+        amounts = [max(float(number) - 0.005, 0) * {b"bytes": 1, b"KiB": 1 << 10, b"MiB": 1 << 20}[unit]
+                   for number, unit in re.findall(rb"\r([\d.]+) (bytes|KiB|MiB) of pipe\x1b", drawn)]
+        self.assertTrue(amounts, drawn)
+        self.assertLessEqual(max(amounts), len(self.data))
 
     def test_nothing_is_drawn_elsewhere(self):
         (self.folder / "job.pickle").write_bytes(self.data)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process that publishes, for tests of `xseg top`: it does what it reads, a line at a time, and answers each line.
+ * A process that publishes its statistics, for tests of `xseg top`: it reads commands, one in each line, and answers
+ * each line.
  *
  *     open CONFIG         alloc DEVICE MIB      pool NAME MIB
  *     tick                refuse DEVICE         register DEVICE MIB
- *     fork (answers the child's number; the child waits until it is killed)
+ *     fork (answers the process ID of the child, which waits until it is killed)
  */
 #include <signal.h>
 #include <stdio.h>

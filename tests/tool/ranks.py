@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Snapshots that the library writes when memory runs out, as the tool reads them: ranks.py TOOL SOURCE_ROOT LIBRARY.
+"""Snapshots that the library writes when memory runs out, read by the tool: ranks.py TOOL SOURCE_ROOT LIBRARY.
 
-Processes of a job name their own snapshots, and `xseg compare` finds the outlier; `xseg advise` names a configuration
-with which the request would have been served.
+Each process of a job names its own snapshot.  `xseg compare` finds the outlier, and `xseg advise` finds a configuration
+with which the request succeeds.
 """
 import json
 import os
@@ -62,7 +62,7 @@ class RanksTest(ToolCase):
                     done = self.tool(command, "--label", "--json", self.folder, status=status)
                     self.assertEqual(done.stderr, "")
                     found = json.loads(done.stdout)
-                    self.assertEqual(found["odd"], f"rank {ODD}")
+                    self.assertEqual(found["outlier"], f"rank {ODD}")
                     self.assertRegex(found["verdict"], r"^rank 2 is the outlier of 4: it reserves \d+.\d\d MiB more at the peak[,:] "
                                                        r".*at cache")
                 for name in names:

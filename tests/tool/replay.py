@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `xseg replay` as a user meets it: replay.py TOOL SOURCE_ROOT."""
+"""The command `xseg replay` as a user runs it: replay.py TOOL SOURCE_ROOT."""
 import json
 import random
 import re
@@ -10,7 +10,7 @@ from folder_case import MIB, ROOT, ToolCase
 
 KEYS = ["trace", "config", "events", "oom_at", "peak_requested", "peak_allocated", "peak_active",
         "peak_reserved", "driver_calls", "driver_us", "ns_per_event", "checked", "mismatches", "min_device"]
-CLOCK_KEYS = ["live_time_avg", "reserved_time_avg", "request_path_syncs", "max_call_us", "requests", "max_request_us"]
+CLOCK_KEYS = ["allocated_time_avg", "reserved_time_avg", "request_path_syncs", "max_operation_us", "requests", "max_request_us"]
 EXPANDABLE = "c expandable_segments:True\n"
 
 
@@ -296,6 +296,9 @@ class Configuration(ReplayTest):
         path = self.file("a 0 30000000 0\n")
         one = self.json(path, environment={"XSEG_ALLOC_CONF": "expandable_segments:False", "XSEG_SIM_MEMORY_MB": "2"})
         self.assertEqual(one["driver_calls"]["cuMemAlloc"], 0)
+        for options, config, message in (((), "idle_ms:5", "xseg replay: XSEG_ALLOC_CONF is ignored; set the configuration with --config\n"),
+                                         (("--config", "idle_ms:6"), "idle_ms:5", ""), ((), "", "")):
+            self.assertEqual(self.tool("replay", *options, path, environment={"XSEG_ALLOC_CONF": config}).stderr, message)
 
     def test_device_memory(self):
         text, large = "a 0 30000000 0\n", "a 0 90000000000 0\n"
@@ -445,9 +448,9 @@ class Clock(ReplayTest):
 
     def test_memory_is_weighted_by_time(self):
         one = self.figures(self.IDLE)
-        self.assertAlmostEqual(one["live_time_avg"], 10 * MIB, delta=MIB / 100)
+        self.assertAlmostEqual(one["allocated_time_avg"], 10 * MIB, delta=MIB / 100)
         self.assertAlmostEqual(one["reserved_time_avg"], 100 * MIB, delta=MIB / 100)
-        self.assertEqual(self.figures("@ 7\na 0 512 0\n@ 7\n")["live_time_avg"], 0)
+        self.assertEqual(self.figures("@ 7\na 0 512 0\n@ 7\n")["allocated_time_avg"], 0)
 
     def test_idle_memory_is_released_by_the_clock_of_the_trace(self):
         config = ("--config", "idle_ms:2000")
@@ -471,9 +474,9 @@ class Clock(ReplayTest):
         text = ("@ 0\nm request 1\na 0 20971520 0\nm idle\na 1 41943040 0\n"
                 "m request 2\na 2 20971520 0\nm request 1\na 3 20971520 0\n@ 1\n")
         one = self.figures(text)
-        page = self.figures("@ 0\na 0 20971520 0\n")["max_call_us"]
+        page = self.figures("@ 0\na 0 20971520 0\n")["max_operation_us"]
         self.assertEqual(one["requests"], 2)
-        self.assertGreater(one["max_call_us"], page)
+        self.assertGreater(one["max_operation_us"], page)
         # Both pages of request 1, the second without a reservation; not what came in between.
         self.assertGreater(one["max_request_us"], 1.5 * page)
         self.assertLess(one["max_request_us"], 2 * page)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A set-user-ID program takes nothing from its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.
+"""A set-user-ID program ignores its environment: secure.py PROGRAM SIMULATOR TOOL SANITIZER INJECTION.
 
-PROGRAM is secure_program.c, and TOOL the tool with the library in it; INJECTION is injection.c, or "" in a build without NVTX.  Needs root, which gives it to another user.
+PROGRAM is secure_program.c, and TOOL the tool with a static library; INJECTION is injection.c, or "" without NVTX.
+Requires root, to change the owner of files.
 """
 import os
 import shutil
@@ -59,7 +60,6 @@ class Secure(FolderCase):
         self.assertEqual(complaint, "")
 
     def injected(self, mode):
-        """Whether a tool that the environment names for NVTX is loaded."""
         os.chown(self.program, OTHER, OTHER)
         self.program.chmod(mode)
         said, complaint = start(self.program, self.simulator, NVTX_INJECTION64_PATH=str(self.injection), XSEG_TEST_INJECTED="1",

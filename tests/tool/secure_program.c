@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program that tests/tool/secure.py makes set-user-ID: secure_program DRIVER.  It opens an allocator with
- * what the environment gives it, and prints whether the kernel calls it secure (AT_SECURE), where the
- * configuration comes from, and each warning.
+ * A program that tests/tool/secure.py makes set-user-ID: secure_program DRIVER.  It opens an allocator with the
+ * configuration of the environment, and prints whether the kernel marks the process as secure (AT_SECURE), the source
+ * of the configuration, and each warning.
  */
 #include <stdio.h>
 #include <sys/auxv.h>

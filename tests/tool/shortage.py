@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The figures of docs/internals/shortage.md come out of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
+"""The values of docs/internals/shortage.md are the output of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
 
-All that is printed is counted or modelled, so it is the same in every build.
+All values are counted or modeled, so they are equal in every build.
 """
 import importlib
 import json
@@ -24,8 +24,8 @@ def shortage(*arguments):
 
 
 def documented(name):
-    """The row of a trace in the table of smallest devices: trace, aim, xseg, PyTorch, ..."""
-    text = (ROOT / "docs/internals/shortage.md").read_text()
+    """The row of a trace in the table of smallest devices: trace, target, xseg, PyTorch, page_size:small, ..."""
+    text = (ROOT / "docs/measurements.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` | 1."))
     return [word.strip("* ") for word in row.split("|")[1:-1]]
 
@@ -43,7 +43,7 @@ class ShortageTest(ToolCase):
         printed = [word.strip("*") for word in smallest]
         self.assertEqual(printed[1:4], [row[2], row[3], row[4]])  # no aim is printed: it is PyTorch's
         self.assertEqual(printed[7], row[6])
-        self.assertAlmostEqual(float(driver[4].strip("*")), float(row[8]), delta=0.0006)
+        self.assertAlmostEqual(float(driver[4].strip("*")), float(row[7]), delta=0.0006)
 
     def test_the_model_reserves_what_pytorch_does(self):
         reference = json.loads((ROOT / "benchmarks/traces/reference.json").read_text())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay` of PyTorch's memory snapshots, as a user meets it: snapshot.py TOOL SOURCE_ROOT."""
+"""`xseg replay` of PyTorch's memory snapshots, as a user runs it: snapshot.py TOOL SOURCE_ROOT."""
 import collections
 import json
 import pickle
@@ -73,7 +73,7 @@ class FromPyTorch(SnapshotTest):
 
     def test_the_clock_is_there(self):
         path = self.folder / "timeline"
-        self.assertGreater(self.figures(SNAPSHOTS / "expandable.pickle.zst", "--timeline", path)["live_time_avg"], 0)
+        self.assertGreater(self.figures(SNAPSHOTS / "expandable.pickle.zst", "--timeline", path)["allocated_time_avg"], 0)
         self.assertTrue(path.read_text().startswith("# usec"))
 
     def test_other_configurations(self):
@@ -252,8 +252,6 @@ def fragmented(blocks=40, free=20):
 
 
 class Incomplete(SnapshotTest):
-    """Histories that do not show how the state at the end of the file came about."""
-
     MISSING = (r"history: it does not show (.*) of the (.*) that are reserved at its end, since a replay with the file's configuration "
                r"ends with (.*): peaks are too low, and the effect of a configuration is not known; record all entries from the start")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Frames that a snapshot has as a module and an offset, which commands name by the module: sources.py TOOL SOURCE_ROOT."""
+"""Frames that a snapshot contains as module and offset, which commands resolve with the module: sources.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pickle
@@ -67,7 +67,6 @@ class Sources(FolderCase):
             self.assertEqual(self.sites([(path, 7, self.build_id)]), [f"?? ({path}+0x7)"])
 
     def test_the_innermost_with_a_source_is_the_site(self):
-        """A library without debug information says less than who has called it."""
         stack = [("/lib/libother.so", 5, "abcd"), (TOOL, self.address + 1, self.build_id)]
         if self.has_lines:
             self.assertRegex(self.sites(stack)[0], r"src/tools/main/main\.c:\d+ main$")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`xseg top` as a user meets it: top.py TOOL PUBLISHER.
+"""`xseg top` as a user runs it: top.py TOOL PUBLISHER.
 
-PUBLISHER is a process that publishes (publisher.c); the live screen is looked at through a pseudo-terminal.
+PUBLISHER is a process that publishes (publisher.c); the live screen is read through a pseudo-terminal.
 """
 import fcntl
 import json
@@ -23,6 +23,8 @@ from folder_case import MIB, ROOT, FolderCase
 
 sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
+
+PAGE = ROOT / "docs/top.md"
 
 # The layout of src/base/published.h.
 HEAD = struct.Struct("=8sIiQQQ")
@@ -48,8 +50,8 @@ def look(pid):
 
 
 class Publisher:
-    def __init__(self, *steps, config="publish:True", devices=1, within=()):
-        self.process = subprocess.Popen([*within, PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    def __init__(self, *steps, config="publish:True", devices=1, within=(), program=None):
+        self.process = subprocess.Popen([*within, program or PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         stderr=subprocess.DEVNULL, env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
         self.pid = self.process.pid
         for step in (f"open {config}", *steps):
@@ -220,6 +222,15 @@ class Budget(Case):
         self.assertRegex(lines[-1], rf"^ *{two.pid}  .* rest +0 bytes$")
         self.assertEqual({len(line) for line in lines[-3:]}, {len(lines[-1])})
 
+    def test_the_page_has_the_columns(self):
+        shown = re.search(r"^\$ xseg top --once --budget rack7\n\.\.\.\n(.*?)^```$", PAGE.read_text(encoding="utf-8"),
+                          re.MULTILINE | re.DOTALL)[1].splitlines()
+        ledger = self.ledger()
+        self.publisher(config=f"budget_file:{ledger}").do("alloc 0 40")
+        printed = top("--once", "--budget", ledger).stdout.splitlines()[-2:]
+        self.assertEqual(shown[0], printed[0])
+        self.assertEqual({len(line) for line in shown}, {len(line) for line in printed})
+
     def test_a_process_without_a_device(self):
         ledger = self.ledger()
         one = self.publisher(config=f"budget_file:{ledger}")
@@ -300,7 +311,7 @@ class Hostile(Case):
         ledger = self.ledger()
         self.publisher(config=f"budget_file:{ledger}").do("alloc 0 40")
         outputs.append(json.loads(top("--once", "--json", "--budget", ledger).stdout))
-        self.assertEqual(json_keys.paths(outputs), json_keys.documented(ROOT / "docs/top.md", "JSON"))
+        self.assertEqual(json_keys.paths(outputs), json_keys.documented(PAGE, "JSON of top"))
 
     def test_any_bytes_do_no_harm(self):
         good = self.content()
@@ -378,8 +389,7 @@ class Screen:
 
     CONTROL = re.compile(rb"\x1b\[([?>]?)([\d;]*)([a-zA-Z@`])|\x1b[()][B0]|\x1b[=>78M]|\x1b\][^\x07]*\x07")
 
-    def __init__(self, rows, columns):
-        self.resize(rows, columns)
+    def __init__(self):
         self.pending, self.is_open, self.last = b"", None, " "
 
     def resize(self, rows, columns):
@@ -497,7 +507,7 @@ class Live(Case):
             time.sleep(0.1)  # until the terminal has its size
             os.environ["TERM"] = term
             os.execv(TOOL, ["xseg", "top", *map(str, arguments)])
-        self.pid, self.screen, self.status = pid, Screen(rows, columns), None
+        self.pid, self.screen, self.status = pid, Screen(), None
         self.size(rows, columns)
         self.addCleanup(os.close, self.terminal)
         self.addCleanup(self.stop)
@@ -508,6 +518,7 @@ class Live(Case):
             os.waitpid(self.pid, 0)
 
     def size(self, rows, columns):
+        self.screen.resize(rows, columns)
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read(self, seconds):
@@ -529,10 +540,17 @@ class Live(Case):
     def type(self, keys):
         os.write(self.terminal, keys)
 
-    def expect_end(self, status):
+    def quit(self, keys=b"q"):
+        self.type(keys)
+        self.expect_end(0)
+
+    def read_while(self, condition=lambda: True):
         end = time.monotonic() + 20
-        while time.monotonic() < end and self.read(0.1):
+        while condition() and time.monotonic() < end and self.read(0.1):
             pass
+
+    def expect_end(self, status):
+        self.read_while()
         _, state = os.waitpid(self.pid, 0)
         self.status = os.waitstatus_to_exitcode(state)
         self.assertEqual(self.status, status)
@@ -557,9 +575,19 @@ class Live(Case):
         self.until(lambda lines: lines[4] == "")
         one.end(signal.SIGKILL)
         self.until(lambda lines: lines[0] == "xseg top - 0 processes, 0 devices" and "no process publishes" in lines[3])
+        self.quit()
+        self.assertFalse(self.screen.is_open)
+
+    def test_the_page_shows_the_screen(self):
+        shown = re.search(r"^```\n\$ xseg top\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+        service = self.folder / "service"
+        service.symlink_to(pathlib.Path(PUBLISHER).resolve())
+        one = self.publisher("alloc 0 3000", "pool kv_cache 1200", "refuse 0", "alloc 1 700", devices=2, program=service)
+        wanted = shown.replace("   15164", f"{one.pid:8}").splitlines()
+        self.begin("--pid", one.pid, columns=80)
+        self.until(lambda lines: lines[:len(wanted)] == wanted)
         self.type(b"q")
         self.expect_end(0)
-        self.assertFalse(self.screen.is_open)
 
     def test_members_of_a_budget_file_are_listed_below(self):
         ledger = self.ledger()
@@ -571,8 +599,7 @@ class Live(Case):
         self.until(lambda lines: lines[22] == "no process has this budget file open")
         ledger.unlink()
         self.until(lambda lines: "cannot be opened" in lines[22])
-        self.type(b"q")
-        self.expect_end(0)
+        self.quit()
 
     def test_keys_order_rows(self):
         one = self.publisher(devices=2)
@@ -590,8 +617,7 @@ class Live(Case):
         self.until(lambda lines: order(lines) == ["1", "0"])
         self.type(b">>")  # CACHED again
         self.until(lambda lines: order(lines) == ["0", "1"])
-        self.type(b"xyz ?q")  # what is no key does nothing
-        self.expect_end(0)
+        self.quit(b"xyz ?q")  # what is no key does nothing
 
     def test_the_terminal_is_resized_and_rows_scroll(self):
         one = self.publisher(devices=12)
@@ -603,7 +629,6 @@ class Live(Case):
             return devices(lines[3:-1])
 
         self.until(lambda lines: shown(lines) == [str(i) for i in range(12)])
-        self.screen.resize(9, 80)
         self.size(9, 80)
         self.until(lambda lines: shown(lines) == ["0", "1", "2", "3", "4"] and lines[8].startswith("q quit"))
         self.type(b"\x1bOB\x1bOB")  # down
@@ -613,15 +638,12 @@ class Live(Case):
         self.type(b"\x1b[6~\x1b[6~\x1bOA")  # no further than the end, and up
         self.until(lambda lines: shown(lines) == ["6", "7", "8", "9", "10"])
         for rows, columns in ((2, 10), (1, 1), (4, 30)):
-            self.screen.resize(rows, columns)
             self.size(rows, columns)
             time.sleep(0.2)
             self.read(0.2)
-        self.screen.resize(30, 150)
         self.size(30, 150)
         self.until(lambda lines: shown(lines) == [str(i) for i in range(12)])
-        self.type(b"q")
-        self.expect_end(0)
+        self.quit()
 
     def test_a_terminal_of_80_columns_shows_the_columns_in_the_order_of_their_priority(self):
         one = self.publisher("alloc 0 40", "pool kv 3", devices=20)
@@ -644,8 +666,7 @@ class Live(Case):
         self.until(lambda lines: lines[2].split() == fixed + ["ALLOCATED", "CACHED", "RESERVED", "OOMS"])
         self.type(b">>")  # REGISTERED
         self.until(lambda lines: lines[2].split() == fixed + ["ALLOCATED", "RESERVED", "REGISTERED"])
-        self.type(b"q")
-        self.expect_end(0)
+        self.quit()
 
     def test_a_terminal_of_40_columns_shows_one_column_at_a_time(self):
         ledger = self.ledger()
@@ -659,15 +680,12 @@ class Live(Case):
             self.type(b"\x1bOC")
             self.until(lambda lines, column=column: column in lines[2].split())
             self.assertLessEqual(max(map(len, self.screen.lines())), 40)
-        self.type(b"q")
-        self.expect_end(0)
+        self.quit()
 
     def test_a_signal_gives_the_terminal_back(self):
         self.begin()
         os.kill(self.pid, signal.SIGTERM)
-        end = time.monotonic() + 20
-        while self.screen.is_open and time.monotonic() < end and self.read(0.1):
-            pass
+        self.read_while(lambda: self.screen.is_open)
         self.assertFalse(self.screen.is_open)
         os.waitpid(self.pid, 0)
         self.status = 0
@@ -687,8 +705,7 @@ class Live(Case):
 
     def test_a_terminal_that_is_not_known(self):
         self.begin()
-        self.type(b"q")
-        self.expect_end(0)
+        self.quit()
         self.start(term="no-such-terminal")
         self.until(lambda lines: any("use --once" in line for line in lines))
         self.expect_end(2)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Recorded programs and tapes against PyTorch's own allocator: traces.py TOOL SOURCE_ROOT.
+"""Recorded programs and tapes, compared with PyTorch's allocator: traces.py TOOL SOURCE_ROOT.
 
-Each of the nine programs runs to its end in both modes, also on the smallest device on which it does with PyTorch;
-programs of one stream reserve at most as much as there, and none calls the driver more often.  A tape of a program that
-completes has the same number after every step; where memory is short, no request fails that PyTorch served.
+Each of the nine programs completes in both modes, also on the smallest device on which it completes with PyTorch.  Programs
+with one stream reserve at most as much memory as with PyTorch, and no program makes more driver calls.  A tape of a program
+that completes has equal statistics after every step; under memory pressure, no request fails that succeeds with PyTorch.
 """
 import functools
 import json
@@ -92,10 +92,8 @@ class TapesTest(ToolCase):
             self.assertGreaterEqual(count, least)
 
     def test_blocks_are_chosen_whatever_the_addresses_are(self):
-        """Of equal free blocks that of the segment that was registered first serves a request.
-
-        Every tape with `p` lines is replayed with addresses in each order.
-        """
+        """Of equal free blocks that of the segment that was registered first serves a request.  Every tape with `p` lines is
+        replayed with addresses in each order."""
         count = 0
         for path, text in (*self.tapes("classic"), *self.tapes("expandable")):
             if "\np " not in text:

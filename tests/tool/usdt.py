@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Probes for tracers: which ones are noted in the library, and what docs/metrics.md says of them.
+"""USDT probes: those in the library are the documented ones of docs/metrics.md.
 
-usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  Is skipped where
-sys/sdt.h was not there when the library was built (Debian: systemtap-sdt-dev).
+usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  Skipped if
+the library was built without sys/sdt.h (Debian: systemtap-sdt-dev).
 """
 import pathlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg --version` says what was built: version.py TOOL SOURCE_ROOT BUILD_TYPE CHECKS LIBDW."""
+"""`xseg --version` prints the properties of the build: version.py TOOL SOURCE_ROOT BUILD_TYPE CHECKS LIBDW."""
 import pathlib
 import re
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg view` as a user meets it, and what its page is given; no browser: view.py TOOL SOURCE_ROOT."""
+"""`xseg view` as a user runs it, and the data of its page, without a browser: view.py TOOL SOURCE_ROOT."""
 import os
 import json
 import pickle
@@ -153,7 +153,7 @@ class ViewTest(ToolCase):
         whole, huge = pickle.dumps(view_program.Program(12, 50).snapshot(), 4), view_program.Program(12, 50).snapshot()
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
-                               (pickle.dumps({"segments": [], "device_traces": []}), "neither events nor segments"),
+                               (pickle.dumps({"segments": [], "device_traces": []}), "neither entries nor segments"),
                                (pickle.dumps(huge), "a block or segment has 1024.00 TiB; a page shows at most 16.00 TiB")):
             self.assertIn(says, self.view(self.file(contents, "bad"), "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The page of `xseg view` in Chromium, driven by Selenium, without a network: view_page.py TOOL SOURCE_ROOT.
 
-Figures and structure are compared, not pixels.  Is skipped where chromium, chromedriver or the Python package selenium
-is missing (Debian: chromium chromium-driver python3-selenium).
+Compares values and structure, not pixels.  Skipped without chromium, chromedriver or the Python package selenium (Debian:
+chromium chromium-driver python3-selenium).
 """
 import json
 import os
@@ -262,7 +262,7 @@ class PageTest(FolderCase):
         self.assertEqual(self.run_script("return Main.panes[0].state.registered.length"), 1)
         self.assertIn("registered 1.00 MiB", self.element(".figures:has(+ .state)").text)
         self.assertIn("registered pages, at the end of the recording", self.element("body").text)
-        self.assertIn("5 older events were overwritten or omitted", self.element(".figures").text)
+        self.assertIn("5 older entries were overwritten or omitted", self.element(".figures").text)
         self.press(Keys.LEFT)
         self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 0)
@@ -325,7 +325,7 @@ class PageTest(FolderCase):
         program = view_program.Program(14, 300)
         self.open(program.snapshot() | {"device_traces": [[]]})
         self.assertEqual(self.run_script(STATES), [program.states[-1]])
-        self.assertIn("no events were recorded", self.element(".figures").text)
+        self.assertIn("no history was recorded", self.element(".figures").text)
 
 
 class RequestTest(PageTest):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files that commands write are complete or absent: written.py TOOL SOURCE_ROOT.
-
-Each command that writes a file is interrupted, runs out of space, or loses the reader of a pipe.
-"""
+"""Files that commands write are complete or absent after an interrupt, a full disk or a closed pipe: written.py TOOL SOURCE_ROOT."""
 import fcntl
 import os
 import pathlib
@@ -12,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(sys.argv[2])
+from folder_case import CHECKED, ROOT, TOOL, FolderCase
+
 sys.path.insert(0, str(ROOT / "tests/support"))
 import view_program  # pylint: disable=wrong-import-position
 
@@ -40,21 +37,14 @@ def default_pipe():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def without_notice(said):
-    return "".join(line for line in said.splitlines(keepends=True) if "self-checks: " not in line)
-
-
-class Written(unittest.TestCase):
+class Written(FolderCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name, "files")
-        self.folder.mkdir()
-        self.trace = pathlib.Path(folder.name, "t.xtrace")
+        super().setUp()
+        self.trace, self.snapshot, self.pipe = (self.folder / name for name in ("t.xtrace", "job.pickle", "pipe"))
         self.trace.write_text(TRACE, encoding="utf-8")
-        self.snapshot = pathlib.Path(folder.name, "job.pickle")
         self.snapshot.write_bytes(pickle.dumps(view_program.Program(13, 800).snapshot(), 4))
-        self.pipe = pathlib.Path(folder.name, "pipe")
+        self.folder /= "files"
+        self.folder.mkdir()
 
     def writers(self, out="out"):
         """The arguments of each command that writes a file, without its input; the input; whether it prints a report."""
@@ -72,10 +62,15 @@ class Written(unittest.TestCase):
         with self.start(arguments, **more) as process:
             said = process.communicate()[1]
         self.assertEqual(process.returncode, status, said)
-        return without_notice(said)
+        return CHECKED.sub("", said)
 
     def left(self):
         return sorted(os.listdir(self.folder))
+
+    def assert_kept(self):
+        """The file, which was there with the text "before", is as it was, and no other one is there."""
+        self.assertEqual(self.left(), ["out"])
+        self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
 
     def wait_for(self, condition, process):
         end = time.monotonic() + 60
@@ -126,8 +121,7 @@ class Interrupt(Written):
                                               if name != "out"), process)
                     process.send_signal(number)
                     self.assertEqual(process.wait(), -number)
-                self.assertEqual(self.left(), ["out"])
-                self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
+                self.assert_kept()
 
     def test_an_interrupt_of_a_probe_leaves_nothing(self):
         writer = self.filled_pipe()
@@ -156,8 +150,7 @@ class Space(Written):
                 (self.folder / "out").write_text("before", encoding="utf-8")
                 said = self.run_tool([*arguments, data], 2, preexec_fn=small_files)
                 self.assertEqual(said, f"xseg {arguments[0]}: out cannot be written: File too large\n")
-                self.assertEqual(self.left(), ["out"])
-                self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
+                self.assert_kept()
 
     def test_a_report_beyond_the_limit_is_reported(self):
         with open(self.folder / "report", "wb") as report:
@@ -179,8 +172,7 @@ class Space(Written):
         said = self.run_tool(["probe", "--table", "out"], 2,
                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, 1 << 10)))
         self.assertEqual(said, "xseg probe: out cannot be written: File too large\n")
-        self.assertEqual(self.left(), ["out"])
-        self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
+        self.assert_kept()
 
     def test_a_full_file_system_is_reported(self):
         unshare = shutil.which("unshare")
@@ -193,7 +185,7 @@ class Space(Written):
                 done = subprocess.run([*enter, "sh", "-c", script, "sh", TOOL, *arguments, data], check=False,
                                       capture_output=True, text=True)
                 self.assertEqual((done.returncode, done.stdout), (2, ""))
-                self.assertEqual(without_notice(done.stderr), f"xseg {arguments[0]}: out cannot be written: No space left on device\n")
+                self.assertEqual(CHECKED.sub("", done.stderr), f"xseg {arguments[0]}: out cannot be written: No space left on device\n")
 
 
 class Pipes(Written):
@@ -204,7 +196,7 @@ class Pipes(Written):
                 reader = os.open(self.pipe, os.O_RDONLY)
                 os.close(reader)
                 self.assertEqual(process.wait(), 2)
-                self.assertEqual(without_notice(process.stderr.read()), f"xseg {arguments[0]}: {self.pipe} cannot be written: Broken pipe\n")
+                self.assertEqual(CHECKED.sub("", process.stderr.read()), f"xseg {arguments[0]}: {self.pipe} cannot be written: Broken pipe\n")
         self.assertTrue(self.pipe.is_fifo())
 
     def test_a_file_is_complete_when_the_report_has_no_reader(self):
@@ -297,5 +289,4 @@ class Places(Written):
 
 
 if __name__ == "__main__":
-    TOOL = os.path.abspath(sys.argv[1])
     unittest.main(argv=sys.argv[:1], verbosity=1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Small programs on xseg: what PyTorch's users do with memory goes on working.
+"""Small programs on xseg: common uses of memory in PyTorch work.
 
-adapter.py DRIVER; each test runs one function of this file in a process of its own.
+adapter.py DRIVER; each test runs one function of this file in a separate process.
 """
 import functools
 import os
@@ -27,7 +27,6 @@ VARIABLES = {"default_stream_of_another_device": {"XSEG_SIM_DEVICES": "2"},
 
 
 def case_train_step():
-    """Forward, backward and optimizer; everything comes back."""
     layer = torch.nn.Linear(512, 512).cuda()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     for _ in range(3):
@@ -41,7 +40,6 @@ def case_train_step():
 
 
 def case_out_of_memory():
-    """The exception, its text, the observers, and the counter."""
     seen = []
     torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append(arguments))
     small = byte_tensor(1)
@@ -58,13 +56,11 @@ def case_out_of_memory():
 
 
 def case_more_than_one_eb():
-    """PyTorch's own bound comes first."""
     expect_error(torch.OutOfMemoryError, "more than 1EB memory",
                  lambda: torch.empty(1 << 62, dtype=torch.uint8, device="cuda"))
 
 
 def case_fraction():
-    """A fraction limits, is read back, and can be taken away."""
     torch.cuda.set_per_process_memory_fraction(0.25)
     expect(torch.cuda.get_per_process_memory_fraction() == 0.25, "get_per_process_memory_fraction")
     total = torch.cuda.mem_get_info()[1]
@@ -91,7 +87,6 @@ def case_arguments():
 
 
 def case_snapshot():
-    """Segments and blocks, with the line that allocated them; events in their order; metadata."""
     torch.cuda.memory._record_memory_history(stacks="python")
     torch.cuda.memory._set_memory_metadata("phase one")
     held = byte_tensor(3)
@@ -133,7 +128,6 @@ def case_history_that_is_refused():
 
 
 def case_graph():
-    """A capture, its pool, a replay, and the pool's end."""
     graph = torch.cuda.CUDAGraph()
     before = torch.cuda.memory_reserved()
     with torch.cuda.graph(graph):
@@ -148,7 +142,6 @@ def case_graph():
 
 
 def case_mempool():
-    """Memory of a pool is apart, and goes with the pool."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         inside = byte_tensor(8)
@@ -163,7 +156,6 @@ def case_mempool():
 
 
 def case_checkpoint():
-    """The interface of graph trees: a pool comes back to a state."""
     pool = torch.cuda.graph_pool_handle()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -252,7 +244,6 @@ def case_innermost():
                 "pool": xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB}
 
     def where():
-        """Returns the name of the pool that serves this thread."""
         before = reserved_mib()
         held.append(byte_tensor(20))
         after = reserved_mib()
@@ -301,7 +292,6 @@ def case_innermost():
 
 
 def case_memory_saver():
-    """The calls of torch_memory_saver."""
     from xseg.torch.memory_saver import torch_memory_saver
     with torch_memory_saver.region(tag="cache", enable_cpu_backup=False):
         cache = byte_tensor(60)
@@ -420,7 +410,6 @@ def case_default_stream_of_another_device():
 
 
 def case_control():
-    """Limits, trim and explain by the library's own words."""
     allocator = xseg.torch.allocator()
     held = byte_tensor(50)
     byte_tensor(100)
@@ -432,7 +421,6 @@ def case_control():
 
 
 def case_settings():
-    """_set_allocator_settings() reaches xseg; a bad string is a ValueError."""
     torch.cuda.init()
     torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
     held = torch.empty(5000, dtype=torch.uint8, device="cuda")
@@ -466,7 +454,6 @@ def case_no_caching():
 
 
 def expect_segments(is_expandable):
-    """The snapshot's setting and its segments agree."""
     byte_tensor(1)
     taken = torch.cuda.memory._snapshot()
     expect(taken["allocator_settings"]["expandable_segments"] == is_expandable, taken["allocator_settings"])
@@ -566,7 +553,6 @@ def receive(queue, answer):
 
 
 def case_share():
-    """A tensor goes to another process, which runs on xseg as well."""
     import torch.multiprocessing
     context = torch.multiprocessing.get_context("spawn")
     queue, answer = context.Queue(), context.Queue()

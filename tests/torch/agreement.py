@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Settings, limits, texts of errors and the profiler's events on xseg are what they are on PyTorch's own allocator.
+"""Settings, limits, error messages and profiler events are equal on xseg and on PyTorch's allocator.
 
-agreement.py DRIVER; each test runs a program of agreement_cases.py in processes of its own, and compares what they tell.
+agreement.py DRIVER; each test runs a program of agreement_cases.py in separate processes, and compares their output.
 """
 import pathlib
 import sys

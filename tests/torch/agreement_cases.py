@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what PyTorch's settings, limits, errors and profiler do: agreement_cases.py NAME.
+"""Programs that print settings, limits, errors and profiler events of PyTorch: agreement_cases.py NAME.
 
-agreement.py runs each on both allocators and compares what is printed.
+agreement.py runs each on both allocators and compares the output.
 """
 import os
 import re
@@ -244,7 +244,6 @@ def resets():
 
 
 def events_of(profiled):
-    """The profiler's events about memory of a GPU."""
     found = []
     for event in profiled.profiler.kineto_results.events():
         if event.name() in ("[memory]", "[OutOfMemory]") and "CUDA" in str(event.device_type()):
@@ -263,7 +262,6 @@ def totals(path):
 
 
 def profiled():
-    """Events of tensors, of raw allocations, and of a request that is refused."""
     torch.cuda.init()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         held = torch.empty(5000, dtype=torch.uint8, device="cuda")
@@ -332,7 +330,6 @@ def plain():
 
 
 def send(queue):
-    """The other process: a tensor goes, and stays until this process is ended."""
     held = byte_tensor(30)
     queue.put(held.untyped_storage()._share_cuda_())  # pylint: disable=protected-access
     time.sleep(600)
@@ -354,7 +351,6 @@ def with_exporter(use):
 
 
 def open_handle(handle):
-    """A storage over memory of another process."""
     torch.cuda.init()
     return torch.UntypedStorage._new_shared_cuda(*handle)  # pylint: disable=protected-access
 

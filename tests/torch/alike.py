@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Programs that print what they see print the same on PyTorch's own allocator and on xseg, in both modes.
+"""Programs have the same output on PyTorch's allocator and on xseg, in both modes.
 
 alike.py DRIVER ["NAME..."...]
 """

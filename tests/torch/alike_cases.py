@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Small programs that print what they see of pools, history and children: alike_cases.py NAME...
+"""Small programs that print properties of pools, history and child processes: alike_cases.py NAME...
 
-They print the same on each allocator, which alike.py looks at.
+alike.py verifies that the output is equal on each allocator.
 """
 import gc
 import os
@@ -28,7 +28,6 @@ def attempt(work):
 
 
 def in_child(work):
-    """How a forked child ends that does this work."""
     child = os.fork()
     if child == 0:
         say("child:", attempt(work))
@@ -47,7 +46,6 @@ def held_objects():
 
 
 def uninitialised():
-    """Calls before CUDA is initialised."""
     C = torch._C
     pool = torch.cuda.graph_pool_handle()
     for name, work in (
@@ -111,13 +109,11 @@ def children():
 
 
 def by_pools():
-    """The family of statistics that goes by private pool."""
     found = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
     return sorted((key, sorted(groups.items())) for key, groups in found.items())
 
 
 def served_by(pool, mib):
-    """Allocate from a pool, free it, and let go of the pool's id."""
     torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
     byte_tensor(mib)
     torch._C._cuda_endAllocateToPool(0, pool)

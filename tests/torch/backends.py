@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of this suite share: PyTorch's environment on the simulator, and the allocators to run on."""
+"""Functions of the tests of this suite: the environment of PyTorch on the simulator, and the allocators."""
 import atexit
 import json
 import os
@@ -30,7 +30,6 @@ if (ADAPTER / "xseg/torch").is_dir():
 
 
 def without(*prefixes):
-    """The environment without variables that begin so."""
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
@@ -86,14 +85,12 @@ class Forked:
         self.returncode = None
 
     def communicate(self, timeout):
-        """What it printed, and None; then returncode is set."""
         text = read_all(self.output, timeout)
         self.returncode = int(read_all(self.status, timeout) or -signal.SIGKILL)
         return text, None
 
 
 def read_all(descriptor, seconds):
-    """Text to its end, and close the descriptor."""
     parts, ends = [b""], time.monotonic() + seconds
     try:
         while select.select([descriptor], [], [], max(0, ends - time.monotonic()))[0]:
@@ -131,7 +128,6 @@ def start(driver, backend, program, *arguments, **variables):
 
 
 def finish(process, backend):
-    """What a process printed, without its first line; complaints are raised."""
     text, _ = process.communicate(timeout=500)
     if process.returncode != 0:
         raise AssertionError(f"{backend}: status {process.returncode}\n{text}")
@@ -176,7 +172,6 @@ class CaseTest(unittest.TestCase):
                      **{**self.environment, **self.variables.get(name, {}), **variables})
 
     def run_case(self, name, *arguments, backend="xseg", **variables):
-        """Returns the output of a case that succeeds."""
         text = finish(self.start_case(name, *arguments, backend=backend, **variables), backend)
         self.assertIn(f"case {name} done", text)
         return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs of PyTorch's, each a check of its own: cases.py NAME.  They run on any allocator."""
+"""Small programs of PyTorch, each with its own checks: cases.py NAME.  They run on any allocator."""
 import os
 import sys
 
@@ -192,7 +192,6 @@ def take(queue, answers):
 
 
 def sharing():
-    """Another process reads and writes a tensor of this one."""
     context = torch.multiprocessing.get_context("spawn")
     queue, answers = context.Queue(), context.Queue()
     process = context.Process(target=take, args=(queue, answers))

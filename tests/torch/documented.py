@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The examples of docs/pytorch.md, of the recipes for ranges and of README.md run as documented.
+"""The examples of docs/pytorch.md, the Python of docs/ranges.md and docs/registration.md, and README.md run as documented.
 
-documented.py DRIVER; each test is a function of this file in a process of its own, which takes the lines from the page.
+documented.py DRIVER; each test is a function of this file in a separate process, which reads the example from the page.
 """
 import doctest
 import pathlib
@@ -18,7 +18,8 @@ if backends.IS_CASE:
     from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
 
 PAGE = backends.ROOT / "docs/pytorch.md"
-RECIPES = PAGE.with_name("ranges-python.md")
+RECIPES = PAGE.with_name("ranges.md")
+REGISTRATION = PAGE.with_name("registration.md")
 
 
 def shown(words, page=PAGE):
@@ -269,6 +270,15 @@ def check_groups(run):
     expect_error(MemoryError, "xseg_limits_set()", run.grow, "full", 5)
     for page in range(pages - 16, pages):
         run.grow("window", page)
+
+
+def case_registration():
+    """The registered tensor is pinned."""
+    run = run_shown("xseg.torch.registered(", REGISTRATION)
+    expect(run.cache.nbytes == 200 * MIB, run.cache.nbytes)
+    expect_error(run.xseg.BusyError, "pinned", run.xseg.torch.pause, "kv_cache")
+    run.xseg.torch.unpin(run.cache)
+    run.xseg.torch.pause("kv_cache")
 
 
 class Documented(backends.CaseTest):

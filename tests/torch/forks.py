@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Forks processes that have imported torch already: the import takes 2 s, more than most programs of the tests.
+"""Forks processes after the import of torch, which takes 2 s, more than most programs of the tests.
 
-forks.py SOCKET MODULE...: the number of a socket, and what is imported beside torch.
+forks.py SOCKET MODULE...: the number of a socket, and the modules to import in addition to torch.
 
-A message on the socket is an object of JSON with "arguments", "environment" and "folder", and two descriptors: the program's
-output and where its exit status is written to.  A program runs as by on_backend.py.
+A message on the socket is an object of JSON with "arguments", "environment" and "folder", and two descriptors: for the
+program's output and for its exit status.  A program runs as with on_backend.py.
 
-Nothing of CUDA is touched before the fork: PyTorch's allocator and the driver read the environment when they are first used.
+CUDA is not used before the fork, because PyTorch's allocator and the driver read the environment at their first use.
 """
 import contextlib
 import gc
@@ -28,7 +28,6 @@ KEPT = ("CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 def become(message, output):
-    """In the child: the environment, the output and the arguments of the program."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     os.environ.clear()
     os.environ.update({**message["environment"], **kept})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The adapter compiles against the headers of the oldest PyTorch it supports, of one between, and of the newest.
+"""The adapter compiles against the headers of the oldest PyTorch it supports, of an intermediate version, and of the newest.
 
 headers.py DRIVER [ROOT]
 
-What it covers is compared with the interface of each version, and only the compiler's warnings about PyTorch's own headers are left out.
-Nothing is fetched from within a test: without the headers it says how to get them and is skipped.
+The methods of the adapter are compared with the interface of each version.  Only warnings in PyTorch's headers are ignored.
+The test downloads nothing: without the headers, it prints how to download them and is skipped.
 """
 import contextlib
 import importlib.util
@@ -36,7 +36,6 @@ def ask(script, *arguments):
 
 
 def adapter_build(root):
-    """The module that builds the adapter, without the package around it, which needs PyTorch."""
     sys.path.insert(0, str(root / "src/adapters/python"))
     spec = importlib.util.spec_from_file_location("adapter_build", root / "src/adapters/python/xseg/torch/_build.py")
     module = importlib.util.module_from_spec(spec)
@@ -70,7 +69,6 @@ class Compiles(unittest.TestCase):
         cls.stack.close()
 
     def compiler(self, version, is_cxx11, source=""):
-        """The adapter's compiler on its sources and one line more; nothing is written."""
         scratch = self.folder / f"{version}-{is_cxx11}"
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.copytree(self.root / "src/adapters/torch", scratch / "src/adapters/torch")
@@ -88,7 +86,6 @@ class Compiles(unittest.TestCase):
                 self.assertEqual(made.returncode, 0, made.stderr[:4000])
 
     def test_a_mistake_is_seen(self):
-        """The compiler is asked about the sources, and warnings count."""
         made = self.compiler("2.9.1", True, "\nint without_value() {}\n")
         self.assertNotEqual(made.returncode, 0)
         self.assertIn("without_value", made.stderr)

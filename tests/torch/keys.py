@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg advise --pytorch` leaves out the keys that PyTorch's own allocator does not know, and no others: keys.py DRIVER."""
+"""`xseg advise --pytorch` omits exactly the keys that PyTorch's allocator does not have: keys.py DRIVER."""
 import json
 import pathlib
 import subprocess

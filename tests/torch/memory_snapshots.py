@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The examples of PyTorch's post "Debugging PyTorch memory use with snapshots", on both allocators: memory_snapshots.py DRIVER.
 
-The programs are the post's, with a model of this file's for torchvision's.
+The programs are those of the post, with a small model in place of torchvision's.
 """
 import contextlib
 import io

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What methods of PyTorch's allocator do, on the allocator that the environment asks for: method_cases.py LIBRARY [NAME...].
+"""Results of the methods of PyTorch's allocator, on the allocator that the environment selects: method_cases.py LIBRARY
+[NAME...].
 
-LIBRARY is what methods.cpp was compiled to.  One process runs all cases, each from an empty cache; a case returns what is
-to be the same on every allocator.  Each prints a line: its name, then what it returned, as JSON.
+LIBRARY is compiled from methods.cpp.  One process runs all cases, each with an empty cache.  A case returns a value that
+must be equal on every allocator, and prints a line: its name, then the value as JSON.
 """
 import collections
 import contextlib
@@ -143,10 +144,8 @@ def case_base_allocation():
 
 
 def case_expandable_segment_sizes():
-    """Each expandable segment: its stream, which kind of pool, and what is mapped of it.
-
-    PyTorch leaves out those of the default stream.
-    """
+    """Each expandable segment: its stream, which kind of pool, and what is mapped of it.  PyTorch leaves out those of the
+    default stream."""
     count, found = ctypes.c_size_t(), (Heard * MOST)()
     side = torch.cuda.Stream()
     streams = Numbers(0, side.cuda_stream)
@@ -294,10 +293,8 @@ def case_annotate_memory():
 
 
 def case_use_on_oom():
-    """When memory is short, a pool that offers itself serves others from its cache, and no other pool does.
-
-    PyTorch's serves from classic segments only.
-    """
+    """When memory is short, a pool that offers itself serves others from its cache, and no other pool does.  PyTorch's serves
+    from classic segments only."""
     total = torch.cuda.get_device_properties(0).total_memory
     said = []
     for is_offered, is_withdrawn in ((False, False), (True, False), (True, True)):
@@ -347,10 +344,8 @@ def case_no_split():
 
 
 def tracked(program):
-    """What a trace tracker hears of a program: action, device, block, bytes, stream, pool.
-
-    Which of several segments goes first is nobody's business.
-    """
+    """What a trace tracker hears of a program: action, device, block, bytes, stream, pool.  Which of several segments goes
+    first is nobody's business."""
     METHODS.library.methods_listen(True)
     kept = program()
     METHODS.library.methods_listen(False)
@@ -494,10 +489,8 @@ def random_program(seed):
 
 
 def case_tracker_account():
-    """A tracker that keeps account of memory and blocks is right at the end, and never hears a contradiction.
-
-    Memory that goes at once, and came in parts, is told of once by PyTorch, and by its parts on xseg.
-    """
+    """A tracker that keeps account of memory and blocks is right at the end, and never hears a contradiction.  Memory that
+    goes at once, and came in parts, is told of once by PyTorch, and by its parts on xseg."""
     METHODS.track()
     METHODS.library.methods_listen(True)
     live, pools = random_program(7)
@@ -603,7 +596,6 @@ def case_requested_sizes_after_a_restore():
 
 
 def case_raw_pointers():
-    """Raw allocations, on any stream; what is not live is refused."""
     side = torch.cuda.Stream()
     take, give = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
     first, second = take(1000), take(30 * MIB, stream=side)
@@ -640,7 +632,6 @@ def case_out_of_memory_observer():
 
 
 def case_memory_info():
-    """What a device has, and what of that is free."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     said = []
     kept = byte_tensor(100)
@@ -653,7 +644,6 @@ def case_memory_info():
 
 
 def case_simple_pointer():
-    """A block is freed by its address alone."""
     is_simple = ctypes.c_bool()
     said = []
     for size in (0, 1000, 30 * MIB):
@@ -844,10 +834,8 @@ def case_allocate_with_address():
 
 
 def case_rejection():
-    """A growth beyond the device is refused at once; observers are told, trackers are not.
-
-    PyTorch tells observers in threads of its own.
-    """
+    """A growth beyond the device is refused at once; observers are told, trackers are not.  PyTorch tells observers in
+    threads of its own."""
     METHODS.track()
     METHODS.call("observe_rejections")
     torch.cuda.memory._record_memory_history(context=None, clear_history=True)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Methods of PyTorch's allocator that Python has no way to call, as functions of C for ctypes.  They call whatever
- * allocator PyTorch runs on.  Functions return 0, or -1 with a sentence in methods_error().
+ * Methods of PyTorch's allocator that Python cannot call, as C functions for ctypes.  They call the current allocator of
+ * PyTorch.  Functions return 0, or -1 with a message in methods_error().
  *
- * Threads: one at a time; what is heard may come from any.
+ * Threads: one at a time; callbacks may run in any thread.
  */
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>

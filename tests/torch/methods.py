@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Each method of PyTorch's allocator interface that no other test calls, on PyTorch's own allocator and on xseg.
 
-methods.py DRIVER [CASE...]; the cases are those of method_cases.py, which see.
+methods.py DRIVER [CASE...]; the cases are in method_cases.py.
 
-methods.cpp calls what Python cannot; it is compiled once and kept beside the driver.
+methods.cpp calls methods that Python cannot call; it is compiled once, next to the driver.
 """
 import hashlib
 import json

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The adapter as it is built for a PyTorch that does not tell captures from routes, before 2.15, on the one that is installed;
-and as Clang builds it, which makes no unique symbols: settings of PyTorch's are in its library and not in the adapter.
+"""The adapter as it is built for PyTorch before 2.15, which does not distinguish captures from routes, with the installed
+PyTorch; and as Clang builds it, which has no unique symbols: settings of PyTorch are in its library and not in the adapter.
 
 older.py DRIVER
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Runs a program of PyTorch's on the allocator that the environment asks for, and says which that is.
+"""Runs a PyTorch program on the allocator that the environment selects, and prints its name.
 
 on_backend.py PROGRAM [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
 """

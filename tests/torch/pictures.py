@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a snapshot of memory and its history say, without addresses, so that two allocators can be compared.
+"""Snapshots and histories without addresses, to compare two allocators.
 
-An address says where the driver put a segment.  So a block is named by its offset in the segment, and by the tensor that lies in
-it; an event, by the number of the event that allocated its memory.  What differs on purpose is taken out here, and each of these
-has its row in docs/differences.md.
+Addresses depend on the driver.  So a block is identified by its offset in the segment and by its tensor, and an event by
+the index of the event that allocated its memory.  Intended differences are removed; each of them has a row in
+docs/differences.md.
 """
 import itertools
 
@@ -42,7 +42,6 @@ class Pictures:
         return self.streams[handle]
 
     def segment(self, segment, tensors):
-        """A segment's members, and its blocks in the order of their addresses."""
         blocks = [[block["address"] - segment["address"], block["size"], block["requested_size"], block["state"],
                    tensors.get(block["address"]) if block["state"] == "active_allocated" else None]
                   for block in segment["blocks"]]

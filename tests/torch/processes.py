@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Processes of PyTorch that share a card by a ledger, as docs/processes.md shows it.
+"""PyTorch processes that share a GPU by a budget file, as in docs/processes.md.
 
-processes.py DRIVER; each test starts processes that run functions of this file, and meet by files in a folder.
+processes.py DRIVER; each test starts processes that run functions of this file, and synchronize by files in a folder.
 """
 import os
 import pathlib
@@ -18,7 +18,7 @@ if backends.IS_CASE:
     import xseg.torch
     from tensors import MIB, byte_tensor, expect
 
-PAGE = backends.ROOT / "docs/processes.md"
+PAGE = backends.ROOT / "docs/sharing.md"
 LONG = 120  # seconds that no step takes, however busy the machine is
 
 
@@ -27,12 +27,10 @@ def section(title):
 
 
 def strings(text):
-    """The configurations that a text shows for the variable, in their order."""
     return re.findall(r'XSEG_ALLOC_CONF(?:=|, value: ")([^\s"]+)', text)
 
 
 def functions(title):
-    """What the Python of a section defines."""
     names = {"PAGE": 2 << 20, "xseg": sys.modules.get("xseg")}
     for block in re.findall(r"^```python\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE):
         exec(compile(block, title, "exec"), names)
@@ -118,7 +116,6 @@ def case_chat():
 
 
 def case_batch():
-    """An engine with the rest."""
     run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
     wait_for("chat is quiet")
     until = time.monotonic() + LONG
@@ -131,7 +128,6 @@ def case_batch():
 
 
 def case_rollout():
-    """Generates in turn with the trainer."""
     run = functions("A trainer and a rollout engine")
     with xseg.torch.tag("cache"):
         cache = byte_tensor(700)
@@ -145,7 +141,6 @@ def case_rollout():
 
 
 def case_train():
-    """Trains in turn with the engine."""
     for turn in range(1, 4):
         wait_for(f"rollout {turn - 1}")
         activations = [get(byte_tensor, 100) for _ in range(9)]
@@ -157,15 +152,15 @@ def case_train():
 # --- The tests. ---
 
 class Processes(backends.CaseTest):
-    """Each with two processes on one simulated card of 1 GiB."""
+    """Each with two processes on one simulated GPU of 1 GiB."""
 
     def run_cases(self, *cases):
         with tempfile.TemporaryDirectory() as folder:
             machine = f"torch-{os.getpid()}-{time.monotonic_ns()}"
             started = []
             for name, config in cases:
-                # The ledger is the test's own, and time enough for a busy machine.
-                config = re.sub(r"budget_file:[^,]+", f"budget_file:{folder}/ledger", config)
+                # A budget file of this test, and enough time for a busy host.
+                config = re.sub(r"budget_file:[^,]+", f"budget_file:{folder}/budget", config)
                 config = re.sub(r",budget_wait_ms:\d+", "", config) + ",budget_wait_ms:4000"
                 started.append((name, self.start_case(name, folder, XSEG_SIM_MEMORY_MB="1024", XSEG_SIM_SHARED=machine,
                                                       XSEG_ALLOC_CONF=config)))
@@ -191,14 +186,14 @@ class Processes(backends.CaseTest):
         """All strings of the page are ones, and all of users and containers name a path."""
         page = PAGE.read_text(encoding="utf-8")
         self.assertGreaterEqual(len(strings(page)), 8)
-        for title in ("Users of one card, each with a notebook", "Containers, and time-slicing in Kubernetes"):
+        for title in ("Users of one GPU, each with a notebook", "Containers, and time-slicing in Kubernetes"):
             self.assertEqual(len(strings(section(title))), 1)
             self.assertTrue(strings(section(title))[0].startswith("budget_file:/run/xseg/"))
         for config in strings(page):
             # The folder is missing here: a sentence, and the program goes on.
             text = self.run_case("one_tensor", "none",
-                                 XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/ledger", config))
-            self.assertEqual(text.count("budget_file: shared budget file cannot be opened, \"/nowhere/ledger\" ("), 1, text)
+                                 XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/budget", config))
+            self.assertEqual(text.count("budget_file: shared budget file cannot be opened, \"/nowhere/budget\" ("), 1, text)
 
     def test_variables_of_pytorch(self):
         """PyTorch refuses keys that it does not know, which is why they stand in xseg's own variable."""

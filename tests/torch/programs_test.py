@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: both count the same.
+"""A program of tests/torch/programs on PyTorch's own allocator and on xseg: their statistics are equal.
 
-programs_test.py DRIVER NAME [MODE...]; libxseg.so lies beside the driver.  Prints TAP: one line for each mode.
-Is skipped where PyTorch is not installed, see tests/support/torch_environment.py.
+programs_test.py DRIVER NAME [MODE...]; libxseg.so is in the folder of the driver.  Prints TAP: one line for each mode.
+Skipped without PyTorch; see tests/support/torch_environment.py.
 
-Kernels compute nothing there, so what is compared is what programs/figures.py prints: counts and shapes.
+Kernels compute nothing on the simulator, so the test compares the output of programs/figures.py: counts and shapes.
 """
 import json
 import os
@@ -75,7 +75,6 @@ def run(name, mode, python, variables):
 
 
 def flat(value, name=""):
-    """Every figure of a report, by where it stands."""
     if isinstance(value, dict):
         return {key: each for member in value for key, each in flat(value[member], f"{name}/{member}").items()}
     if isinstance(value, list):
@@ -97,7 +96,6 @@ def served_by(report):
 
 
 def figures_of(name, mode, python, variables, seen):
-    """Run a program once on each allocator, and add its figures to those that were seen."""
     ignored = re.compile(IGNORED.get(name, "(?!)"))
     for backend, switch in backends.BACKENDS.items():
         report = run(name, mode, python, {**variables, **switch, "PYTHONPATH": str(PROGRAMS)})
@@ -110,11 +108,8 @@ def figures_of(name, mode, python, variables, seen):
 
 
 def compare(name, mode, python, variables):
-    """What is wrong in one mode, as lines.
-
-    Threads of PyTorch's own may end a little sooner or later.  A figure that differs is asked for twice more, and is
-    wrong if no run on one allocator shows what a run on the other does.
-    """
+    """What is wrong in one mode, as lines.  Threads of PyTorch's own may end a little sooner or later. A figure that differs
+    is asked for twice more, and is wrong if no run on one allocator shows what a run on the other does."""
     seen = {backend: {} for backend in backends.BACKENDS}
     own, other = [seen[backend] for backend in (list(seen)[0], list(seen)[-1])]
     for _ in range(3):

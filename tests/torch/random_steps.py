@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Plays random steps on the allocator that PyTorch runs on, and prints what memory_stats() says after each.
+"""Runs random steps on the allocator of PyTorch, and prints memory_stats() after each.
 
     random_steps.py SEED STEPS KINDS EVERY
 
-KINDS is letters: s several streams and record_stream, p pools, g graphs, r resets, e empty_cache, n notes for the history.  After
-EVERY so many steps, a picture of the memory is printed, with the events since the last one.  The steps hang on the seed
-alone, so two processes with different allocators play the same.  With XSEG_TORCH=1 in the environment it is xseg.
+KINDS consists of letters: s several streams and record_stream, p pools, g graphs, r resets, e empty_cache, n annotations of
+the history.  Every EVERY steps, a snapshot is printed with the events since the last one.  The seed determines the steps,
+so two processes with different allocators run the same steps.  With XSEG_TORCH=1 in the environment it is xseg.
 """
 import json
 import os
@@ -82,7 +82,6 @@ class Program:
         self.random.choice((torch.cuda.reset_peak_memory_stats, torch.cuda.reset_accumulated_memory_stats))()
 
     def step_note(self):
-        """Words for the history: of the thread from now on, of a tensor, and of what a profiler would show."""
         torch.cuda.memory._set_memory_metadata(self.random.choice(("", "first", "second")))
         with torch.profiler.record_function(self.random.choice(("part", "Torch-Compiled Region: 0/1"))):
             self.step_allocate()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.range(): tensors over addresses beneath which memory comes and goes, under the limits that PyTorch's has.
+"""xseg.torch.range(): tensors on virtual addresses whose memory is committed and decommitted, with the limits of PyTorch.
 
-range.py DRIVER; each test runs one function of this file in a process of its own.
+range.py DRIVER; each test runs one function of this file in a separate process.
 """
 import ctypes
 import gc
@@ -20,7 +20,6 @@ PAGE = 2 << 20
 
 
 def case_tensor():
-    """A tensor has its shape and place from the start; what may be touched grows and shrinks."""
     cache = xseg.torch.range(64 * PAGE, name="cache")
     before, tensor = used_bytes(), cache.tensor((60, 1024, 1024), torch.float16, 4 * PAGE)
     expect(used_bytes() == before, "nothing is committed")
@@ -53,7 +52,6 @@ def case_tensor():
 
 
 def case_streams():
-    """A stream that is not named is the current one."""
     cache, side = xseg.torch.range(4 * PAGE), torch.cuda.Stream()
     with torch.cuda.stream(side):
         cache.commit(0, 2 * PAGE)

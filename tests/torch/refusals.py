@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where xseg cannot serve PyTorch, a sentence says why and what to do, and PyTorch goes on with its own allocator.
+"""If xseg cannot run PyTorch, an error message states the reason and a remedy, and PyTorch keeps its own allocator.
 
 refusals.py DRIVER
 """
@@ -66,7 +66,6 @@ def wait_for(is_so):
 
 
 def has_ended(process):
-    """Also where nobody has asked how."""
     try:
         return " Z " in pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii")
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""xseg.torch.registered(): each tensor is one piece of memory that network cards may reach, by the driver's word.
+"""xseg.torch.registered(): each tensor is one physical allocation that the driver reports as accessible by RDMA.
 
-registered.py DRIVER; each test runs one function of this file in a process of its own.
+registered.py DRIVER; each test runs one function of this file in a separate process.
 """
 import ctypes
 import threading
@@ -49,10 +49,8 @@ def expect_plain(tensor):
 
 
 def expect_left(number):
-    """No thread is in the tag whose pool has this id: a route to it is refused while one is.
-
-    A thread leaves the last one when it ends, which is a moment after Python's join().
-    """
+    """No thread is in the tag whose pool has this id: a route to it is refused while one is.  A thread leaves the last one
+    when it ends, which is a moment after Python's join()."""
     for _ in range(1000):
         try:
             torch._C._cuda_beginAllocateCurrentThreadToPool(0, number)
@@ -100,7 +98,6 @@ def case_contents():
 
 
 def case_two_devices():
-    """A name has a pool on each device, of the same kind."""
     held = []
     for device in (0, 1):
         with xseg.torch.registered("cache", device):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs on every allocator, in both modes: what PyTorch does with a device works on the runtime for tests.
+"""Small programs on every allocator, in both modes: the operations of PyTorch on a device work with the runtime for tests.
 
 runtime.py DRIVER
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""memory_stats() on xseg says what it says on PyTorch's own allocator, field by field, after each of many random steps.
+"""memory_stats() on xseg equals that on PyTorch's allocator, field by field, after each of many random steps.
 
-So do the snapshot and the history, after so many steps each (see pictures.py).
+Snapshots and histories are also compared (see pictures.py).
 
-steps.py DRIVER; the environment's XSEG_TEST_STEPS says how many steps, XSEG_TEST_SEED which program, XSEG_TEST_EVERY how many
-steps lie between two pictures.
+steps.py DRIVER; XSEG_TEST_STEPS in the environment is the number of steps, XSEG_TEST_SEED the seed, and XSEG_TEST_EVERY the
+number of steps between two snapshots.
 """
 import itertools
 import json

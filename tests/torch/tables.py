@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The seed's tables on the memory of CUDA graphs, each on every allocator, to the last printed digit.
+"""The tables of NVIDIA's documentation about the memory of CUDA graphs, on every allocator, to the last digit.
 
 tables.py DRIVER
 """

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What threads meet in the adapter, as functions for ctypes, which holds no lock of Python's meanwhile. */
+/* Concurrent calls of the adapter, as functions for ctypes, which releases the lock of the Python interpreter. */
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_runtime_api.h>
 
@@ -35,8 +35,7 @@ __attribute__((visibility("default"))) void threads_init(void)
     caching::get()->init(1);
 }
 
-/* 1: a pool's own allocator was destroyed while other threads could use pools; -1: while they could not.
- * The allocator is never asked for memory. */
+/* 1: a pool's own allocator was destroyed while other threads could use pools; -1: while they could not. */
 __attribute__((visibility("default"))) int threads_destroy(void)
 {
     caching::get()->createOrIncrefPool(0, ID, std::shared_ptr<caching::CUDAAllocator>(caching::get(), destroy));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Threads that meet in the adapter: they open it at once, and destructors that it runs may wait for other threads.
+"""Concurrent threads in the adapter: they open it at the same time, and destructors that it runs may wait for other threads.
 
 threads.py DRIVER; it runs itself with PyTorch as threads.py DRIVER FOLDER.
 """

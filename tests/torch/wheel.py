@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The wheel, installed in a virtual environment beside PyTorch, as a user has it: wheel.py DRIVER.
+"""The wheel, installed in a virtual environment with PyTorch, as by a user: wheel.py DRIVER.
 
-README's first screen: XSEG_TORCH=1 in the environment, and the import.  Then with an adapter that is compiled already, as the
-wheels of a release have one for each version of PyTorch, where there is no compiler and nothing can be written.
+The start of README.md: XSEG_TORCH=1 in the environment, and the import.  Then with a prebuilt adapter, as the wheels of a
+release have one for each version of PyTorch, without a compiler and with a read-only file system.
 """
 import json
 import os

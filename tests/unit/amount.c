@@ -19,6 +19,10 @@ TEST(amounts_below_the_last_digit_differ_from_zero)
 {
     assert_string_equal(amount_bytes_in_row(KIB, (double)GIB).text, "< 0.01 GiB");
     assert_string_equal(amount_bytes_in_row(0, (double)GIB).text, "0.00 GiB");
+    assert_string_equal(amount_time_in_row(99e3, 2e7).text, "< 0.1 ms");
+    assert_string_equal(amount_time_in_row(1e5, 2e7).text, "0.1 ms");
+    assert_string_equal(amount_time(0.04).text, "< 0.1 ns");
+    assert_string_equal(amount_time(0).text, "0.0 ns");
 }
 
 TEST(times_have_a_unit_that_fits)

@@ -36,9 +36,8 @@ static void hold(size_t first, size_t middle, size_t second)
 }
 
 /* An extent of large blocks: allocated, cached, allocated, unmapped. */
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     hold(4 * MIB, 4 * MIB, 12 * MIB);
     f.allocated = extent->first;
     f.cached = f.allocated->next;
@@ -46,15 +45,12 @@ static int set_up(void **state)
     assert_int_equal(f.allocated->state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(f.cached->state, XSEG_BLOCK_CACHED);
     assert_int_equal(f.unmapped->state, XSEG_BLOCK_UNMAPPED);
-    return 0;
 }
 
 /* An extent of 4 MiB of small blocks: allocated, cached, allocated, and the last remainder before an unmapped block. */
-static int set_up_small(void **state)
+FIXTURE(set_up_small)
 {
-    (void)state;
     hold(MIB, 8 * KIB, MIB);
-    return 0;
 }
 
 static void expect(const char *tag)
@@ -63,39 +59,25 @@ static void expect(const char *tag)
 }
 
 /* Expect that the test has restored the extent, so the audit passes. */
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     expect(NULL);
     env_free(f.allocator, f.held[0], f.held[1]);
     env_close(f.allocator);
-    return 0;
 }
 
 TEST_WITH(audit_detects_a_gap_between_blocks, set_up, tear_down)
 {
-    f.allocated->bytes -= 512;
-    expect("BLK-1");
-    f.allocated->bytes += 512;
-    f.cached->prev = f.unmapped;
-    expect("BLK-1");
-    f.cached->prev = f.allocated;
-    f.unmapped->bytes -= 512;
-    expect("BLK-1");
-    f.unmapped->bytes += 512;
-    f.allocated->extent = NULL;
-    expect("BLK-1");
-    f.allocated->extent = f.cached->extent;
+    WITH_VALUE(f.allocated->bytes, f.allocated->bytes - 512, expect("BLK-1"));
+    WITH_VALUE(f.cached->prev, f.unmapped, expect("BLK-1"));
+    WITH_VALUE(f.unmapped->bytes, f.unmapped->bytes - 512, expect("BLK-1"));
+    WITH_VALUE(f.allocated->extent, NULL, expect("BLK-1"));
 }
 
 TEST_WITH(audit_detects_blocks_that_should_have_coalesced, set_up, tear_down)
 {
-    f.allocated->state = XSEG_BLOCK_CACHED;
-    expect("BLK-2");
-    f.allocated->state = XSEG_BLOCK_ALLOCATED;
-    f.unmapped->prev->state = XSEG_BLOCK_UNMAPPED;
-    expect("BLK-2");
-    f.unmapped->prev->state = XSEG_BLOCK_ALLOCATED;
+    WITH_VALUE(f.allocated->state, XSEG_BLOCK_CACHED, expect("BLK-2"));
+    WITH_VALUE(f.unmapped->prev->state, XSEG_BLOCK_UNMAPPED, expect("BLK-2"));
 }
 
 TEST_WITH(audit_detects_unaligned_sizes, set_up, tear_down)
@@ -109,15 +91,9 @@ TEST_WITH(audit_detects_unaligned_sizes, set_up, tear_down)
 
 TEST_WITH(audit_detects_a_block_without_memory, set_up, tear_down)
 {
-    f.cached->mapped = false;
-    expect("BLK-4");
-    f.cached->mapped = true;
-    f.unmapped->mapped = true;
-    expect("BLK-4");
-    f.unmapped->mapped = false;
-    f.cached->flags = XSEG_BLOCK_FALLBACK;
-    expect("BLK-6");
-    f.cached->flags = 0;
+    WITH_VALUE(f.cached->mapped, false, expect("BLK-4"));
+    WITH_VALUE(f.unmapped->mapped, true, expect("BLK-4"));
+    WITH_VALUE(f.cached->flags, XSEG_BLOCK_FALLBACK, expect("BLK-6"));
 }
 
 TEST_WITH(audit_detects_a_block_that_is_not_indexed, set_up, tear_down)
@@ -138,11 +114,8 @@ TEST_WITH(the_rest_of_a_split_is_the_last_remainder, set_up, tear_down)
     struct xseg_block *rest = f.cached; /* the record of the split block */
     assert_int_equal(rest->bytes, 2 * MIB + 512);
     assert_ptr_equal(f.arena->last_remainder, rest);
-    f.arena->last_remainder = &f.arena->sentinel;
-    expect("ARENA-1");
-    f.arena->last_remainder = f.allocated;
-    expect("ARENA-1");
-    f.arena->last_remainder = rest;
+    WITH_VALUE(f.arena->last_remainder, &f.arena->sentinel, expect("ARENA-1"));
+    WITH_VALUE(f.arena->last_remainder, f.allocated, expect("ARENA-1"));
     xseg_free_index_insert(&f.arena->free_index, rest);
     expect("ARENA-1");
     xseg_free_index_remove(&f.arena->free_index, rest);
@@ -207,19 +180,14 @@ TEST_WITH(audit_detects_wrong_counts, set_up, tear_down)
     };
 
     for (size_t i = 0; i < COUNT_OF(row); i++) {
-        atomic_fetch_add(&f.arena->counts.row[row[i].what].down, 1);
-        expect(row[i].tag);
-        atomic_fetch_sub(&f.arena->counts.row[row[i].what].down, 1);
+        atomic_uint_fast64_t *down = &f.arena->counts.row[row[i].what].down;
+
+        WITH_VALUE(*down, *down + 1, expect(row[i].tag));
     }
-    f.arena->fallback.up[XSEG_COUNT_ACTIVE]++;
-    expect("ARENA-5");
-    f.arena->fallback.up[XSEG_COUNT_ACTIVE]--;
-    atomic_fetch_add(&f.device->reserved, 512);
-    expect("DEVICE-1");
-    atomic_fetch_sub(&f.device->reserved, 512);
-    atomic_fetch_add(&f.device->evicted, 512);
-    expect("DEVICE-2");
-    atomic_fetch_sub(&f.device->evicted, 512);
+    WITH_VALUE(f.arena->fallback.up[XSEG_COUNT_ACTIVE], f.arena->fallback.up[XSEG_COUNT_ACTIVE] + 1,
+               expect("ARENA-5"));
+    WITH_VALUE(f.device->reserved, f.device->reserved + 512, expect("DEVICE-1"));
+    WITH_VALUE(f.device->evicted, f.device->evicted + 512, expect("DEVICE-2"));
 }
 
 /* While a block is claimed, the counts may lag behind the blocks. */
@@ -246,15 +214,10 @@ TEST_WITH(audit_detects_wrong_starts, set_up_small, tear_down)
     assert_int_equal(*inside, 0);
     assert_int_equal(*cached, 0);
     assert_ptr_equal(xseg_block_at(f.arena->records, handle), extent->first);
-    *start = 0;
-    expect("START-1");
-    *start = handle;
-    *inside = handle;
-    expect("START-2");
-    *inside = 0;
-    *cached = xseg_block_handle(f.arena->records, extent->first->next);
-    expect("START-2");
-    *cached = 0;
+    WITH_VALUE(*start, 0, expect("START-1"));
+    WITH_VALUE(*inside, handle, expect("START-2"));
+    WITH_VALUE(*cached, xseg_block_handle(f.arena->records, extent->first->next),
+               expect("START-2"));
 }
 
 /* --- Requested sizes. --- */

@@ -165,8 +165,7 @@ static void expect_no_part(struct xseg_allocator *allocator, struct env_log *hea
     assert_false(xseg_budget_is_member(device));
     /* A request that waited would take half a minute. */
     for (unsigned i = 0; i < 3; i++) {
-        env_expect_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), XSEG_ERR_NO_MEMORY,
-                         "device 1");
+        assert_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), NO_MEMORY, "device 1");
         assert_int_equal(atomic_load(&device->budget->requests), 0);
     }
     assert_int_equal(heard->lines, 1);

@@ -94,7 +94,6 @@ static const struct {
     {"block_user:True", ",block_user:True,"},
 };
 
-/* Each string is accepted, and the printed configuration has the fragment. */
 TEST(every_key_is_read)
 {
     for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
@@ -241,49 +240,35 @@ TEST(invalid_strings_are_rejected_with_a_message)
     }
     for (size_t i = 0; i < XSEG_COUNT_OF(rejected); i++)
         expect_rejected(rejected[i].text, rejected[i].message);
+    /* Valid keys before an invalid one change nothing. */
+    expect_rejected("expandable_segments:False,large_segment_size_mb:40,"
+                    "roundup_power2_divisions:[4:8],max_split_size_mb:x",
+                    "invalid value of max_split_size_mb, 'x' at column 101");
 }
 
-TEST(good_keys_before_a_bad_one_change_nothing)
+TEST(a_string_changes_the_keys_that_it_names)
 {
-    struct xseg_config config, before;
+    /* Blanks and a last comma are valid, and the last of two values counts. */
+    struct xseg_config config = parsed(" max_split_size_mb :\t32 ,max_split_size_mb:64,\n "
+                                       "roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
 
-    xseg_config_init(&before);
-    xseg_config_init(&config);
-    assert_int_equal(xseg_config_parse(&config,
-                                       "expandable_segments:False,large_segment_size_mb:40,"
-                                       "roundup_power2_divisions:[4:8],max_split_size_mb:x",
-                                       NULL),
-                     XSEG_ERR_CONFIG);
-    assert_same(&config, &before);
-}
+    for (unsigned i = 0; i < 4; i++) {
+        static const char *const text[] = {"per_process_memory_fraction:0.5", "", "  "};
+        const struct xseg_config before = config;
 
-TEST(unnamed_keys_stay)
-{
-    struct xseg_config config = parsed("max_split_size_mb:64,roundup_power2_divisions:8");
-
-    assert_ok(xseg_config_parse(&config, "per_process_memory_fraction:0.5", NULL));
-    assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
-    assert_int_equal(config.roundup_divisions[7], 8);
-    assert_true(fabs(config.memory_fraction - 0.5) < 1e-12);
-}
-
-TEST(the_last_of_two_values_counts)
-{
-    const struct xseg_config config = parsed("max_split_size_mb:64,max_split_size_mb:32");
-
-    assert_int_equal(config.max_split_bytes, 32 * XSEG_MIB);
-}
-
-TEST(blanks_and_a_last_comma_are_fine)
-{
-    const struct xseg_config config =
-        parsed(" max_split_size_mb :\t64 ,\n roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
-
-    assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
-    assert_int_equal(config.roundup_divisions[2], 2);
-    assert_int_equal(config.roundup_divisions[3], 8);
-    (void)parsed("");
-    (void)parsed("  ");
+        assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
+        assert_int_equal(config.roundup_divisions[2], 2);
+        assert_int_equal(config.roundup_divisions[3], 8);
+        assert_int_equal(config.roundup_divisions[7], 8);
+        if (i < COUNT_OF(text))
+            assert_ok(xseg_config_parse(&config, text[i], NULL));
+        if (i > 0)
+            assert_same(&config, &before);
+        assert_true(fabs(config.memory_fraction - 0.5) < 1e-12);
+    }
+    /* -1 is the value that PyTorch reports for an unlimited size. */
+    assert_ok(xseg_config_parse(&config, "max_split_size_mb:-1", NULL));
+    assert_true(config.max_split_bytes == UINT64_MAX);
 }
 
 TEST(huge_sizes_mean_unlimited)
@@ -428,14 +413,6 @@ TEST(numbers_have_a_point_in_every_locale)
     }
 }
 
-/* -1 is the value that PyTorch reports for an unlimited size. */
-TEST(minus_one_is_unlimited)
-{
-    const struct xseg_config config = parsed("max_split_size_mb:100,max_split_size_mb:-1");
-
-    assert_true(config.max_split_bytes == UINT64_MAX);
-}
-
 /* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
 TEST(keys_of_pytorch_are_ignored)
 {
@@ -454,7 +431,6 @@ TEST(keys_of_pytorch_are_ignored)
     assert_string_equal(xseg_config_ignored_value(&config, "pinned_num_register_threads"), "8");
 }
 
-/* A value longer than the buffer is accepted, and its text is not kept. */
 TEST(long_values_of_ignored_keys_are_not_kept)
 {
     static const char key[] = "expandable_segments_reserve_by_class:";
@@ -519,23 +495,20 @@ static struct xseg_config loaded(const char *argument, const char *own, const ch
 
 TEST(the_first_source_wins_whole)
 {
-    static const char *const a = "max_split_size_mb:21", *const b = "max_split_size_mb:22",
-                             *const c = "max_split_size_mb:23", *const d = "max_split_size_mb:24";
-    struct xseg_config config;
+    static const char *const source[] = {"argument", "XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+                                         "PYTORCH_ALLOC_CONF"};
+    const char *text[] = {"max_split_size_mb:21", "max_split_size_mb:22", "max_split_size_mb:23",
+                          "max_split_size_mb:24"};
 
-    config = loaded(a, b, c, d, "argument");
-    assert_int_equal(config.max_split_bytes, 21 * XSEG_MIB);
-    config = loaded(NULL, b, c, d, "XSEG_ALLOC_CONF");
-    assert_int_equal(config.max_split_bytes, 22 * XSEG_MIB);
-    config = loaded(NULL, NULL, c, d, "PYTORCH_CUDA_ALLOC_CONF");
-    assert_int_equal(config.max_split_bytes, 23 * XSEG_MIB);
-    config = loaded(NULL, NULL, NULL, d, "PYTORCH_ALLOC_CONF");
-    assert_int_equal(config.max_split_bytes, 24 * XSEG_MIB);
-    /* Sources are not merged: an empty string is present. */
-    config = loaded("", b, c, d, "argument");
-    assert_true(config.max_split_bytes == UINT64_MAX);
-    config = loaded(NULL, NULL, "", d, "PYTORCH_CUDA_ALLOC_CONF");
-    assert_true(config.max_split_bytes == UINT64_MAX);
+    for (unsigned i = 0; i < COUNT_OF(source); i++) {
+        assert_int_equal(loaded(text[0], text[1], text[2], text[3], source[i]).max_split_bytes,
+                         (21 + i) * XSEG_MIB);
+        /* Sources are not merged: an empty string is present. */
+        text[i] = "";
+        assert_true(loaded(text[0], text[1], text[2], text[3], source[i]).max_split_bytes ==
+                    UINT64_MAX);
+        text[i] = NULL;
+    }
 }
 
 TEST(expandable_segments_defaults_by_source)
@@ -642,8 +615,8 @@ TEST(only_keys_that_were_set_apply)
     config.keep_bytes = 5;
     assert_ok(xseg_device_limits_follow(&device, &config, 0, true));
     expect_limits(50, 40, 30);
-    env_expect_error(xseg_device_limits_follow(&device, &config, hard, true), XSEG_ERR_CONFIG,
-                     "soft_bytes exceeds hard_bytes");
+    assert_error(xseg_device_limits_follow(&device, &config, hard, true), CONFIG,
+                 "soft_bytes exceeds hard_bytes");
     expect_limits(50, 40, 30);
     assert_ok(xseg_device_limits_follow(&device, &config, hard | soft, false));
     expect_limits(50, 40, 30);
@@ -687,7 +660,6 @@ TEST(sizes_are_rounded)
     }
 }
 
-/* Each interval has its own divisions; the first and the last are open-ended. */
 TEST(requests_belong_to_intervals)
 {
     struct xseg_config config;

@@ -20,12 +20,11 @@ static struct xseg_contents contents;
 static xseg_stream stream;
 static char path[64];
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_page_source plain = {0};
 
-    (void)state;
     xseg_mutex_init(&memory_lock, XSEG_RANK_DEVICE_MEMORY);
     settings.real_bytes = true;
     context_open(&settings);
@@ -37,21 +36,18 @@ static int set_up(void **state)
     const int file = mkstemp(path);
     assert_true(file >= 0);
     assert_int_equal(close(file) + unlink(path), 0);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
     uint32_t done = 0;
 
-    (void)state;
     assert_ok(xseg_segment_unmap(&segment, 0, segment.granules, false, &done));
     assert_ok(xseg_driver_stream_destroy(&context, stream));
     xseg_page_cache_fini(&pages);
     assert_ok(xseg_segment_destroy(&segment));
     context_close();
     xseg_mutex_fini(&memory_lock);
-    return 0;
 }
 
 static void close_contents(void)
@@ -133,7 +129,7 @@ TEST_WITH(truncated_file_is_detected, set_up, tear_down)
     assert_ok(xseg_contents_open(&contents, &unreleased, stream, XSEG_KEEP_FILE, path, BYTES));
     assert_ok(move(true));
     assert_int_equal(truncate(path, 100 * XSEG_MIB), 0);
-    env_expect_error(move(false), XSEG_ERR_FILE, "file has been truncated");
+    assert_error(move(false), FILE, "file has been truncated");
     close_contents();
 }
 

@@ -13,18 +13,14 @@
 
 static struct xseg_totals totals;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     xseg_totals_init(&totals);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_totals_fini(&totals);
-    return 0;
 }
 
 /* The model of the counters. */
@@ -88,7 +84,6 @@ static void step(struct xseg_counts *counts, struct model *model, unsigned membe
     model_note(model);
 }
 
-/* With one thread and several arenas, peaks are those of the plain model after every step. */
 TEST(peaks_are_exact)
 {
     for (unsigned seed = 1; seed <= 20; seed++) {
@@ -277,7 +272,6 @@ static void *count_until_over(void *counts)
     return NULL;
 }
 
-/* A thread that reads while an arena counts gets a value that the arena had at some time. */
 TEST_WITH(values_are_consistent, set_up, tear_down)
 {
     struct xseg_counts counts;
@@ -347,7 +341,6 @@ static void expect_audits(struct owner *owners) XSEG_UNCHECKED
     expect_audit(xseg_totals_audit(&totals, &violation), NULL);
 }
 
-/* The counts of most arenas are suspended most of the time, and the peak equals that of a plain model. */
 TEST(peaks_are_exact_with_suspended_counts)
 {
     static struct owner owners[ARENAS];
@@ -443,7 +436,6 @@ static void *change_on(void *argument)
     return NULL;
 }
 
-/* Threads change counts that other threads suspend: no value is lost. */
 TEST_WITH(threads_resume_counts_that_others_suspend, set_up, tear_down)
 {
     pthread_t thread[3];

@@ -8,24 +8,12 @@
 #include <stdlib.h>
 
 #include "src/core/device/device.h"
+#include "tests/support/driver_calls.h"
 #include "tests/support/ranges.h"
 
 #define DEVICES  8
 #define GRANULES 32u
 #define ROUNDS   60u
-
-struct CUctx_st;
-int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuDevicePrimaryCtxReset_v2(int device);
-struct location { /* CUmemLocation */
-    int type, id;
-};
-int cuMemGetAccess(unsigned long long *flags, const struct location *location,
-                   unsigned long long address);
-int cuCtxSetCurrent(struct CUctx_st *context);
-int cuStreamCreate(xseg_stream *stream, unsigned flags);
-int cuStreamDestroy_v2(xseg_stream stream);
 
 /* The fault of a device. */
 enum fate { USUAL, STOPPED, FULL, SLOW, LOST };
@@ -44,7 +32,7 @@ struct machine {
 struct worker {
     struct machine *machine;
     int device;
-    struct CUctx_st *context;
+    void *context;
     xseg_stream stream;
     unsigned commits, refused;
 };
@@ -69,10 +57,10 @@ static void expect_rights(const struct worker *worker, uint64_t address)
     const int next = (worker->device + 1) % DEVICES;
 
     for (int device = 0; device < DEVICES; device++) {
-        const struct location location = {1, device};
+        const int location[] = {1, device};
         unsigned long long flags = 0;
 
-        expect(cuMemGetAccess(&flags, &location, address) == 0);
+        expect(cuMemGetAccess(&flags, location, address) == 0);
         expect((flags == 3) ==
                (device == worker->device || (worker->machine->has_peers && device == next)));
     }
@@ -186,12 +174,9 @@ static void *run(void *self)
 
 static void open_machine(struct machine *machine, bool has_peers)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    settings.devices = DEVICES;
-    settings.memory_bytes = 2 * GRANULES * PAGE;
     *machine = (struct machine){.has_peers = has_peers};
-    machine->allocator = env_open_on(&settings, NULL);
+    machine->allocator =
+        env_open_sim(NULL, .devices = DEVICES, .memory_bytes = 2 * GRANULES * PAGE);
     for (int device = 0; device < DEVICES; device++) {
         assert_ok(xseg_range_reserve(machine->allocator, device, GRANULES * PAGE, NULL,
                                      &machine->range[device]));
@@ -292,13 +277,9 @@ TEST(device_with_a_blocked_observer_blocks_no_other_device)
     struct machine machine;
     struct worker worker[DEVICES] = {0};
     pthread_t thread[DEVICES];
-    struct xseg_observer observer = {sizeof(observer)};
-    uint64_t id = 0;
 
     open_machine(&machine, true);
-    observer.context = &machine;
-    observer.on_map = came;
-    assert_ok(xseg_observer_add(machine.allocator, &observer, &id));
+    const uint64_t id = env_observe(machine.allocator, .context = &machine, .on_map = came);
     start(&machine, worker, thread, true);
     while (!atomic_load(&machine.is_stopped))
         (void)sched_yield();

@@ -138,11 +138,9 @@ static void hear_warning(void *context, enum xseg_log_level level, const char *l
 
 static xseg_status try_open(const char *driver, struct heard *heard, struct xseg_allocator **out)
 {
-    struct xseg_options options = {sizeof(options)};
+    struct xseg_options options = {sizeof(options), .driver = driver, .log = hear_warning,
+                                   .log_context = heard};
 
-    options.driver = driver;
-    options.log = hear_warning;
-    options.log_context = heard;
     return xseg_open(NULL, &options, out);
 }
 
@@ -194,9 +192,8 @@ TEST(environment_applies_without_privileges)
 
     has_rights = false;
     set_all("no_such_key:1");
-    env_expect_error(try_open(env_driver(), &heard, &allocator), XSEG_ERR_CONFIG,
-                     "XSEG_ALLOC_CONF");
+    assert_error(try_open(env_driver(), &heard, &allocator), CONFIG, "XSEG_ALLOC_CONF");
     set_all("");
-    env_expect_error(try_open(NULL, &heard, &allocator), XSEG_ERR_NO_DRIVER, "/no/such/driver");
+    assert_error(try_open(NULL, &heard, &allocator), NO_DRIVER, "/no/such/driver");
     assert_int_equal(heard.count, 0);
 }

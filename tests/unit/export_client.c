@@ -74,7 +74,6 @@ static void send_reply(int client, const struct script *script, uint64_t sent)
         (void)close(file[i]);
 }
 
-/* Serve one client. */
 static void *serve(void *self)
 {
     const struct exporter *exporter = self;
@@ -201,7 +200,7 @@ TEST(silent_exporter_times_out)
         step = UINT64_C(9980000000) / (i + 1);
         const xseg_status status = fetch(&scripts[i], &pages);
         step = 0;
-        env_expect_error(status, XSEG_ERR_FILE, "exporter did not reply within 10000 ms");
+        assert_error(status, FILE, "exporter did not reply within 10000 ms");
         assert_null(pages.handle);
     }
 }

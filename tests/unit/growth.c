@@ -8,11 +8,8 @@
  * GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    settings.memory_bytes = GIB;
-    settings.address_bytes = 5 * GIB / 2;
-    return env_open_on(&settings, "expandable_segments:True");
+    return env_open_sim("expandable_segments:True", .memory_bytes = GIB,
+                        .address_bytes = 5 * GIB / 2);
 }
 
 TEST(empty_range_is_released_for_a_new_range)
@@ -43,8 +40,7 @@ TEST(range_in_use_is_kept)
     beside = env_alloc(allocator, 64 * MIB, other);
     assert_false(env_block(allocator, beside).is_expandable);
     assert_true(env_block(allocator, block).is_expandable);
-    env_expect_error(xseg_alloc(allocator, 0, 600 * MIB, other, &refused), XSEG_ERR_NO_ADDRESSES,
-                     "cuMem");
+    assert_error(xseg_alloc(allocator, 0, 600 * MIB, other, &refused), NO_ADDRESSES, "cuMem");
     assert_null(refused);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
     env_free(allocator, beside, block);

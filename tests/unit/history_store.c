@@ -15,19 +15,15 @@ static const struct xseg_clock system_clock = {.read = NULL};
 static struct xseg_history_store store;
 static struct xseg_config config;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     xseg_history_store_init(&store, &system_clock);
     xseg_config_init(&config);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_history_store_fini(&store);
-    return 0;
 }
 
 /* Apply the configuration; returns the settings. */
@@ -329,18 +325,22 @@ static uint32_t gather_seven(void *context)
     return 7;
 }
 
+static void set_hook(uint32_t (*gather)(void *), void *hook_context,
+                     void (*discard)(void *, const uint32_t *, size_t))
+{
+    const struct xseg_history_hook hook = {sizeof(hook), .context = hook_context, .gather = gather,
+                                           .discard = discard};
+
+    assert_true(xseg_history_store_set_hook(&store, &hook));
+}
+
 TEST_WITH(replaced_hook_remains_valid, set_up, tear_down)
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
-
     assert_null(xseg_history_store_hook(&store));
-    hook.gather = gather_seven;
-    hook.context = &store;
-    assert_true(xseg_history_store_set_hook(&store, &hook));
+    set_hook(gather_seven, &store, NULL);
     const struct xseg_history_hook *first = xseg_history_store_hook(&store);
     assert_ptr_equal(first->context, &store);
-    hook.context = NULL;
-    assert_true(xseg_history_store_set_hook(&store, &hook));
+    set_hook(gather_seven, NULL, NULL);
     assert_null(xseg_history_store_hook(&store)->context);
     /* A thread may still be in it. */
     assert_ptr_equal(first->context, &store);
@@ -364,13 +364,10 @@ static void note_frames(void *self, uint32_t frames, uint32_t label)
 /* The frames of a call remain in use while an observer makes other calls. */
 TEST_WITH(frames_of_each_depth_are_shown, set_up, tear_down)
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
     uint32_t drawn = 9, shown = 0;
 
     configure_all();
-    hook.gather = gather_next;
-    hook.context = &drawn;
-    assert_true(xseg_history_store_set_hook(&store, &hook));
+    set_hook(gather_next, &drawn, NULL);
     assert_false(xseg_history_gather(&store, NULL));
     const struct xseg_history_gathered outer = xseg_history_context_save();
     assert_false(xseg_history_gather(&store, NULL));
@@ -389,18 +386,14 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 /* Every call that gathers reports a due sweep, because the first one may meet a sweep of another thread. */
 TEST_WITH(sweep_is_due_until_one_completes, set_up, tear_down)
 {
-    struct xseg_history_hook hook = {sizeof(hook)};
     uint32_t drawn = 0;
 
     configure_all();
-    hook.gather = gather_next;
-    hook.context = &drawn;
-    assert_true(xseg_history_store_set_hook(&store, &hook));
+    set_hook(gather_next, &drawn, NULL);
     atomic_store(&store.gather_count, UINT32_MAX);
     /* The hook has no `discard`. */
     assert_false(xseg_history_gather(&store, NULL));
-    hook.discard = ignore_numbers;
-    assert_true(xseg_history_store_set_hook(&store, &hook));
+    set_hook(gather_next, &drawn, ignore_numbers);
     atomic_store(&store.sweep_at, 3);
     for (unsigned i = 0; i < 6; i++)
         assert_int_equal(xseg_history_gather(&store, NULL), i >= 3);

@@ -16,22 +16,16 @@
 #include "src/core/alloc/alloc.h"
 #include "tests/support/allocator.h"
 #include "tests/support/rng.h"
+#include "tests/support/wrapped.h"
 
 static unsigned host_calls;
 
 /* The wrappers of the host allocator's functions, and the functions themselves. */
-/* clang-format off */
-void *__real_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
-void *__real_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
-void *__real_realloc(void *ptr, size_t bytes);         /* NOLINT(bugprone-reserved-identifier) */
-void *__real_aligned_alloc(size_t align, size_t bytes);/* NOLINT(bugprone-reserved-identifier) */
-void __real_free(void *ptr);                           /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_malloc(size_t bytes);                     /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_calloc(size_t count, size_t bytes);       /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_realloc(void *ptr, size_t bytes);         /* NOLINT(bugprone-reserved-identifier) */
-void *__wrap_aligned_alloc(size_t align, size_t bytes);/* NOLINT(bugprone-reserved-identifier) */
-void __wrap_free(void *ptr);                           /* NOLINT(bugprone-reserved-identifier) */
-/* clang-format on */
+WRAPPED(void *, malloc, size_t bytes);
+WRAPPED(void *, calloc, size_t count, size_t bytes);
+WRAPPED(void *, realloc, void *ptr, size_t bytes);
+WRAPPED(void *, aligned_alloc, size_t align, size_t bytes);
+WRAPPED(void, free, void *ptr);
 
 void *__wrap_malloc(size_t bytes)
 {
@@ -70,24 +64,6 @@ static uint64_t below(uint64_t bound)
     return rng_next(&seed_state) % bound;
 }
 
-static void be_quiet(void *context, enum xseg_log_level level, const char *line)
-{
-    (void)context;
-    (void)level;
-    (void)line;
-}
-
-static void open_on(const struct xseg_sim_settings *settings, const char *config)
-{
-    struct xseg_options options = {sizeof(options)};
-
-    options.driver = env_driver();
-    options.clock = env_clock;
-    options.log = be_quiet;
-    assert_ok(xseg_sim_reset(settings));
-    assert_ok(xseg_open(config, &options, &allocator));
-}
-
 /* --- Conditions of the fast path. --- */
 
 #define SMALL 3000u
@@ -100,7 +76,7 @@ static bool hits(int device, size_t bytes, xseg_stream stream)
     struct xseg_arena *searched = NULL;
     bool has_polled = false;
 
-    if (!xseg_hit_stream_alloc(allocator, device, bytes, stream, &ptr, &searched, &has_polled)) {
+    if (!xseg_hit_alloc_on_stream(allocator, device, bytes, stream, &ptr, &searched, &has_polled)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -108,11 +84,16 @@ static bool hits(int device, size_t bytes, xseg_stream stream)
     return true;
 }
 
-/* Cache memory of both kinds on a stream. */
+/* Cache memory of both kinds on a stream of the default pool, or in a pool. */
+static void warm_in(struct xseg_pool *pool, xseg_stream stream)
+{
+    env_free(allocator, env_alloc_in(allocator, pool, SMALL, stream));
+    env_free(allocator, env_alloc_in(allocator, pool, LARGE, stream));
+}
+
 static void warm(xseg_stream stream)
 {
-    env_free(allocator, env_alloc(allocator, SMALL, stream));
-    env_free(allocator, env_alloc(allocator, LARGE, stream));
+    warm_in(NULL, stream);
 }
 
 static void expect_hits(xseg_stream stream, bool want)
@@ -174,7 +155,7 @@ TEST(configurations_with_extra_work_take_the_slow_path)
     const struct xseg_sim_settings settings = {sizeof(settings)};
 
     for (size_t i = 0; i < COUNT_OF(config); i++) {
-        open_on(&settings, config[i]);
+        allocator = env_open_quietly(&settings, config[i]);
 
         warm(NULL);
         expect_hits(NULL, false);
@@ -188,7 +169,8 @@ TEST(classic_requests_take_the_fast_path)
 
     for (unsigned i = 0; i < 2; i++) {
         settings.without_vmm = i != 0;
-        open_on(&settings, i == 0 ? "expandable_segments:False" : "expandable_segments:True");
+        allocator = env_open_quietly(&settings, i == 0 ? "expandable_segments:False"
+                                                       : "expandable_segments:True");
         warm(NULL);
         expect_hits(NULL, true);
         /* Memory cached this way also serves expandable requests. */
@@ -197,14 +179,23 @@ TEST(classic_requests_take_the_fast_path)
         expect_hits(NULL, true);
         env_close(allocator);
     }
-}
-
-ALLOCATOR_TEST(classic_requests_leave_expandable_memory_alone)
-{
+    /* Classic requests do not use expandable memory. */
+    allocator = env_open("expandable_segments:True");
     warm(NULL);
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
     expect_hits(NULL, false);
     expect_hits(NULL, true);
+    env_close(allocator);
+}
+
+/* A freed block that waits for work of a stream. */
+static void make_pending(xseg_stream stream)
+{
+    void *used = env_alloc(allocator, SMALL, NULL);
+
+    assert_ok(xseg_record_stream(allocator, used, stream));
+    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
+    env_free(allocator, used);
 }
 
 ALLOCATOR_TEST(routes_and_captures_take_the_slow_path)
@@ -226,10 +217,7 @@ ALLOCATOR_TEST(routes_and_captures_take_the_slow_path)
     env_graph_destroy(env_capture_end_graph(pool, stream));
     expect_hits(NULL, true);
 
-    void *used = env_alloc(allocator, SMALL, NULL);
-    assert_ok(xseg_record_stream(allocator, used, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, used);
+    make_pending(stream);
     expect_hits(NULL, true);
     assert_int_equal(env_stats(allocator).active[XSEG_STAT_ALL].current, 1);
     /* Completed blocks are reclaimed on the fast path. */
@@ -249,7 +237,7 @@ static bool hits_in(struct xseg_pool *pool, size_t bytes)
     void *ptr = &seed_state;
     struct xseg_arena *searched = NULL;
 
-    if (!xseg_hit_stream_alloc_from_pool(allocator, pool, bytes, NULL, &ptr, &searched)) {
+    if (!xseg_hit_alloc_from_pool(allocator, pool, bytes, NULL, &ptr, &searched)) {
         assert_ptr_equal(ptr, &seed_state);
         return false;
     }
@@ -263,23 +251,20 @@ static void expect_hits_in(struct xseg_pool *pool, bool want)
     assert_int_equal(hits_in(pool, LARGE), want);
 }
 
-static void warm_pool(struct xseg_pool *pool)
-{
-    env_free(allocator, env_alloc_in(allocator, pool, SMALL, NULL));
-    env_free(allocator, env_alloc_in(allocator, pool, LARGE, NULL));
-}
-
 ALLOCATOR_TEST(pool_requests_take_the_fast_path)
 {
-    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator),
+                     *unsplit = env_pool_of(allocator, .no_split = true);
     const xseg_stream stream = env_stream();
 
     expect_hits_in(pool, false); /* it has no arena */
-    warm_pool(pool);
+    warm_in(pool, NULL);
     expect_hits_in(pool, true);
     assert_false(hits_in(pool, 0));
     assert_false(hits_in(pool, 40 * MIB));
     expect_hits_in(other, false);
+    warm_in(unsplit, NULL);
+    expect_hits_in(unsplit, false); /* it has an option */
 
     /* Another stream's route does not matter, because the request names its pool; a capture does. */
     assert_ok(xseg_route_begin(other, NULL, NULL));
@@ -289,13 +274,10 @@ ALLOCATOR_TEST(pool_requests_take_the_fast_path)
     expect_hits_in(pool, false);
     env_graph_destroy(env_capture_end_graph(other, stream));
 
-    void *used = env_alloc(allocator, SMALL, NULL);
-    assert_ok(xseg_record_stream(allocator, used, stream));
-    assert_ok(xseg_sim_launch(stream, UINT64_MAX));
-    env_free(allocator, used);
+    make_pending(stream);
     expect_hits_in(pool, false);
     assert_ok(xseg_sim_finish(stream));
-    warm_pool(pool);
+    warm_in(pool, NULL);
     expect_hits_in(pool, true);
 
     /* A paused pool allocates nothing: its blocks have no memory. */
@@ -307,18 +289,7 @@ ALLOCATOR_TEST(pool_requests_take_the_fast_path)
     end_stream(stream);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_pool_release(other));
-}
-
-ALLOCATOR_TEST(pools_with_options_take_the_slow_path)
-{
-    struct xseg_pool_options options = {sizeof(options)};
-    struct xseg_pool *pool = NULL;
-
-    options.no_split = true;
-    assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
-    warm_pool(pool);
-    expect_hits_in(pool, false);
-    assert_ok(xseg_pool_release(pool));
+    assert_ok(xseg_pool_release(unsplit));
 }
 
 /* --- Frees. --- */
@@ -328,21 +299,19 @@ ALLOCATOR_TEST(only_allocated_blocks_are_freed)
     static const size_t sizes[] = {SMALL, LARGE};
 
     assert_ok(xseg_free(allocator, NULL));
-    env_expect_error(xseg_free(allocator, &seed_state), XSEG_ERR_NOT_ALLOCATED, "not in memory");
+    assert_error(xseg_free(allocator, &seed_state), NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         char *ptr = env_alloc(allocator, sizes[i], NULL);
         char *end = ptr + (sizes[i] + 511) / 512 * 512;
 
-        env_expect_error(xseg_free(allocator, ptr + 1), XSEG_ERR_NOT_ALLOCATED,
-                         "not the start of a block");
-        env_expect_error(xseg_free(allocator, ptr + 512), XSEG_ERR_NOT_ALLOCATED,
-                         "not the start of a block");
-        env_expect_error(xseg_free(allocator, end), XSEG_ERR_NOT_ALLOCATED, ""); /* cached */
+        assert_error(xseg_free(allocator, ptr + 1), NOT_ALLOCATED, "not the start of a block");
+        assert_error(xseg_free(allocator, ptr + 512), NOT_ALLOCATED, "not the start of a block");
+        assert_error(xseg_free(allocator, end), NOT_ALLOCATED, ""); /* cached */
         /* Unmapped. */
-        env_expect_error(xseg_free(allocator, ptr + GIB), XSEG_ERR_NOT_ALLOCATED, "");
+        assert_error(xseg_free(allocator, ptr + GIB), NOT_ALLOCATED, "");
         assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 1);
         env_free(allocator, ptr);
-        env_expect_error(xseg_free(allocator, ptr), XSEG_ERR_NOT_ALLOCATED, "cached");
+        assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, "cached");
     }
 }
 
@@ -496,7 +465,7 @@ static void play(bool shortest, const char *config, uint64_t memory, uint64_t se
 
     seed_state = seed;
     settings.memory_bytes = memory;
-    open_on(&settings, config);
+    allocator = env_open_quietly(&settings, config);
     program.pool = env_pool(allocator);
     program.named = env_pool(allocator);
     for (unsigned i = 1; i <= STREAMS; i++)
@@ -565,7 +534,7 @@ static unsigned play_round(const xseg_stream *stream)
             struct xseg_arena *searched = NULL;
             bool has_polled = false;
 
-            if (!xseg_hit_stream_alloc(allocator, 0, bytes, on, out, &searched, &has_polled)) {
+            if (!xseg_hit_alloc_on_stream(allocator, 0, bytes, on, out, &searched, &has_polled)) {
                 slow++;
                 *out = env_alloc(allocator, bytes, on);
             }

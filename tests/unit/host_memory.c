@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include "src/base/host_memory.h"
+#include "tests/support/child.h"
 #include "tests/support/emulator.h"
 #include "tests/support/test.h"
+#include "tests/support/wrapped.h"
 
 /* --- Demand-zero memory, whatever the process has freed before. --- */
 
@@ -95,7 +97,6 @@ TEST(every_byte_is_zero)
 
 /* --- Detection of a fork, with and without the page that the kernel wipes. --- */
 
-/* The answer of a forked child. */
 static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
                        struct xseg_fork_guard *guard)
 {
@@ -126,28 +127,14 @@ TEST(child_is_detected_by_the_wiped_page)
     assert_true(in_a_child(is_child, &guard));
     assert_false(xseg_fork_guard_is_child(&guard));
     xseg_fork_guard_fini(&guard);
-}
-
-/* As on a kernel without MADV_WIPEONFORK. */
-TEST(child_is_detected_by_its_process_id)
-{
-    struct xseg_fork_guard guard = {.marker = NULL, .owner = getpid()};
-
-    assert_false(xseg_fork_guard_is_child(&guard));
-    assert_true(in_a_child(is_child, &guard));
-    xseg_fork_guard_fini(&guard);
-}
-
-/* Without the page the guard compares process IDs, which works after fini too. */
-TEST(fini_may_be_called_twice)
-{
-    struct xseg_fork_guard guard = {0};
-
+    /* Without the page, as on a kernel without MADV_WIPEONFORK or after fini, the guard compares process IDs. */
     assert_true(xseg_fork_guard_init(&guard));
-    xseg_fork_guard_fini(&guard);
-    assert_null((const void *)(uintptr_t)guard.marker);
-    xseg_fork_guard_fini(&guard);
-    assert_false(xseg_fork_guard_is_child(&guard));
+    for (unsigned i = 0; i < 2; i++) {
+        xseg_fork_guard_fini(&guard);
+        assert_null((const void *)(uintptr_t)guard.marker);
+        assert_false(xseg_fork_guard_is_child(&guard));
+        assert_true(in_a_child(is_child, &guard));
+    }
 }
 
 static bool cannot_begin(struct xseg_fork_guard *guard)
@@ -169,18 +156,14 @@ TEST(init_fails_without_host_memory)
 
 /* --- Shared statistics regions: access by others, and failures of each system call. --- */
 
-int __real_madvise(void *address, size_t bytes, int advice);
-int __real_memfd_create(const char *name, unsigned flags);
-void *__real_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__real_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __real_ftruncate(int file, off_t bytes);
-int __real_ftruncate64(int file, off_t bytes);
-int __wrap_madvise(void *address, size_t bytes, int advice);
-int __wrap_memfd_create(const char *name, unsigned flags);
-void *__wrap_mmap(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-void *__wrap_mmap64(void *address, size_t bytes, int protection, int flags, int file, off_t offset);
-int __wrap_ftruncate(int file, off_t bytes);
-int __wrap_ftruncate64(int file, off_t bytes);
+WRAPPED(int, madvise, void *address, size_t bytes, int advice);
+WRAPPED(int, memfd_create, const char *name, unsigned flags);
+WRAPPED(void *, mmap, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
+WRAPPED(void *, mmap64, void *address, size_t bytes, int protection, int flags, int file,
+        off_t offset);
+WRAPPED(int, ftruncate, int file, off_t bytes);
+WRAPPED(int, ftruncate64, int file, off_t bytes);
 
 static unsigned until; /* calls before one fails; 0: none fails */
 
@@ -237,18 +220,14 @@ int __wrap_ftruncate64(int file, off_t bytes)
 
 static struct xseg_shared_region board;
 
-static int make_board(void **state)
+FIXTURE(make_board)
 {
-    (void)state;
     assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
-    return 0;
 }
 
-static int free_board(void **state)
+FIXTURE(free_board)
 {
-    (void)state;
     xseg_shared_region_fini(&board);
-    return 0;
 }
 
 TEST_WITH(other_processes_read_the_written_bytes, make_board, free_board)
@@ -305,15 +284,11 @@ static bool is_mapped(const void *memory)
 
 TEST_WITH(child_cannot_access_the_region, make_board, free_board)
 {
-    int status = 0;
-
     assert_true(is_mapped(board.memory));
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0)
         _exit(is_mapped(board.memory) ? 1 : 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
     assert_int_equal(fcntl(board.file, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 

@@ -15,6 +15,7 @@
 
 #include "src/core/instance/instance.h"
 #include "tests/support/allocator.h"
+#include "tests/support/wrapped.h"
 
 /* --- Wrapped functions. --- */
 
@@ -30,15 +31,10 @@ static _Thread_local const pthread_mutex_t *parks_at;
 static _Thread_local unsigned parks_after;
 static atomic_bool is_parked, may_go;
 
-int __real_sched_yield(void);
-int __real_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-long __real_syscall(long number, ...);
-
-int __wrap_sched_yield(void);
-int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-long __wrap_syscall(long number, ...);
+WRAPPED(int, sched_yield, void);
+WRAPPED(int, pthread_cond_wait, pthread_cond_t *condition, pthread_mutex_t *mutex);
+WRAPPED(int, pthread_mutex_lock, pthread_mutex_t *mutex);
+WRAPPED(long, syscall, long number, ...);
 
 int __wrap_sched_yield(void)
 {
@@ -283,13 +279,10 @@ static void *unobserve(void *self)
 ALLOCATOR_TEST(observer_removal_waits_for_active_callbacks)
 {
     struct watched watched = {0};
-    struct xseg_observer observer = {sizeof(observer)};
     struct request request = {NULL, NULL, KIB, 0};
     pthread_t ends;
 
-    observer.context = &watched;
-    observer.on_trace = park_first;
-    assert_ok(xseg_observer_add(allocator, &observer, &watched.id));
+    watched.id = env_observe(allocator, .context = &watched, .on_trace = park_first);
     park_request(&request);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
     assert_int_equal(pthread_create(&ends, NULL, unobserve, &watched), 0);

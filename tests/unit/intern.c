@@ -18,11 +18,9 @@ static void expect_bump_audit(const char *tag)
     expect_audit(xseg_bump_audit(&memory, &violation), tag);
 }
 
-static int free_memory(void **state)
+FIXTURE(free_memory)
 {
-    (void)state;
     xseg_bump_fini(&memory);
-    return 0;
 }
 
 /* Records of many sizes, over several commits of memory. */
@@ -88,11 +86,8 @@ TEST_WITH(bump_audit_names_the_broken_invariant, NULL, free_memory)
 {
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_non_null(xseg_bump_alloc(&memory, 100));
-    memory.used = memory.committed + XSEG_BUMP_UNIT;
-    expect_bump_audit("BUMP-1");
-    memory.used = 12;
-    expect_bump_audit("BUMP-1");
-    xseg_bump_fini(&memory);
+    WITH_VALUE(memory.used, memory.committed + XSEG_BUMP_UNIT, expect_bump_audit("BUMP-1"));
+    WITH_VALUE(memory.used, 12, expect_bump_audit("BUMP-1"));
 }
 
 /* --- The table of handles. --- */
@@ -109,12 +104,10 @@ static bool finds(uint32_t hash, uint32_t handle)
     return false;
 }
 
-static int make_table(void **state)
+FIXTURE(make_table)
 {
-    (void)state;
     assert_true(xseg_bump_init(&memory, (size_t)8 << 20));
     assert_true(xseg_intern_table_init(&table, &memory));
-    return 0;
 }
 
 static void expect_table_audit(const char *tag)
@@ -130,9 +123,17 @@ static uint32_t hash_of(unsigned kind, uint32_t handle)
                        : UINT32_MAX - handle % 3;
 }
 
-TEST(added_handles_are_found)
+static void note_visit(void *context, uint32_t handle)
+{
+    unsigned char *seen = context;
+
+    seen[handle]++;
+}
+
+TEST(added_handles_are_found_and_visited_once)
 {
     static const uint32_t counts[] = {20000, 600, 2000};
+    static unsigned char seen[20001];
 
     for (unsigned kind = 0; kind < 3; kind++) {
         (void)make_table(NULL);
@@ -141,31 +142,15 @@ TEST(added_handles_are_found)
             assert_true(xseg_intern_table_add(&table, &memory, hash_of(kind, handle), handle));
             assert_true(finds(hash_of(kind, handle), handle));
         }
+        memset(seen, 0, sizeof(seen));
+        xseg_intern_table_for_each(&table, note_visit, seen);
         for (uint32_t handle = 1; handle <= counts[kind]; handle++)
-            assert_true(finds(hash_of(kind, handle), handle));
+            assert_true(finds(hash_of(kind, handle), handle) && seen[handle] == 1);
         assert_false(finds(hash_of(kind, 1), counts[kind] + 1));
         assert_int_equal(table.used, counts[kind]);
         expect_table_audit(NULL);
         xseg_bump_fini(&memory);
     }
-}
-
-static void note_visit(void *context, uint32_t handle)
-{
-    unsigned char *seen = context;
-
-    seen[handle]++;
-}
-
-TEST_WITH(each_handle_is_visited_once, make_table, free_memory)
-{
-    unsigned char seen[1001] = {0};
-
-    for (uint32_t handle = 1; handle <= 1000; handle++)
-        assert_true(xseg_intern_table_add(&table, &memory, hash_of(0, handle), handle));
-    xseg_intern_table_for_each(&table, note_visit, seen);
-    for (uint32_t handle = 1; handle <= 1000; handle++)
-        assert_int_equal(seen[handle], 1);
 }
 
 TEST_WITH(table_is_unchanged_if_its_memory_is_full, NULL, free_memory)
@@ -259,9 +244,7 @@ TEST_WITH(table_audit_names_the_broken_invariant, make_table, free_memory)
 {
     for (uint32_t handle = 1; handle <= 3; handle++)
         assert_true(xseg_intern_table_add(&table, &memory, 7, handle));
-    table.used++;
-    expect_table_audit("TABLE-1");
-    table.used--;
+    WITH_VALUE(table.used, table.used + 1, expect_table_audit("TABLE-1"));
     expect_table_audit(NULL);
     table.slots->slot[8] = 0;
     expect_table_audit("TABLE-2");

@@ -9,18 +9,14 @@
 
 static struct xseg_history_labels labels;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     xseg_history_labels_init(&labels);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_history_labels_fini(&labels);
-    return 0;
 }
 
 static enum xseg_history_labels_outcome try_add(const char *text, uint32_t *label)
@@ -156,7 +152,6 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
     expect(NULL);
 }
 
-/* A sweep does not drop labels that are added or found after its start. */
 TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
 {
     const uint32_t old = add("old"), found = add("found");
@@ -291,9 +286,8 @@ TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
     static struct worker worker[THREADS];
     pthread_t thread[THREADS];
 
-    for (unsigned i = 0; i < THREADS; i++) {
+    for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&thread[i], NULL, add_all, &worker[i]), 0);
-    }
     for (unsigned i = 0; i < THREADS; i++) {
         void *end = NULL;
 
@@ -313,12 +307,8 @@ TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
     text = (char *)(uintptr_t)xseg_history_labels_text(&labels, add("one"));
     (void)add("two");
     expect(NULL);
-    labels.count++;
-    expect("LABEL-1");
-    labels.count--;
-    text[0] = 'O';
-    expect("LABEL-1");
-    text[0] = 'o';
+    WITH_VALUE(labels.count, labels.count + 1, expect("LABEL-1"));
+    WITH_VALUE(text[0], 'O', expect("LABEL-1"));
     sweep(NULL, 0);
     labels.free = 0;
     expect("LABEL-2");

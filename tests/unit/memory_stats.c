@@ -58,28 +58,29 @@ static void expect_private(const struct xseg_published_pool *row)
     assert_int_equal(row->reserved_peak, metric_of("xseg_reserved_peak_bytes", pool, name));
 }
 
+static void add_metrics(struct xseg_published_pool *sum, const char *pool)
+{
+    sum->allocated += metric_of("xseg_allocated_bytes", pool, "");
+    sum->pending += metric_of("xseg_pending_bytes", pool, "");
+    sum->cached += metric_of("xseg_cached_bytes", pool, "");
+    sum->reserved += metric_of("xseg_reserved_bytes", pool, "");
+}
+
 /* The metrics have rows for a few more pools, which share one row in the sample. */
 static void expect_others(const struct xseg_published_pool *row, uint32_t newest)
 {
-    struct xseg_published_pool sum = {.allocated = metric_of("xseg_allocated_bytes", "other", ""),
-                                      .pending = metric_of("xseg_pending_bytes", "other", ""),
-                                      .cached = metric_of("xseg_cached_bytes", "other", ""),
-                                      .reserved = metric_of("xseg_reserved_bytes", "other", "")};
+    struct xseg_published_pool sum = {.allocated = 0};
     unsigned more = 0;
     char pool[16];
 
     for (uint32_t number = newest + 1; number <= POOLS; number++) {
         (void)snprintf(pool, sizeof(pool), "%u", number);
-        const uint64_t live = metric_of("xseg_allocated_bytes", pool, "");
-
-        if (live == UINT64_MAX)
-            continue;
-        sum.allocated += live;
-        sum.pending += metric_of("xseg_pending_bytes", pool, "");
-        sum.cached += metric_of("xseg_cached_bytes", pool, "");
-        sum.reserved += metric_of("xseg_reserved_bytes", pool, "");
-        more++;
+        if (metric_of("xseg_allocated_bytes", pool, "") != UINT64_MAX) {
+            add_metrics(&sum, pool);
+            more++;
+        }
     }
+    add_metrics(&sum, "other");
     assert_int_equal(more, 4);
     assert_int_equal(row->allocated, sum.allocated);
     assert_int_equal(row->pending, sum.pending);
@@ -185,9 +186,8 @@ TEST(device_without_private_pools_has_shared_rows_only)
 
 TEST(fallback_and_paused_memory_is_equal_in_both)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 100 * MIB};
 
-    settings.memory_bytes = 100 * MIB;
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
     void *const paused = env_alloc_in(allocator, pool[0], 20 * MIB, NULL);
@@ -258,16 +258,13 @@ TEST(pools_without_a_row_share_one)
     env_close(allocator);
 }
 
-/* With the maximum number of devices private pools share a row. */
 TEST(rows_are_shared_by_devices)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
     struct xseg_pool *pool[3];
     void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
-    uint64_t live = 0, reserved = 0;
+    struct xseg_published_pool sum = {.allocated = 0};
 
-    settings.devices = XSEG_PUBLISHED_DEVICES;
-    struct xseg_allocator *allocator = env_open_on(&settings, NULL);
+    struct xseg_allocator *allocator = env_open_sim(NULL, .devices = XSEG_PUBLISHED_DEVICES);
     for (int i = 0; i < (int)XSEG_PUBLISHED_DEVICES; i++)
         assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
@@ -277,14 +274,12 @@ TEST(rows_are_shared_by_devices)
     read_both(allocator);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_DEVICES + 1);
     expect_metrics(&sample.pools[0], "default", "");
-    for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        live += metric_of("xseg_allocated_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
-        reserved += metric_of("xseg_reserved_bytes", i == 0 ? "1" : i == 1 ? "2" : "3", "");
-    }
+    for (unsigned i = 0; i < COUNT_OF(pool); i++)
+        add_metrics(&sum, i == 0 ? "1" : i == 1 ? "2" : "3");
     assert_int_equal(sample.pools[1].kind, XSEG_PUBLISHED_OTHERS);
     assert_int_equal(sample.pools[1].count, COUNT_OF(pool));
-    assert_int_equal(sample.pools[1].allocated, live);
-    assert_int_equal(sample.pools[1].reserved, reserved);
+    assert_int_equal(sample.pools[1].allocated, sum.allocated);
+    assert_int_equal(sample.pools[1].reserved, sum.reserved);
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         env_free(allocator, kept[i]);

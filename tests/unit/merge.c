@@ -136,70 +136,39 @@ static void expect_rings(const char *rings)
 
 /* --- By hand. --- */
 
-/* An event of a ring: its time, and its sequence number or 0. */
-struct given {
-    unsigned ring;
-    uint64_t time;
-    uint32_t order;
+/* Events of rings, each with its time and its sequence number or 0. */
+static const struct {
+    const char *merged;
+    unsigned rings, count;
+    struct {
+        unsigned ring;
+        uint64_t time;
+        uint32_t order;
+    } event[6];
+} given[] = {
+    {"", 0, 0, {{0}}},
+    {"", 3, 0, {{0}}},
+    /* Times order events without sequence numbers. */
+    {"01201", 3, 5, {{0, 10, 0}, {0, 40, 0}, {1, 20, 0}, {1, 50, 0}, {2, 30, 0}}},
+    /* Memory moves from ring 1 to ring 0, where a slow CPU records an earlier time: sequence numbers override times. */
+    {"121002", 3, 6, {{1, 100, 0}, {1, 110, 7}, {0, 90, 8}, {0, 95, 0}, {2, 105, 0}, {2, 120, 0}}},
+    /* With a constant clock an event follows the sequence numbers that its ring has had. */
+    {"110010", 2, 6, {{0, 5, 2}, {0, 5, 0}, {1, 5, 1}, {1, 5, 0}, {1, 5, 3}, {0, 5, 4}}},
+    /* An event without a sequence number has the last number of its ring, even at an earlier time. */
+    {"1010", 2, 4, {{0, 5, 9}, {0, 10, 0}, {1, 5, 3}, {1, 10, 0}}},
+    /* A ring with decreasing times keeps its order. */
+    {"10010", 2, 5, {{0, 50, 0}, {0, 10, 0}, {0, 60, 0}, {1, 20, 0}, {1, 55, 0}}},
 };
 
-static void expect_order(unsigned rings, const struct given *given, size_t count,
-                         const char *merged)
+TEST(sequence_numbers_and_times_order_events)
 {
-    memset(p, 0, sizeof(*p));
-    p->rings = rings;
-    for (size_t i = 0; i < count; i++)
-        put(given[i].ring, given[i].time, given[i].order);
-    expect_rings(merged);
-}
-
-TEST(merging_empty_rings_gives_no_events)
-{
-    expect_order(0, NULL, 0, "");
-    expect_order(3, NULL, 0, "");
-}
-
-TEST(times_order_events_without_sequence_numbers)
-{
-    static const struct given given[] = {
-        {0, 10, 0}, {0, 40, 0}, {1, 20, 0}, {1, 50, 0}, {2, 30, 0}};
-
-    expect_order(3, given, COUNT_OF(given), "01201");
-}
-
-/* Memory moves from ring 1 to ring 0, where a slow CPU records an earlier time. */
-TEST(sequence_numbers_override_times)
-{
-    static const struct given given[] = {{1, 100, 0}, {1, 110, 7}, {0, 90, 8},
-                                         {0, 95, 0},  {2, 105, 0}, {2, 120, 0}};
-
-    expect_order(3, given, COUNT_OF(given), "121002");
-}
-
-/* With a constant clock an event follows the sequence numbers that its ring has had. */
-TEST(equal_times_are_ordered_by_sequence_numbers)
-{
-    static const struct given given[] = {{0, 5, 2}, {0, 5, 0}, {1, 5, 1},
-                                         {1, 5, 0}, {1, 5, 3}, {0, 5, 4}};
-
-    expect_order(2, given, COUNT_OF(given), "110010");
-}
-
-/* So do events without a sequence number: each has the last number of its ring, even at an earlier time. */
-TEST(events_without_a_sequence_number_follow_the_last_one)
-{
-    static const struct given given[] = {{0, 5, 9}, {0, 10, 0}, {1, 5, 3}, {1, 10, 0}};
-
-    expect_order(2, given, COUNT_OF(given), "1010");
-}
-
-/* A ring with decreasing times keeps its order. */
-TEST(a_ring_keeps_its_order)
-{
-    static const struct given given[] = {
-        {0, 50, 0}, {0, 10, 0}, {0, 60, 0}, {1, 20, 0}, {1, 55, 0}};
-
-    expect_order(2, given, COUNT_OF(given), "10010");
+    for (size_t i = 0; i < COUNT_OF(given); i++) {
+        memset(p, 0, sizeof(*p));
+        p->rings = given[i].rings;
+        for (unsigned k = 0; k < given[i].count; k++)
+            put(given[i].event[k].ring, given[i].event[k].time, given[i].event[k].order);
+        expect_rings(given[i].merged);
+    }
 }
 
 /* --- At random. --- */
@@ -253,7 +222,6 @@ TEST(random_traces_are_merged_in_order)
         }
 }
 
-/* If all clocks agree, the merged events are in the order in which they happened. */
 TEST(correct_times_are_kept)
 {
     uint64_t random = 4711;

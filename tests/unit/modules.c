@@ -33,20 +33,16 @@ static void scan(void)
     expect_modules_audit(NULL);
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
     xseg_modules_init(&modules, &memory);
     scan();
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_bump_fini(&memory);
-    return 0;
 }
 
 static const struct xseg_module_mapping *find(const void *address)
@@ -253,13 +249,8 @@ TEST_WITH(libraries_may_be_loaded_and_unloaded_concurrently, set_up, tear_down)
 TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
 {
     assert_true(modules.loaded_count > 2);
-    const struct xseg_module_mapping *kept = modules.loaded[0];
-    modules.loaded[0] = modules.loaded[1];
-    expect_modules_audit("MODULES-1");
-    modules.loaded[0] = kept;
-    modules.loaded_count--;
-    expect_modules_audit("MODULES-1");
-    modules.loaded_count++;
+    WITH_VALUE(modules.loaded[0], modules.loaded[1], expect_modules_audit("MODULES-1"));
+    WITH_VALUE(modules.loaded_count, modules.loaded_count - 1, expect_modules_audit("MODULES-1"));
     expect_modules_audit(NULL);
     struct xseg_module *one = modules.modules, *other = one->next;
     const struct xseg_module before = *other;
@@ -279,9 +270,8 @@ static struct xseg_frames frames;
 static struct xseg_module made_up;
 static struct xseg_module_mapping mapping[2];
 
-static int set_up_frames(void **state)
+FIXTURE(set_up_frames)
 {
-    (void)state;
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_true(xseg_frames_init(&frames, &memory));
     made_up = (struct xseg_module){.name = "/lib/made-up.so", .path = "/lib/made-up.so"};
@@ -290,7 +280,6 @@ static int set_up_frames(void **state)
         mapping[i].base = mapping[i].start = (i + 1) * 65536;
         mapping[i].end = mapping[i].start + 65536;
     }
-    return 0;
 }
 
 static void expect_frames_audit(const char *tag)
@@ -323,48 +312,37 @@ TEST_WITH(an_address_has_one_frame_per_mapping, set_up_frames, tear_down_frames)
     assert_int_equal(frames.frames.used, 4);
 }
 
+/* The first source is recorded, and the failed lookup as well. */
 TEST_WITH(recorded_frames_remain_valid, set_up_frames, tear_down_frames)
 {
-    const struct xseg_stack_source first = {"function", 5, "made-up.c", 17};
+    const struct xseg_stack_source first = {"function", 5, "made-up.c", 17},
+                                   nothing = {NULL, 0, NULL, 9};
     const struct xseg_stack_source second = {"other", 6, "other.c", 18};
     struct xseg_stack_frame out;
 
-    const struct xseg_frame *frame = keep(65536 + 100, &mapping[0]);
-    xseg_frames_read(&frames, frame, &out);
-    assert_int_equal(out.offset, 100);
-    assert_string_equal(out.path, "/lib/made-up.so");
-    assert_null(out.build_id);
-    assert_false(out.is_resolved);
-    assert_null(out.symbol);
-    assert_null(out.file);
-    xseg_frames_set_source(&frames, frame, &first);
-    xseg_frames_set_source(&frames, frame, &second);
-    xseg_frames_read(&frames, frame, &out);
-    assert_true(out.is_resolved);
+    for (unsigned has_source = 0; has_source < 2; has_source++) {
+        const struct xseg_frame *frame = keep(65536 + 100 + has_source, &mapping[0]);
+
+        xseg_frames_read(&frames, frame, &out);
+        assert_int_equal(out.offset, 100 + has_source);
+        assert_string_equal(out.path, "/lib/made-up.so");
+        assert_null(out.build_id);
+        assert_false(out.is_resolved);
+        assert_null(out.symbol);
+        assert_null(out.file);
+        xseg_frames_set_source(&frames, frame, has_source ? &first : &nothing);
+        xseg_frames_set_source(&frames, frame, &second);
+        xseg_frames_read(&frames, frame, &out);
+        assert_true(out.is_resolved);
+        assert_int_equal(out.line, has_source ? 17 : 0);
+        assert_int_equal(out.symbol != NULL && out.file != NULL, has_source);
+        assert_int_equal(out.symbol != NULL || out.file != NULL, has_source);
+    }
     assert_string_equal(out.symbol, "function");
     assert_int_equal(out.symbol_offset, 5);
     assert_string_equal(out.file, "made-up.c");
-    assert_int_equal(out.line, 17);
 }
 
-/* The failed lookup is recorded as well. */
-TEST_WITH(frame_may_have_no_source, set_up_frames, tear_down_frames)
-{
-    const struct xseg_stack_source nothing = {NULL, 0, NULL, 9};
-    const struct xseg_stack_source something = {"function", 5, "made-up.c", 17};
-    struct xseg_stack_frame out;
-
-    const struct xseg_frame *frame = keep(65536 + 100, &mapping[0]);
-    xseg_frames_set_source(&frames, frame, &nothing);
-    xseg_frames_set_source(&frames, frame, &something);
-    xseg_frames_read(&frames, frame, &out);
-    assert_true(out.is_resolved);
-    assert_null(out.symbol);
-    assert_null(out.file);
-    assert_int_equal(out.line, 0);
-}
-
-/* Frames of one function and file share one record of each string. */
 TEST_WITH(texts_are_kept_once, set_up_frames, tear_down_frames)
 {
     struct xseg_stack_frame out, before;
@@ -392,7 +370,6 @@ TEST_WITH(texts_are_kept_once, set_up_frames, tear_down_frames)
     assert_string_equal(out.file, "made-up");
 }
 
-/* Functions at the same offset of two modules have separate names. */
 TEST_WITH(names_belong_to_modules, set_up_frames, tear_down_frames)
 {
     const struct xseg_stack_source source[] = {{"one", 0, NULL, 0}, {"other", 0, NULL, 0}};
@@ -439,12 +416,8 @@ TEST_WITH(frame_audit_names_the_broken_invariant, set_up_frames, tear_down_frame
     struct xseg_frame *frame =
         xseg_bump_at(&memory, xseg_bump_handle(&memory, keep(65536 + 100, mapping)));
     xseg_frames_set_source(&frames, frame, &source);
-    frame->pc = (const void *)(uintptr_t)7;
-    expect_frames_audit("FRAMES-1");
-    frame->pc = (const void *)(uintptr_t)(65536 + 100);
+    WITH_VALUE(frame->pc, (const void *)(uintptr_t)7, expect_frames_audit("FRAMES-1"));
     struct xseg_frame *nowhere =
         xseg_bump_at(&memory, xseg_bump_handle(&memory, keep(65536 + 100, NULL)));
-    atomic_store(&nowhere->is_resolved, true);
-    expect_frames_audit("FRAMES-2");
-    atomic_store(&nowhere->is_resolved, false);
+    WITH_VALUE(nowhere->is_resolved, true, expect_frames_audit("FRAMES-2"));
 }

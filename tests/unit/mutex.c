@@ -28,17 +28,12 @@ static void take_pair(const void *pair)
     take_both(rank[0], rank[1]);
 }
 
+/* Each rank is locked again after it was unlocked. */
 TEST(ranks_rise)
 {
     for (int first = XSEG_RANK_FIRST; first < XSEG_RANK_COUNT; first++)
         for (int second = first + 1; second < XSEG_RANK_COUNT; second++)
             take_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
-}
-
-TEST(unlocked_rank_may_be_locked_again)
-{
-    for (unsigned i = 0; i < 3; i++)
-        take_both(XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_STATS);
 }
 
 TEST(a_rank_below_or_the_same_is_fatal)

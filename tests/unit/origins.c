@@ -36,37 +36,45 @@ static uint64_t age(const struct xseg_extent *extent, uint64_t offset, uint64_t 
     return xseg_origins_age(extent, extent->segment.base + offset, now);
 }
 
-TEST(each_place_has_its_own_stamp)
+static uint64_t user(const struct xseg_extent *extent, uint64_t offset)
+{
+    return xseg_origins_user(extent, extent->segment.base + offset);
+}
+
+TEST(each_place_has_its_own_stamp_and_user_value)
 {
     static const uint64_t units[] = {MIB, 512};
 
     for (int small = 0; small < 2; small++) {
         struct xseg_extent *extent = make(small != 0, 10000 * units[small]);
-        const uint64_t at[] = {0, 1, 4095, 4096, 9999};
+        const uint64_t at[] = {0, 1, 4095, 4096, 9999}, base = extent->segment.base,
+                       unit = units[small];
 
+        for (size_t i = 0; i < COUNT_OF(at); i++) {
+            assert_true(age(extent, at[i] * unit, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+            assert_int_equal(user(extent, at[i] * unit), 0);
+        }
         for (size_t i = 0; i < COUNT_OF(at); i++)
-            assert_true(age(extent, at[i] * units[small], TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+            xseg_origins_record_user(extent, base + at[i] * unit, UINT64_MAX - i);
+        assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN); /* they set no stamp */
         for (size_t i = 0; i < COUNT_OF(at); i++)
-            xseg_origins_record(extent, extent->segment.base + at[i] * units[small],
-                                (i + 1) * 1000 * TICK_NS, NULL);
-        for (size_t i = 0; i < COUNT_OF(at); i++)
-            assert_int_equal(age(extent, at[i] * units[small], 6000 * TICK_NS),
+            xseg_origins_record(extent, base + at[i] * unit, (i + 1) * 1000 * TICK_NS, NULL);
+        for (size_t i = 0; i < COUNT_OF(at); i++) {
+            assert_int_equal(age(extent, at[i] * unit, 6000 * TICK_NS),
                              (5 - i) * 1000 * TICK_NS / 1000000);
-        assert_true(age(extent, 2 * units[small], 6000 * TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+            assert_true(user(extent, at[i] * unit) == UINT64_MAX - i);
+        }
+        assert_true(age(extent, 2 * unit, 6000 * TICK_NS) == XSEG_ORIGINS_UNKNOWN);
+        assert_int_equal(user(extent, 2 * unit), 0);
+        /* A new block has a new age, and does not keep the user value of the previous block. */
+        xseg_origins_record(extent, base, 3000 * TICK_NS, NULL);
+        assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
+        assert_true(age(extent, 0, 0) == XSEG_ORIGINS_UNKNOWN); /* time 0 yields no age */
+        xseg_origins_record_user(extent, base, 0);
+        assert_int_equal(user(extent, 0), 0);
+        assert_true(user(extent, unit) == UINT64_MAX - 1);
         end(extent);
     }
-}
-
-TEST(a_new_block_has_a_new_age)
-{
-    struct xseg_extent *extent = make(true, 2 * MIB);
-
-    xseg_origins_record(extent, extent->segment.base, 1000 * TICK_NS, NULL);
-    xseg_origins_record(extent, extent->segment.base, 3000 * TICK_NS, NULL);
-    assert_int_equal(age(extent, 0, 4000 * TICK_NS), 1000 * TICK_NS / 1000000);
-    /* Time 0 yields no age. */
-    assert_true(age(extent, 0, 0) == XSEG_ORIGINS_UNKNOWN);
-    end(extent);
 }
 
 /* A block that is allocated without a record does not get the origin of an earlier block. */
@@ -119,71 +127,36 @@ TEST(future_stamp_has_age_0)
     end(extent);
 }
 
+/* The user value 0 allocates no table, and user values alone allocate no stamps. */
 TEST(host_bytes_include_the_tables)
 {
-    struct xseg_extent *extent = make(true, 8 * MIB);
-    const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint32_t);
+    for (int users = 0; users < 2; users++) {
+        struct xseg_extent *extent = make(true, 8 * MIB);
+        const uint64_t base = extent->segment.base;
+        const uint64_t chunk =
+            XSEG_ORIGINS_CHUNK * (users != 0 ? sizeof(uint64_t) : sizeof(uint32_t));
+        uint64_t one = 0;
 
-    assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    xseg_origins_record(extent, extent->segment.base, TICK_NS, NULL);
-    const uint64_t one = xseg_origins_host_bytes(extent);
-    assert_true(one >= chunk && one < 2 * chunk);
-    xseg_origins_record(extent, extent->segment.base + 512, TICK_NS, NULL);
-    assert_int_equal(xseg_origins_host_bytes(extent), one);
-    xseg_origins_record(extent, extent->segment.base + 2 * MIB, TICK_NS, NULL);
-    assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
-    /* 4 bytes per 512 bytes, and the array of chunks. */
-    assert_true(2 * chunk * 100 <= 4 * MIB);
-    end(extent);
-}
+        xseg_origins_record_user(extent, base, 0);
+        assert_int_equal(xseg_origins_host_bytes(extent), 0);
+        for (uint64_t i = 0; i < 3; i++) {
+            static const uint64_t offset[] = {0, 512, 2 * MIB};
 
-static uint64_t user(const struct xseg_extent *extent, uint64_t offset)
-{
-    return xseg_origins_user(extent, extent->segment.base + offset);
-}
-
-TEST(each_place_has_its_own_user_value)
-{
-    static const uint64_t units[] = {MIB, 512};
-
-    for (int small = 0; small < 2; small++) {
-        struct xseg_extent *extent = make(small != 0, 10000 * units[small]);
-        const uint64_t at[] = {0, 1, 4095, 4096, 9999};
-
-        for (size_t i = 0; i < COUNT_OF(at); i++)
-            assert_int_equal(user(extent, at[i] * units[small]), 0);
-        for (size_t i = 0; i < COUNT_OF(at); i++)
-            xseg_origins_record_user(extent, extent->segment.base + at[i] * units[small],
-                                     UINT64_MAX - i);
-        for (size_t i = 0; i < COUNT_OF(at); i++)
-            assert_true(user(extent, at[i] * units[small]) == UINT64_MAX - i);
-        assert_int_equal(user(extent, 2 * units[small]), 0);
-        /* A user value sets no stamp, and a block without one does not keep that of the previous
-         * block. */
-        assert_true(age(extent, 0, TICK_NS) == XSEG_ORIGINS_UNKNOWN);
-        xseg_origins_record_user(extent, extent->segment.base, 0);
-        assert_int_equal(user(extent, 0), 0);
-        assert_true(user(extent, units[small]) == UINT64_MAX - 1);
+            if (users != 0)
+                xseg_origins_record_user(extent, base + offset[i], 1);
+            else
+                xseg_origins_record(extent, base + offset[i], TICK_NS, NULL);
+            if (i == 0)
+                one = xseg_origins_host_bytes(extent);
+            assert_int_equal(xseg_origins_host_bytes(extent), one + (i == 2 ? chunk : 0));
+            xseg_origins_record_user(extent, base + 4 * MIB, 0);
+        }
+        /* In addition to the chunk, an array of chunks. */
+        assert_true(one >= chunk && one < chunk + 1000);
+        /* 4 bytes per 512 bytes. */
+        assert_true(users != 0 || 2 * chunk * 100 <= 4 * MIB);
         end(extent);
     }
-}
-
-/* The value 0 allocates no table; user values alone allocate no stamps. */
-TEST(host_bytes_include_user_values)
-{
-    struct xseg_extent *extent = make(true, 8 * MIB);
-    const uint64_t chunk = XSEG_ORIGINS_CHUNK * sizeof(uint64_t);
-
-    xseg_origins_record_user(extent, extent->segment.base, 0);
-    assert_int_equal(xseg_origins_host_bytes(extent), 0);
-    xseg_origins_record_user(extent, extent->segment.base, 1);
-    const uint64_t one = xseg_origins_host_bytes(extent);
-    assert_true(one >= chunk && one < chunk + 1000);
-    xseg_origins_record_user(extent, extent->segment.base + 2 * MIB, 0);
-    assert_int_equal(xseg_origins_host_bytes(extent), one);
-    xseg_origins_record_user(extent, extent->segment.base + 2 * MIB, 1);
-    assert_int_equal(xseg_origins_host_bytes(extent), one + chunk);
-    end(extent);
 }
 
 TEST(user_values_and_stamps_are_cleared_separately)
@@ -232,11 +205,10 @@ TEST(no_user_value_is_recorded_without_the_option)
 TEST(user_values_take_no_memory_without_the_option)
 {
     struct xseg_allocator *allocator = env_open("history:all");
-    struct xseg_request request = {sizeof(request)};
+    struct xseg_request request = {sizeof(request), .bytes = 3000};
     uint64_t host_bytes = 0;
     void *ptr = NULL;
 
-    request.bytes = 3000;
     for (unsigned i = 0; i < 3; i++) {
         assert_ok(xseg_config_set(allocator, i < 2 ? "block_user:False" : "block_user:True"));
         request.user = i == 0 ? NULL : &request;

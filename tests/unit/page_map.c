@@ -11,18 +11,22 @@
 
 static struct xseg_page_map page_map;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     assert_true(xseg_page_map_init(&page_map));
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_page_map_fini(&page_map);
-    return 0;
+}
+
+/* Arenas whose addresses are only compared. */
+static char arenas[2];
+
+static struct xseg_arena *arena_number(unsigned number)
+{
+    return (struct xseg_arena *)(void *)&arenas[number];
 }
 
 static struct xseg_extent classic(uint64_t base, uint64_t bytes)
@@ -33,6 +37,7 @@ static struct xseg_extent classic(uint64_t base, uint64_t bytes)
     extent.segment.base = base;
     atomic_init(&extent.base, base);
     extent.segment.bytes = bytes;
+    extent.arena = arena_number(0);
     return extent;
 }
 
@@ -77,6 +82,8 @@ TEST_WITH(every_kind_of_extent_is_found, set_up, tear_down)
     assert_null(xseg_page_map_find(&page_map, 500 * XSEG_GIB));
     assert_null(xseg_page_map_find(&page_map, UINT64_MAX));
     assert_null(xseg_page_map_find(&page_map, 201 * XSEG_GIB));
+    struct xseg_extent out_of_reach = classic((uint64_t)1 << 60, 2 * XSEG_MIB);
+    assert_false(xseg_page_map_insert(&page_map, &out_of_reach));
 
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i += 2) {
         xseg_page_map_remove(&page_map, &extent[i]);
@@ -99,13 +106,6 @@ TEST_WITH(addresses_can_be_reused, set_up, tear_down)
     assert_ptr_equal(xseg_page_map_find(&page_map, first.segment.base), &second);
     xseg_page_map_remove(&page_map, &second);
     assert_null(xseg_page_map_find(&page_map, first.segment.base));
-}
-
-TEST_WITH(addresses_out_of_reach_are_refused, set_up, tear_down)
-{
-    struct xseg_extent extent = classic((uint64_t)1 << 60, 2 * XSEG_MIB);
-
-    assert_false(xseg_page_map_insert(&page_map, &extent));
 }
 
 /* Each GiB has an entry of its own, although entries are spread over the sets of the L1 cache. */
@@ -131,27 +131,13 @@ TEST_WITH(each_gib_has_an_entry_of_its_own, set_up, tear_down)
 #define SLOTS (2u * XSEG_SLOT_SLOTS + 100u)
 #define BASE  (8 * XSEG_GIB)
 
-/* Blocks and arenas whose addresses are only compared. */
+/* Blocks whose addresses are only compared. */
 static struct xseg_block block[30001];
-static char arenas[2];
-
-static struct xseg_arena *arena_number(unsigned number)
-{
-    return (struct xseg_arena *)(void *)&arenas[number];
-}
 
 static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent)
 {
     block[number].extent = extent;
     return &block[number];
-}
-
-static struct xseg_extent make_extent(uint64_t base, uint64_t bytes, bool is_expandable)
-{
-    struct xseg_extent extent = is_expandable ? expandable(base, bytes) : classic(base, bytes);
-
-    extent.arena = arena_number(0);
-    return extent;
 }
 
 static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned number)
@@ -170,7 +156,7 @@ static struct xseg_block *block_in(uint64_t address)
 TEST_WITH(agrees_with_an_array, set_up, tear_down)
 {
     struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
-    struct xseg_extent extent = make_extent(BASE, SLOTS * XSEG_MIB, true);
+    struct xseg_extent extent = expandable(BASE, SLOTS * XSEG_MIB);
 
     assert_non_null(slot);
     srandom(11);
@@ -201,7 +187,7 @@ TEST_WITH(agrees_with_an_array, set_up, tear_down)
 /* A GiB without mapped memory has no leaf, and is searched too. */
 TEST_WITH(uncovered_gib_are_empty, set_up, tear_down)
 {
-    struct xseg_extent extent = make_extent(BASE, 90 * XSEG_GIB, true);
+    struct xseg_extent extent = expandable(BASE, 90 * XSEG_GIB);
 
     assert_true(xseg_page_map_insert(&page_map, &extent));
     assert_int_equal(xseg_page_map_host_bytes(&page_map, &extent), 0);
@@ -224,8 +210,8 @@ TEST_WITH(uncovered_gib_are_empty, set_up, tear_down)
 /* Slots of other arenas are ignored, and an earlier arena leaves nothing in a slot. */
 TEST_WITH(a_slot_is_of_one_arena, set_up, tear_down)
 {
-    struct xseg_extent first = make_extent(BASE, 3 * XSEG_MIB, false);
-    struct xseg_extent second = make_extent(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB, false);
+    struct xseg_extent first = classic(BASE, 3 * XSEG_MIB);
+    struct xseg_extent second = classic(BASE + 3 * XSEG_MIB, 3 * XSEG_MIB);
 
     second.arena = arena_number(1);
     assert_true(xseg_page_map_insert(&page_map, &first) &&
@@ -253,7 +239,7 @@ TEST_WITH(a_slot_is_of_one_arena, set_up, tear_down)
 TEST_WITH(start_bits_locate_small_blocks, set_up, tear_down)
 {
     const uint64_t unit = (uint64_t)1 << XSEG_STARTS_UNIT_SHIFT;
-    struct xseg_extent extent = make_extent(BASE, 5 * XSEG_GIB, true);
+    struct xseg_extent extent = expandable(BASE, 5 * XSEG_GIB);
 
     extent.has_starts = true;
     assert_true(xseg_page_map_insert(&page_map, &extent));
@@ -290,11 +276,10 @@ TEST_WITH(start_bits_locate_small_blocks, set_up, tear_down)
     free(batch);
 }
 
-/* A leaf that is reused by another extent refers to that extent only. */
 TEST_WITH(leaves_are_reused, set_up, tear_down)
 {
-    struct xseg_extent first = make_extent(BASE, 2 * XSEG_GIB, true);
-    struct xseg_extent second = make_extent(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB, false);
+    struct xseg_extent first = expandable(BASE, 2 * XSEG_GIB);
+    struct xseg_extent second = classic(BASE + 7 * XSEG_MIB, 20 * XSEG_MIB);
 
     assert_true(xseg_page_map_insert(&page_map, &first));
     assert_true(xseg_page_map_populate(&page_map, &first, 0, XSEG_MIB));

@@ -12,17 +12,6 @@
 
 #define SECOND UINT64_C(1000000000)
 
-TEST(unlimited_budget_always_has_time)
-{
-    struct probe_budget budget;
-
-    probe_budget_init(&budget, 0, 10);
-    struct probe_share share = probe_budget_share(&budget, 10);
-    assert_false(probe_budget_is_over(&budget));
-    assert_true(probe_share_has_time(&share, false, 1000));
-    assert_true(probe_share_has_time(&share, true, 1000));
-}
-
 TEST(shares_are_by_weight_and_have_two_halves)
 {
     struct probe_budget budget;
@@ -46,6 +35,7 @@ TEST(exhausted_share_still_has_three_samples)
     const struct probe_share late = {.half = now - 3, .end = now - 2, .deadline = now - 1};
     const struct probe_share half = {
         .half = now - 1, .end = now + 100 * SECOND, .deadline = now + 100 * SECOND};
+    struct probe_budget unlimited, exhausted = {.deadline = now - 1, .weight_left = 5};
 
     assert_true(probe_share_has_time(&share, false, 2));
     assert_false(probe_share_has_time(&share, false, 3));
@@ -53,16 +43,16 @@ TEST(exhausted_share_still_has_three_samples)
     assert_false(probe_share_has_time(&late, true, 0));
     assert_false(probe_share_has_time(&half, false, 3));
     assert_true(probe_share_has_time(&half, true, 3));
-}
-
-TEST(exhausted_budget_has_nothing_to_share)
-{
-    struct probe_budget budget = {.deadline = stopwatch_now() - 1, .weight_left = 5};
-
-    assert_true(probe_budget_is_over(&budget));
-    struct probe_share share = probe_budget_share(&budget, 5);
-    assert_false(probe_share_has_time(&share, true, 0));
-    assert_int_equal(budget.weight_left, 0);
+    /* An unlimited budget always has time, and an exhausted one has nothing to share. */
+    probe_budget_init(&unlimited, 0, 10);
+    const struct probe_share all = probe_budget_share(&unlimited, 10);
+    assert_false(probe_budget_is_over(&unlimited));
+    assert_true(probe_share_has_time(&all, false, 1000));
+    assert_true(probe_share_has_time(&all, true, 1000));
+    assert_true(probe_budget_is_over(&exhausted));
+    const struct probe_share none = probe_budget_share(&exhausted, 5);
+    assert_false(probe_share_has_time(&none, true, 0));
+    assert_int_equal(exhausted.weight_left, 0);
 }
 
 /* --- Presets. --- */
@@ -73,11 +63,9 @@ static const unsigned sizes[] = {2, 4, 8, 20, 32, 64, 128, 256, 512};
 
 static struct probe_costs costs;
 
-static int clear(void **state)
+FIXTURE(clear)
 {
-    (void)state;
     memset(&costs, 0, sizeof(costs));
-    return 0;
 }
 
 static void add_run(const char *call, uint64_t bytes, unsigned pages, unsigned calls, uint64_t time)

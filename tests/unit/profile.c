@@ -111,7 +111,7 @@ TEST(sums_have_each_name_once_and_in_order)
     add_site(&second, "b", 8, 2);
     add_site(&second, "e", 16, 3);
     second.idle.of[PROFILE_CACHED] = 5;
-    second.events = 7;
+    second.entries = 7;
     assert_true(profile_add(&sum, &first));
     assert_true(profile_add(&sum, &second));
     assert_true(profile_add(&sum, &second));
@@ -126,7 +126,7 @@ TEST(sums_have_each_name_once_and_in_order)
     }
     assert_int_equal(sum.whole.of[PROFILE_PEAK_ALLOCATED], 59);
     assert_int_equal(sum.idle.of[PROFILE_CACHED], 10);
-    assert_int_equal(sum.events, 14);
+    assert_int_equal(sum.entries, 14);
     profile_fini(&sum);
     profile_fini(&first);
     profile_fini(&second);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/tools/commands/top/top_table.h"
+#include "tests/support/rng.h"
 #include "tests/support/test.h"
 
 static struct xseg_published file, head;
@@ -259,12 +260,6 @@ TEST(samples_are_consistent)
     assert_int_equal(close(made), 0);
 }
 
-static uint32_t next_random(uint64_t *state)
-{
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*state >> 33);
-}
-
 /* Random bytes anywhere in the file: the reader stays within bounds, which a sanitizer checks. */
 TEST(damaged_files_are_tolerated)
 {
@@ -279,11 +274,11 @@ TEST(damaged_files_are_tolerated)
         char line[TOP_LINE];
 
         fill();
-        for (unsigned i = next_random(&random) % 6; i > 0; i--) {
-            const size_t room = next_random(&random) % 2 != 0 ? 400 : sizeof(file);
+        for (uint64_t i = rng_next(&random) % 6; i > 0; i--) {
+            const size_t room = rng_next(&random) % 2 != 0 ? 400 : sizeof(file);
 
-            ((unsigned char *)&file)[next_random(&random) % room] =
-                (unsigned char)(next_random(&random) % 3 == 0 ? 255 : next_random(&random));
+            ((unsigned char *)&file)[rng_next(&random) % room] =
+                (unsigned char)(rng_next(&random) % 3 == 0 ? 255 : rng_next(&random));
         }
         if (!take()) {
             assert_non_null(why);
@@ -291,11 +286,11 @@ TEST(damaged_files_are_tolerated)
         }
         taken++;
         publisher.sample = frame;
-        assert_true(top_table_init(&table, &publishers,
-                                   (enum top_by)(next_random(&random) % TOP_BYS), round % 2 != 0));
+        assert_true(top_table_init(&table, &publishers, (enum top_by)(rng_next(&random) % TOP_BYS),
+                                   round % 2 != 0));
         for (size_t i = 0; i < table.count; i++) {
             const struct top_layout layout =
-                top_table_layout((int)(next_random(&random) % 200), TOP_BY_PEAK, 0);
+                top_table_layout((int)(rng_next(&random) % 200), TOP_BY_PEAK, 0);
 
             top_table_line(&layout, &table.rows[i], line);
         }

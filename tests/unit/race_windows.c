@@ -10,6 +10,7 @@
 #include "src/core/block/arena.h"
 #include "src/core/pending/pending.h"
 #include "tests/support/env.h"
+#include "tests/support/wrapped.h"
 
 /* --- Where threads park. --- */
 
@@ -43,18 +44,12 @@ static void wait_for(struct gate *gate)
 }
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
-xseg_status __real_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
-                                    struct xseg_alloc_result *out);
-xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
-                                    struct xseg_alloc_result *out);
-xseg_status __real_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
-                                             bool *is_paused);
-xseg_status __wrap_xseg_debug_fill_allocated(const struct xseg_alloc_result *grant, bool zeroed,
-                                             bool *is_paused);
-xseg_status __real_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
-                                    uint32_t word, xseg_stream stream);
-xseg_status __wrap_xseg_driver_fill(struct xseg_context *context, uint64_t address, uint64_t bytes,
-                                    uint32_t word, xseg_stream stream);
+WRAPPED(xseg_status, xseg_arena_alloc, struct xseg_arena *arena,
+        const struct xseg_alloc_params *need, struct xseg_alloc_result *out);
+WRAPPED(xseg_status, xseg_debug_fill_allocated, const struct xseg_alloc_result *grant, bool zeroed,
+        bool *is_paused);
+WRAPPED(xseg_status, xseg_driver_fill, struct xseg_context *context, uint64_t address,
+        uint64_t bytes, uint32_t word, xseg_stream stream);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
 xseg_status __wrap_xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_params *need,
@@ -144,14 +139,11 @@ TEST(a_routed_request_retains_its_pool)
 
     for (unsigned i = 0; i < 4 * COUNT_OF(configs); i++) {
         const bool has_cached = i % 4 < 2;
-        struct xseg_pool_options options = {sizeof(options)};
         unsigned times = 0;
 
         open_with(configs[i / 4], i % 2 == 0 ? 1000 : 30 * MIB, false);
         assert_ok(xseg_pool_release(pool));
-        options.on_destroy = count_end;
-        options.on_destroy_context = &times;
-        assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
+        pool = env_pool_of(allocator, .on_destroy = count_end, .on_destroy_context = &times);
         request.pool = NULL;
         if (has_cached)
             env_free(allocator, env_alloc_in(allocator, pool, request.bytes, NULL));
@@ -219,8 +211,8 @@ TEST(a_pool_is_not_paused_while_a_block_is_zeroed)
     for (unsigned i = 0; i < 2; i++) {
         open_with("expandable_segments:True", i == 0 ? 1000 : 30 * MIB, true);
         begin_until(&at_fill);
-        env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY,
-                         "in use by a call of another thread");
+        assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY,
+                     "in use by a call of another thread");
         finish(&at_fill);
         assert_ok(status);
         env_stream_wait(NULL, NULL);

@@ -52,12 +52,14 @@ static int tear_down(void **state)
     return 0;
 }
 
-#define MODEL_TEST(name) TEST_WITH(name, set_up, tear_down)
-
-static struct builder *builder_of(void **state)
-{
-    return ((struct model_env *)*state)->builder;
-}
+/* A test with the parameters `env` and `builder`. */
+#define MODEL_TEST(name)                                                     \
+    static void name##_with(struct model_env *env, struct builder *builder); \
+    TEST_WITH(name, set_up, tear_down)                                       \
+    {                                                                        \
+        name##_with(*state, ((struct model_env *)*state)->builder);          \
+    }                                                                        \
+    static void name##_with(struct model_env *env, struct builder *builder)
 
 /* The model at its start, of the recording as it is. */
 static struct replay_model *begin_unchanged(struct model_env *env)
@@ -96,14 +98,12 @@ static void expect_state(const struct replay_model *model, uint64_t reserved, ui
 
 MODEL_TEST(block_is_allocated_and_freed)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 512, 1000, 3);
     builder->now_us += 5;
     builder_free(builder, BASE + 512);
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     expect_state(model, 0, 0, 0);
     assert_true(replay_model_step(model));
     expect_state(model, 4 * MIB, 0, 0);
@@ -127,8 +127,6 @@ MODEL_TEST(block_is_allocated_and_freed)
 
 MODEL_TEST(the_state_before_the_first_event_is_found)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder_alloc(builder, BASE + MIB, MIB, 2);
@@ -138,7 +136,7 @@ MODEL_TEST(the_state_before_the_first_event_is_found)
     builder_alloc(builder, BASE, MIB, 3);
     builder_request_free(builder, BASE);
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     expect_state(model, 4 * MIB, MIB, MIB);
     assert_true(replay_model_block_at(model, BASE)->is_older);
     assert_int_equal(replay_model_block_at(model, BASE)->stack, 0);
@@ -150,15 +148,13 @@ MODEL_TEST(the_state_before_the_first_event_is_found)
 /* With history_skip:[free_requested], or skip_actions in PyTorch. */
 MODEL_TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder->device.event_count = 0;
     builder_alloc(builder, BASE + MIB, 1000, 2);
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + MIB);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     expect_state(model, 4 * MIB, MIB, 0);
     assert_int_equal(replay_model_block_at(model, BASE)->requested, MIB);
     assert_true(replay_model_step(model));
@@ -173,20 +169,16 @@ MODEL_TEST(without_requests_a_block_is_live_until_its_free_is_complete)
 
 MODEL_TEST(a_block_at_the_end_has_its_real_size)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 20 * MIB, false);
     builder_alloc(builder, BASE, 19 * MIB + 1, 1);
     builder->block[0].bytes = 20 * MIB; /* the remainder was too small to split */
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     assert_int_equal(play(model), 2);
     assert_int_equal(model->allocated, 20 * MIB);
 }
 
 MODEL_TEST(events_that_do_not_fit_are_left_out)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     (void)builder_event(builder, RECORDING_ALLOC, BASE + MIB, 512);          /* not a block */
     (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE - MIB, 512); /* not in a segment */
@@ -198,7 +190,7 @@ MODEL_TEST(events_that_do_not_fit_are_left_out)
     (void)builder_event(builder, RECORDING_OOM, 0, MIB);
     (void)builder_event(builder, RECORDING_OTHER, 0, 0);
     builder_alloc(builder, BASE, 512, 1);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     assert_int_equal(model->omitted, 6);
     assert_int_equal(play(model), 10);
     expect_state(model, 4 * MIB, 512, 0);
@@ -207,14 +199,12 @@ MODEL_TEST(events_that_do_not_fit_are_left_out)
 /* A block that only a free records ends where the next block begins, whatever the size in the event. */
 MODEL_TEST(restored_block_ends_at_the_next_block)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE + 1024, 512, 1);
     builder->device.event_count = 0; /* lost by the ring */
     (void)builder_event(builder, RECORDING_FREE_REQUESTED, BASE, 4096);
     (void)builder_event(builder, RECORDING_FREE_COMPLETED, BASE, 4096);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     assert_int_equal(replay_model_block_at(model, BASE)->bytes, 1024);
     assert_int_equal(model->allocated, 1024 + 512);
     assert_int_equal(play(model), 2);
@@ -223,8 +213,6 @@ MODEL_TEST(restored_block_ends_at_the_next_block)
 
 MODEL_TEST(frees_of_one_kind_may_be_missing)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, 512, 1);
     builder_free(builder, BASE);
@@ -233,7 +221,7 @@ MODEL_TEST(frees_of_one_kind_may_be_missing)
     builder_request_free(builder, BASE);
     builder->device.event_count--; /* skip_actions: free_requested */
     builder_complete_free(builder, BASE);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     assert_int_equal(model->omitted, 0);
     for (int i = 0; i < 3; i++)
         assert_true(replay_model_step(model));
@@ -246,8 +234,6 @@ MODEL_TEST(frees_of_one_kind_may_be_missing)
 
 MODEL_TEST(mapped_memory_may_be_of_several_streams_later)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 8 * MIB, true);
     builder_alloc(builder, BASE + 3 * MIB, MIB, 1);
     builder_end(builder);
@@ -258,7 +244,7 @@ MODEL_TEST(mapped_memory_may_be_of_several_streams_later)
     builder->segments[1].count = 0;
     builder->segments[1].stream = 7;
     builder->device.segment_count = 2;
-    struct replay_model *model = begin_unchanged(*state);
+    struct replay_model *model = begin_unchanged(env);
     assert_int_equal(model->omitted, 0);
     assert_int_equal(model->reserved, 0);
     assert_int_equal(play(model), 2);
@@ -267,8 +253,6 @@ MODEL_TEST(mapped_memory_may_be_of_several_streams_later)
 
 MODEL_TEST(segments_that_overlap_are_left_out)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, false);
     builder_alloc(builder, BASE, 512, 1);
     builder_end(builder);
@@ -277,21 +261,19 @@ MODEL_TEST(segments_that_overlap_are_left_out)
     builder->segments[1].address += MIB;
     builder->device.segment_count = 2;
     builder->blocks[0].bytes = 5 * MIB; /* larger than the segment */
-    struct replay_model *model = begin_unchanged(*state);
+    struct replay_model *model = begin_unchanged(env);
     assert_int_equal(model->omitted, 2);
     expect_state(model, 4 * MIB, 0, 0);
 }
 
 MODEL_TEST(time_never_decreases)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder->now_us -= 10;
     builder_alloc(builder, BASE, 512, 1);
     builder->now_us += 30;
     builder_free(builder, BASE);
-    struct replay_model *model = begin(*state);
+    struct replay_model *model = begin(env);
     assert_true(replay_model_step(model));
     assert_true(replay_model_step(model));
     assert_int_equal(model->now_us, 1000);
@@ -299,7 +281,7 @@ MODEL_TEST(time_never_decreases)
     assert_int_equal(model->now_us, 1020);
     for (size_t i = 0; i < builder->device.event_count; i++)
         builder->events[i].time_us = 0;
-    (void)begin(*state);
+    (void)begin(env);
     (void)play(model);
     assert_false(model->has_times);
     /* Each event takes 1 us; a free and its completion count as one. */
@@ -387,7 +369,6 @@ static void step(struct builder *builder, uint64_t *draw)
         change_block(builder, draw, address);
 }
 
-/* The model has the blocks and the memory of the program. */
 static void compare_blocks(const struct replay_model *model, const struct builder *builder)
 {
     uint64_t reserved = 0;
@@ -426,7 +407,6 @@ static size_t compare_range(const struct replay_model *model, const struct build
     return count;
 }
 
-/* The states are equal. */
 static void compare(const struct replay_model *model, const struct builder *builder)
 {
     size_t count = 0;
@@ -536,7 +516,6 @@ static void assert_sum(fragmentation_sum sum, uint64_t expected)
     assert_int_equal((uint64_t)sum, expected);
 }
 
-/* The memory that each site strands. */
 static void assert_sites(const struct fragmentation *fragmented, const uint64_t expected[SITES])
 {
     for (uint32_t i = 0; i < SITES; i++)
@@ -545,14 +524,12 @@ static void assert_sites(const struct fragmentation *fragmented, const uint64_t 
 
 MODEL_TEST(a_block_strands_its_page)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB / 2, 1);
     builder->now_us += 10;
     builder_free(builder, BASE);
     builder->now_us += 5;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sum(fragmented.reserved, 4 * MIB * 15);
     assert_sum(fragmented.allocated, MIB / 2 * 10);
     assert_sum(fragmented.sites[1].fragmented, 3 * MIB / 2 * 10);
@@ -563,8 +540,6 @@ MODEL_TEST(a_block_strands_its_page)
 
 MODEL_TEST(blocks_on_a_page_share_it_equally)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 2 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder->now_us += 2;
@@ -572,7 +547,7 @@ MODEL_TEST(blocks_on_a_page_share_it_equally)
     builder->now_us += 4;
     builder_free(builder, BASE);
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sites(
         &fragmented,
         (const uint64_t[SITES]){
@@ -582,15 +557,13 @@ MODEL_TEST(blocks_on_a_page_share_it_equally)
 
 MODEL_TEST(remainder_of_a_division_is_not_lost)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 2 * MIB, true);
     for (uint32_t i = 0; i < 3; i++)
         builder_alloc(builder, BASE + 512 * i, 512, i);
     builder->now_us += 1; /* 2 MiB - 1536 is not divisible by 3 */
     for (uint32_t i = 0; i < 3; i++)
         builder_free(builder, BASE + 512 * i);
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_true((2 * MIB - 1536) % 3 == 2);
     assert_sum(fragmented.fragmented, 2 * MIB - 1536);
     assert_sites(&fragmented, (const uint64_t[SITES]){[0] = (2 * MIB - 1536) / 3,
@@ -600,13 +573,11 @@ MODEL_TEST(remainder_of_a_division_is_not_lost)
 
 MODEL_TEST(a_block_over_pages_strands_the_outer_ones)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 10 * MIB, true);
     builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
     builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3 as well */
     builder->now_us += 8;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sites(&fragmented,
                  (const uint64_t[SITES]){[1] = MIB * 8 + MIB / 2 * 8 / 2, [2] = MIB / 2 * 8 / 2});
     assert_sum(fragmented.idle, 2 * MIB * 8);
@@ -614,28 +585,24 @@ MODEL_TEST(a_block_over_pages_strands_the_outer_ones)
 
 MODEL_TEST(pages_start_at_the_mapped_address)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE + 6 * MIB, 40 * MIB, true);
     builder_map(builder, BASE + 46 * MIB, 2 * MIB, true);
     builder_map(builder, BASE + 48 * MIB, 22 * MIB, true); /* not divisible by 20: 2 for each */
     builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
     builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
     builder->now_us += 10;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sites(&fragmented, (const uint64_t[SITES]){[1] = 19 * MIB * 10, [2] = 3 * MIB / 2 * 10});
     assert_sum(fragmented.idle, (20 + 2 + 20) * MIB * 10);
 }
 
 MODEL_TEST(a_block_over_large_pages_strands_the_outer_ones)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 80 * MIB, true);
     builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
     builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third as well */
     builder->now_us += 2;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sites(&fragmented, (const uint64_t[SITES]){
                                   [1] = 15 * MIB * 2 + 14 * MIB * 2 / 2, [2] = 14 * MIB * 2 / 2});
     assert_sum(fragmented.idle, 20 * MIB * 2);
@@ -643,14 +610,12 @@ MODEL_TEST(a_block_over_large_pages_strands_the_outer_ones)
 
 MODEL_TEST(partially_unmapped_memory_has_small_pages)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 20 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder->now_us += 3;
     builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sum(fragmented.sites[1].fragmented, MIB * 4);
     assert_sum(fragmented.idle, 18 * MIB * 3 + 16 * MIB);
 }
@@ -658,8 +623,6 @@ MODEL_TEST(partially_unmapped_memory_has_small_pages)
 /* No allocator does that, but a file may contain it. */
 MODEL_TEST(page_with_a_block_survives_remapping)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 40 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder_unmap(builder, BASE + 10 * MIB, 20 * MIB);
@@ -669,7 +632,7 @@ MODEL_TEST(page_with_a_block_survives_remapping)
     builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
     builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
     builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sum(fragmented.fragmented, 8 * MIB * 2 + (17 + 9) * MIB * 3);
     /* Sites 1 and 2 share the page for 2 us, and with site 3 for 3 us. */
     assert_sites(&fragmented, (const uint64_t[SITES]){9 * MIB * 3, 25 * MIB, 25 * MIB, 17 * MIB});
@@ -678,8 +641,6 @@ MODEL_TEST(page_with_a_block_survives_remapping)
 
 MODEL_TEST(classic_segment_is_one_page)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE + MIB, 20 * MIB, false);
     builder_map(builder, BASE + 21 * MIB, 20 * MIB, false); /* separate from the first */
     builder_alloc(builder, BASE + 9 * MIB, MIB, 3);
@@ -687,15 +648,13 @@ MODEL_TEST(classic_segment_is_one_page)
     builder_free(builder, BASE + 9 * MIB);
     builder_unmap(builder, BASE + MIB, 20 * MIB);
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sum(fragmented.sites[3].fragmented, 19 * MIB * 3);
     assert_sum(fragmented.idle, 20 * MIB * 4);
 }
 
 MODEL_TEST(pending_blocks_have_a_row_of_their_own)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder_alloc(builder, BASE + MIB, MIB / 2, 2);
@@ -705,7 +664,7 @@ MODEL_TEST(pending_blocks_have_a_row_of_their_own)
     builder->now_us += 4;
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + 2 * MIB);
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_sum(fragmented.pending, 2 * MIB * 4);
     assert_sum(fragmented.near_pending, MIB * 4);            /* on the second page */
     assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 4); /* on the first */
@@ -715,8 +674,6 @@ MODEL_TEST(pending_blocks_have_a_row_of_their_own)
 
 MODEL_TEST(peak_is_at_the_maximum_of_reserved_memory)
 {
-    struct builder *builder = builder_of(state);
-
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);
     builder_alloc(builder, BASE + MIB, MIB, 3);
@@ -728,7 +685,7 @@ MODEL_TEST(peak_is_at_the_maximum_of_reserved_memory)
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
     builder_alloc(builder, BASE + MIB, MIB, 1); /* more allocated, but less reserved */
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_int_equal(fragmented.peak.reserved, 8 * MIB);
     assert_int_equal(fragmented.peak.allocated, 4 * MIB);
     assert_int_equal(fragmented.peak.event, 7);
@@ -740,12 +697,11 @@ MODEL_TEST(peak_is_at_the_maximum_of_reserved_memory)
 
 MODEL_TEST(sums_may_need_more_than_64_bits)
 {
-    struct builder *builder = builder_of(state);
     const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
 
     builder_map(builder, BASE, bytes, false);
     builder_alloc(builder, BASE, 512, 1);
     builder->now_us += passed;
-    struct fragmentation fragmented = play_stranded(*state);
+    struct fragmentation fragmented = play_stranded(env);
     assert_true(fragmented.sites[1].fragmented == (fragmentation_sum)(bytes - 512) * passed);
 }

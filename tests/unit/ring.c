@@ -127,7 +127,6 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
     expect_audit(xseg_history_ring_audit(ring, &violation), NULL);
 }
 
-/* A ring, with or without user values. */
 static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(capacity);
@@ -194,39 +193,35 @@ TEST(cleared_events_are_not_counted_as_lost)
     xseg_history_ring_destroy(ring);
 }
 
-static void grow_and_shrink(bool has_users)
-{
-    struct xseg_history_ring *ring = make(8, has_users);
-
-    note(ring, 20);
-    assert_true(xseg_history_ring_resize(ring, 100));
-    assert_int_equal(ring->capacity, 100);
-    expect_kept(ring, 12, 20, 12);
-    note(ring, 92);
-    expect_kept(ring, 12, 112, 12);
-    note(ring, 1);
-    expect_kept(ring, 13, 113, 13);
-    /* Events that do not fit into a smaller ring are lost, and remain lost when the ring grows again. */
-    assert_true(xseg_history_ring_resize(ring, 3));
-    expect_kept(ring, 110, 113, 110);
-    assert_true(xseg_history_ring_resize(ring, 50));
-    expect_kept(ring, 110, 113, 110);
-    /* A reader may still have an earlier number. */
-    struct xseg_history_event event;
-    assert_false(xseg_history_ring_read(ring, 109, &event));
-    assert_true(xseg_history_ring_read(ring, 110, &event));
-    assert_true(xseg_history_ring_resize(ring, 1));
-    expect_kept(ring, 112, 113, 112);
-    note(ring, 7);
-    expect_kept(ring, 119, 120, 119);
-    assert_int_equal(ring->users != NULL, has_users);
-    xseg_history_ring_destroy(ring);
-}
-
 TEST(a_ring_grows_and_shrinks)
 {
-    grow_and_shrink(false);
-    grow_and_shrink(true);
+    for (int has_users = 0; has_users < 2; has_users++) {
+        struct xseg_history_event event;
+        struct xseg_history_ring *ring = make(8, has_users != 0);
+
+        note(ring, 20);
+        assert_true(xseg_history_ring_resize(ring, 100));
+        assert_int_equal(ring->capacity, 100);
+        expect_kept(ring, 12, 20, 12);
+        note(ring, 92);
+        expect_kept(ring, 12, 112, 12);
+        note(ring, 1);
+        expect_kept(ring, 13, 113, 13);
+        /* Events that do not fit into a smaller ring are lost, and remain lost when the ring grows again. */
+        assert_true(xseg_history_ring_resize(ring, 3));
+        expect_kept(ring, 110, 113, 110);
+        assert_true(xseg_history_ring_resize(ring, 50));
+        expect_kept(ring, 110, 113, 110);
+        /* A reader may still have an earlier number. */
+        assert_false(xseg_history_ring_read(ring, 109, &event));
+        assert_true(xseg_history_ring_read(ring, 110, &event));
+        assert_true(xseg_history_ring_resize(ring, 1));
+        expect_kept(ring, 112, 113, 112);
+        note(ring, 7);
+        expect_kept(ring, 119, 120, 119);
+        assert_int_equal(ring->users != NULL, has_users);
+        xseg_history_ring_destroy(ring);
+    }
 }
 
 /* Earlier events have no `user`; events without one do not inherit that of an earlier event in their slot. */
@@ -258,7 +253,6 @@ TEST(user_values_are_those_of_later_events)
     xseg_history_ring_destroy(ring);
 }
 
-/* In any sequence a ring keeps the newest events that fit at all times. */
 TEST(random_sequences_keep_the_newest_events)
 {
     uint64_t random = 20261;
@@ -289,7 +283,6 @@ TEST(random_sequences_keep_the_newest_events)
     }
 }
 
-/* A large ring allocates memory as it fills. */
 TEST(memory_is_allocated_as_events_are_recorded)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
@@ -415,12 +408,8 @@ TEST(the_audit_names_the_broken_invariant)
     struct xseg_history_event early = event_of(3);
 
     note(ring, 6);
-    atomic_store(&ring->cleared, 7);
-    expect(ring, "RING-1");
-    atomic_store(&ring->cleared, 0);
-    atomic_store(&ring->dropped, 7);
-    expect(ring, "RING-1");
-    atomic_store(&ring->dropped, 0);
+    WITH_VALUE(ring->cleared, 7, expect(ring, "RING-1"));
+    WITH_VALUE(ring->dropped, 7, expect(ring, "RING-1"));
     xseg_history_ring_append(ring, &early);
     expect(ring, "RING-2");
     /* After a clear nothing is left to check. */

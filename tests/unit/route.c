@@ -11,21 +11,17 @@ static struct xseg_mutex table_lock;
 static struct xseg_routes routes;
 static struct xseg_known_stream stream; /* the legacy stream: no driver query */
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     memset(&stream, 0, sizeof(stream));
     xseg_mutex_init(&table_lock, XSEG_RANK_TABLE);
     xseg_routes_init(&routes, NULL, &table_lock);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_routes_fini(&routes);
     xseg_mutex_fini(&table_lock);
-    return 0;
 }
 
 static struct xseg_pool *find(void)

@@ -27,18 +27,14 @@ static void set_up_with(uint64_t memory, uint64_t full_page)
     assert_ok(xseg_segment_reserve(&segment, &context, &pages, PAGES * PAGE, full_page));
 }
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     set_up_with(XSEG_GIB, PAGE);
-    return 0;
 }
 
-static int set_up_full_pages(void **state)
+FIXTURE(set_up_full_pages)
 {
-    (void)state;
     set_up_with(XSEG_GIB, FULL * PAGE);
-    return 0;
 }
 
 static xseg_status map(struct xseg_segment *to, uint32_t first, uint32_t count, bool small)
@@ -57,9 +53,8 @@ static void unmap(uint32_t first, uint32_t count, bool cache)
     assert_int_equal(done, count);
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     for (uint32_t page = 0; page < PAGES; page++)
         if (xseg_segment_is_mapped(&segment, page))
             unmap(page, segment.length[page], false);
@@ -67,7 +62,6 @@ static int tear_down(void **state)
     xseg_page_cache_fini(&pages);
     assert_ok(xseg_segment_destroy(&segment));
     context_close();
-    return 0;
 }
 
 static uint64_t mapped(void)
@@ -100,7 +94,7 @@ TEST(too_little_memory_changes_nothing)
 {
     set_up_with(10 * PAGE, PAGE);
     assert_ok(map(&segment, 0, 4, false));
-    env_expect_error(map(&segment, 4, 7, false), XSEG_ERR_NO_MEMORY, "cuMemCreate");
+    assert_error(map(&segment, 4, 7, false), NO_MEMORY, "cuMemCreate");
     assert_int_equal(mapped(), 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     assert_ok(map(&segment, 4, 6, false));
@@ -173,7 +167,6 @@ TEST_WITH(unmap_goes_page_by_page_where_it_must, set_up, tear_down)
     assert_int_equal(mapped(), 2 * PAGE);
 }
 
-/* A failed release is recorded and retried. */
 TEST_WITH(failed_releases_are_retried, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 3, false));
@@ -183,9 +176,8 @@ TEST_WITH(failed_releases_are_retried, set_up, tear_down)
     assert_int_equal(atomic_load(&unreleased.physical), PAGE);
     assert_int_equal(xseg_sim_used(0), PAGE);
     expect_audit(xseg_unreleased_audit(&unreleased, &violation), NULL);
-    unreleased.record[0].bytes++;
-    expect_audit(xseg_unreleased_audit(&unreleased, &violation), "UNREL-1");
-    unreleased.record[0].bytes--;
+    WITH_VALUE(unreleased.record[0].bytes, unreleased.record[0].bytes + 1,
+               expect_audit(xseg_unreleased_audit(&unreleased, &violation), "UNREL-1"));
     assert_ok(xseg_unreleased_retry(&unreleased));
     assert_int_equal(xseg_sim_used(0), 0);
 }
@@ -249,7 +241,6 @@ TEST(large_pages_are_used_where_they_fit)
     (void)tear_down(NULL);
 }
 
-/* Cached pages are mapped elsewhere: nothing is created. */
 TEST_WITH(cached_page_is_mapped_at_another_address, set_up_full_pages, tear_down)
 {
     assert_ok(map(&segment, 0, FULL + 2, false));
@@ -269,23 +260,16 @@ TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 4, false));
     expect_segment_audit(NULL);
-    segment.base += 512;
-    expect_segment_audit("SEG-1");
-    segment.base -= 512;
-    atomic_fetch_add(&segment.mapped, PAGE);
-    expect_segment_audit("SEG-2");
-    atomic_fetch_sub(&segment.mapped, PAGE);
-    segment.reserved_bytes -= XSEG_GIB;
-    expect_segment_audit("SEG-3");
-    segment.reserved_bytes += XSEG_GIB;
+    WITH_VALUE(segment.base, segment.base + 512, expect_segment_audit("SEG-1"));
+    WITH_VALUE(segment.mapped, segment.mapped + PAGE, expect_segment_audit("SEG-2"));
+    WITH_VALUE(segment.reserved_bytes, segment.reserved_bytes - XSEG_GIB,
+               expect_segment_audit("SEG-3"));
     assert_ok(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 0, 1));
-    segment.retain_counts[XSEG_RETAIN_PIN].granules++;
-    expect_segment_audit("SEG-5");
-    segment.retain_counts[XSEG_RETAIN_PIN].granules--;
+    WITH_VALUE(segment.retain_counts[XSEG_RETAIN_PIN].granules,
+               segment.retain_counts[XSEG_RETAIN_PIN].granules + 1, expect_segment_audit("SEG-5"));
     assert_true(xseg_segment_release(&segment, XSEG_RETAIN_PIN, 0, 1));
 }
 
-/* Pins are counted for each granule; a page with a pinned granule is retained. */
 TEST_WITH(pinned_pages_are_retained, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 8, false));
@@ -305,8 +289,8 @@ TEST_WITH(pinned_pages_are_retained, set_up, tear_down)
     struct xseg_retain_counts *counts = &segment.retain_counts[XSEG_RETAIN_PIN];
     counts->count[5] = UINT32_MAX;
     counts->granules = 1;
-    env_expect_error(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE),
-                     XSEG_ERR_BUSY, "maximum");
+    assert_error(xseg_segment_retain(&segment, XSEG_RETAIN_PIN, 4 * PAGE, 6 * PAGE), BUSY,
+                 "maximum");
     assert_int_equal(counts->count[4], 0);
     counts->count[5] = counts->granules = 0;
 }
@@ -355,12 +339,10 @@ TEST_WITH(exported_pages_are_retained_and_not_cached, set_up_full_pages, tear_do
     assert_false(xseg_segment_is_retained(&segment, 0, 4 * FULL));
 
     struct xseg_retain_counts *counts = &segment.retain_counts[XSEG_RETAIN_EXPORT];
-    counts->granules++;
-    expect_segment_audit("SEG-5");
-    counts->granules--;
+    WITH_VALUE(counts->granules, counts->granules + 1, expect_segment_audit("SEG-5"));
     counts->count[0] = UINT32_MAX;
     counts->granules = 1;
-    env_expect_error(xseg_segment_export(&segment, 0, FULL), XSEG_ERR_BUSY, "maximum");
+    assert_error(xseg_segment_export(&segment, 0, FULL), BUSY, "maximum");
     expect_segment_audit("SEG-6");
     counts->count[0] = counts->granules = 0;
 
@@ -477,7 +459,6 @@ TEST_WITH(an_alias_in_unknown_state_keeps_its_page, set_up, tear_down)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* A page that was exported through one mapping is not cached when another mapping is the last. */
 TEST_WITH(exported_alias_is_not_cached, set_up, tear_down)
 {
     segment.properties = XSEG_PAGE_EXPORTABLE;

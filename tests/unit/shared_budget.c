@@ -5,25 +5,22 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "tests/support/child.h"
 #include "tests/support/namespaces.h"
 #include "tests/support/shared_budgets.h"
 
 static struct xseg_shared_budget budget, other;
 
-static int join(void **state)
+FIXTURE(join)
 {
-    (void)state;
     budget_file_join(&budget);
-    return 0;
 }
 
-static int without_a_file(void **state)
+FIXTURE(without_a_file)
 {
-    (void)state;
     xseg_shared_budget_close(&budget);
     xseg_shared_budget_close(&other);
     (void)unlink(budget_file_path);
-    return 0;
 }
 
 /* --- Files: resolution of names, creation and completion, rejected files, files that are truncated or removed. --- */
@@ -58,8 +55,8 @@ TEST_WITH(a_name_leads_to_a_path, NULL, without_a_file)
     }
     for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
          at++) {
-        env_expect_error(xseg_shared_budget_path(*at, path), XSEG_ERR_ARGUMENT,
-                         "name of the shared budget file");
+        assert_error(xseg_shared_budget_path(*at, path), ARGUMENT,
+                     "name of the shared budget file");
         assert_string_equal(path, "");
     }
     memset(name, 'a', sizeof(name));
@@ -175,12 +172,10 @@ TEST_WITH(files_of_another_kind_are_rejected, NULL, without_a_file)
 
     (void)snprintf(second, sizeof(second), "%s.2", budget_file_path);
     assert_int_equal(mkdir(budget_file_path, 0700), 0);
-    env_expect_error(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE,
-                     "directory");
+    assert_error(xseg_shared_budget_open(&budget, budget_file_path), FILE, "directory");
     assert_int_equal(rmdir(budget_file_path), 0);
     assert_int_equal(mkfifo(budget_file_path, 0600), 0);
-    env_expect_error(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE,
-                     "is not a regular file");
+    assert_error(xseg_shared_budget_open(&budget, budget_file_path), FILE, "is not a regular file");
     leave_a_budget_file();
     assert_int_equal(link(budget_file_path, second), 0);
     assert_rejected("second name");
@@ -191,8 +186,8 @@ TEST_WITH(files_of_another_kind_are_rejected, NULL, without_a_file)
     /* A dangling link creates no file at its target. */
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_int_equal(access(second, F_OK), -1);
-    env_expect_error(xseg_shared_budget_open(&budget, "./no-folder/budget"), XSEG_ERR_FILE,
-                     "./no-folder/budget");
+    assert_error(xseg_shared_budget_open(&budget, "./no-folder/budget"), FILE,
+                 "./no-folder/budget");
 }
 
 TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
@@ -204,7 +199,6 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
     assert_rejected("every user");
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0) {
         char text[1024] = "";
 
@@ -215,8 +209,7 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
         (void)xseg_error_message(text, sizeof(text));
         _exit(status == XSEG_ERR_FILE && strstr(text, "allow this process") != NULL ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
 }
 
 TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
@@ -252,9 +245,9 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
         const struct peer peer = peer_start();
         assert_ok(xseg_shared_budget_read(&budget));
         assert_int_equal(truncate(budget_file_path, sizes[i]), 0);
-        env_expect_error(xseg_shared_budget_read(&budget), XSEG_ERR_FILE, "has changed to ");
+        assert_error(xseg_shared_budget_read(&budget), FILE, "has changed to ");
         assert_int_equal(budget_file_count(&budget), 2);
-        env_expect_error(budget_file_write(&budget, 3), XSEG_ERR_FILE, budget_file_path);
+        assert_error(budget_file_write(&budget, 3), FILE, budget_file_path);
         /* With its size and header restored it is a shared budget file again for processes that have it open;
          * truncated records are rewritten. */
         assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
@@ -278,7 +271,7 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
             }
         }
         assert_int_equal(unlink(budget_file_path), 0);
-        env_expect_error(xseg_shared_budget_read(&budget), XSEG_ERR_FILE, "has been removed");
+        assert_error(xseg_shared_budget_read(&budget), FILE, "has been removed");
         assert_int_equal(budget_file_write(&budget, 4), XSEG_ERR_FILE);
         xseg_shared_budget_close(&budget);
         peer_end(&peer);
@@ -396,7 +389,7 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
             ways[i].change();
         const uint64_t before = sum_files();
         /* A member publishes, reads, and leaves; so does another one. */
-        env_expect_error(budget_file_write(&budget, 2), XSEG_ERR_FILE, budget_file_path);
+        assert_error(budget_file_write(&budget, 2), FILE, budget_file_path);
         assert_said(ways[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_int_equal(peer_call(&peer, 'w', 3), 255);
@@ -415,22 +408,18 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
 TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
 {
     char other_path[sizeof(budget_file_path) + 8], byte = 0;
-    int status = 1;
 
     (void)snprintf(other_path, sizeof(other_path), "%s.2", budget_file_path);
     budget_file_join(&budget);
     const int file = open(other_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(file >= 0);
     assert_int_equal(dup2(file, budget.file.descriptor), budget.file.descriptor);
-    env_expect_error(xseg_shared_budget_read(&budget), XSEG_ERR_FILE,
-                     "has been closed by the program");
+    assert_error(xseg_shared_budget_read(&budget), FILE, "has been closed by the program");
     assert_int_equal(budget_file_write(&budget, 1), XSEG_ERR_FILE);
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0)
         _exit(fcntl(budget.file.descriptor, F_GETFD) >= 0 ? 0 : 1);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
     xseg_shared_budget_close(&budget);
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(close(budget.file.descriptor), 0);
@@ -510,8 +499,7 @@ TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
         assert_int_equal(many[i].slot, i);
         budget_file_write_ok(&many[i], i);
     }
-    assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_BUSY);
-    assert_said("64 processes have \"");
+    assert_error(xseg_shared_budget_open(&budget, budget_file_path), BUSY, "64 processes have \"");
     assert_said(budget_file_path);
     budget_file_expect(&many[30], XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
@@ -654,11 +642,8 @@ TEST_WITH(each_device_of_64_is_read, join, without_a_file)
 
 TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
 {
-    int status = 1;
-
     budget_file_write_ok(&budget, 1);
     const pid_t child = fork();
-    assert_true(child >= 0);
     if (child == 0) {
         bool fine = !xseg_shared_budget_is_own(&budget) &&
                     fcntl(budget.file.descriptor, F_GETFD) == -1 &&
@@ -671,8 +656,7 @@ TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
                budget_file_count(&other) == 2 && budget_file_matches(&other.seen[0].record, 1);
         _exit(fine ? 0 : 1);
     }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
+    child_expect_success(child);
     /* The process dies, and its child lives on. */
     const struct peer peer = peer_start();
     assert_int_equal(peer_call(&peer, 'f', 0), 0);
@@ -719,14 +703,10 @@ TEST_WITH(fork_during_open_and_close_holds_no_slot, join, without_a_file)
     assert_true(has_descriptor(&file));
     assert_int_equal(pthread_create(&thread, NULL, open_and_close, NULL), 0);
     for (unsigned i = 0; i < 100; i++) {
-        int status = 1;
         const pid_t child = fork();
-
-        assert_true(child >= 0);
         if (child == 0)
             _exit(has_descriptor(&file) ? 1 : 0);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_int_equal(status, 0);
+        child_expect_success(child);
     }
     atomic_store(&is_over, true);
     assert_int_equal(pthread_join(thread, &failure), 0);
@@ -822,20 +802,17 @@ TEST_WITH(readers_reject_other_files, NULL, without_a_file)
 {
     static const unsigned char zeros[BUDGET_FILE_SLOT];
 
-    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE,
-                     "cannot be opened");
+    assert_error(xseg_shared_budget_scan(&budget, budget_file_path), FILE, "cannot be opened");
     assert_int_equal(access(budget_file_path, F_OK), -1);
     assert_int_equal(xseg_shared_budget_scan(&budget, ""), XSEG_ERR_ARGUMENT);
     budget_file_put(0, zeros, sizeof(zeros));
-    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_BUSY,
-                     "still being created");
+    assert_error(xseg_shared_budget_scan(&budget, budget_file_path), BUSY, "still being created");
     budget_file_put(0, "notes", 5);
-    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE,
-                     "is not a shared budget file");
+    assert_error(xseg_shared_budget_scan(&budget, budget_file_path), FILE,
+                 "is not a shared budget file");
     assert_int_equal(unlink(budget_file_path), 0);
     assert_int_equal(mkfifo(budget_file_path, 0600), 0);
-    env_expect_error(xseg_shared_budget_scan(&budget, budget_file_path), XSEG_ERR_FILE,
-                     "not a regular file");
+    assert_error(xseg_shared_budget_scan(&budget, budget_file_path), FILE, "not a regular file");
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 

@@ -6,27 +6,22 @@
 
 #include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
+#include "tests/support/wrapped.h"
 
 int __real_open(const char *path, int flags, ...);
-int __real_close(int file);
-int __real_fchmod(int file, mode_t mode);
+WRAPPED(int, close, int file);
+WRAPPED(int, fchmod, int file, mode_t mode);
 int __real_fcntl(int file, int command, ...);
-int __real_nanosleep(const struct timespec *wait, struct timespec *rest);
-int __real_posix_fallocate(int file, off_t at, off_t count);
-ssize_t __real_pread(int file, void *bytes, size_t count, off_t at);
-ssize_t __real_pwrite(int file, const void *bytes, size_t count, off_t at);
+WRAPPED(int, nanosleep, const struct timespec *wait, struct timespec *rest);
+WRAPPED(int, posix_fallocate, int file, off_t at, off_t count);
+WRAPPED(ssize_t, pread, int file, void *bytes, size_t count, off_t at);
+WRAPPED(ssize_t, pwrite, int file, const void *bytes, size_t count, off_t at);
 int __wrap_open(const char *path, int flags, mode_t mode);
 int __wrap_open64(const char *path, int flags, mode_t mode);
-int __wrap_close(int file);
-int __wrap_fchmod(int file, mode_t mode);
 int __wrap_fcntl(int file, int command, void *argument);
 int __wrap_fcntl64(int file, int command, void *argument);
-int __wrap_nanosleep(const struct timespec *wait, struct timespec *rest);
-int __wrap_posix_fallocate(int file, off_t at, off_t count);
 int __wrap_posix_fallocate64(int file, off_t at, off_t count);
-ssize_t __wrap_pread(int file, void *bytes, size_t count, off_t at);
 ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at);
-ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at);
 ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at);
 
 static unsigned until;      /* calls before the fault; 0: no fault */
@@ -150,12 +145,10 @@ ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
 
 static struct xseg_shared_budget budget, other;
 
-static int without_a_file(void **state)
+FIXTURE(without_a_file)
 {
-    (void)state;
     xseg_shared_budget_close(&budget);
     (void)unlink(budget_file_path);
-    return 0;
 }
 
 /* All uses of a shared budget file by a process. */
@@ -322,8 +315,7 @@ TEST_WITH(each_call_may_fail, NULL, without_a_file)
         until = nth;
         const xseg_status opened = xseg_shared_budget_open(&other, budget_file_path);
         if (opened != XSEG_OK) {
-            assert_int_equal(opened, XSEG_ERR_FILE);
-            assert_said(budget_file_path);
+            assert_error(opened, FILE, budget_file_path);
             assert_said("Input/output error");
             assert_false(xseg_shared_budget_is_own(&other));
         } else {
@@ -410,7 +402,6 @@ TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
     }
 }
 
-/* A reader sees complete records, however fast another process writes. */
 TEST_WITH(no_record_is_torn, NULL, without_a_file)
 {
     uint64_t last = 0;

@@ -126,12 +126,7 @@ SIM_TEST(captured_work_does_not_make_a_stream_busy)
     end_with(stream, CUDA_SUCCESS);
     ASSERT_OK(cuStreamQuery(stream));
     ASSERT_OK(cuStreamQuery(other));
-}
-
-SIM_TEST(earlier_work_completes_during_a_capture)
-{
-    CUstream stream = new_stream();
-
+    /* Earlier work continues. */
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     end_with(stream, CUDA_SUCCESS);
@@ -529,7 +524,12 @@ SIM_TEST(unsafe_calls_by_mode)
         {CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_MODE_GLOBAL, true, false},
     };
     static CUresult (*const call[])(void) = {try_alloc, try_query};
+    CUstreamCaptureMode mode = (CUstreamCaptureMode)3;
 
+    ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(&mode));
+    ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(NULL));
+    assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
+    assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
     for (size_t i = 0; i < 2 * COUNT_OF(row); i++) {
         struct attempt attempt = {.mode = row[i / 2].thread, .call = call[i % 2]};
         CUstream stream = begin(row[i / 2].capture);
@@ -609,14 +609,4 @@ SIM_TEST(destroyed_context_ends_its_captures)
     (void)begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_int_equal(fresh(state), 0);
     ASSERT_OK(try_alloc());
-}
-
-SIM_TEST(modes_are_checked)
-{
-    CUstreamCaptureMode mode = (CUstreamCaptureMode)3;
-
-    ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(&mode));
-    ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(NULL));
-    assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
-    assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
 }

@@ -204,10 +204,9 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
 
 TEST(failed_calls_and_waits_are_not_driver_time)
 {
-    struct xseg_sim_settings settings = small_machine();
+    const struct xseg_sim_settings settings = {.costs = "a100"};
     CUdeviceptr address = 0;
 
-    settings.costs = "a100";
     start_with(settings);
     ASSERT_INVALID(cuMemUnmap(0, 0));
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
@@ -269,14 +268,8 @@ TEST(tails_are_random_but_repeatable)
     draw(0, charge);
     for (int i = 0; i < DRAWS; i++)
         assert_int_equal(charge[i], 2000);
-}
-
-TEST(free_calls_remain_free_with_tails)
-{
-    struct xseg_sim_settings settings = small_machine();
-
-    settings.tail_seed = 1;
-    start(&settings);
+    /* Calls without cost remain free. */
+    start_with((struct xseg_sim_settings){.tail_seed = 1});
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_clock(), 0);
 }

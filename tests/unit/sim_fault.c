@@ -2,9 +2,6 @@
 /* Injected faults, and counters of calls. */
 #include "tests/unit/sim_setup.h"
 
-#include <stdio.h>
-#include <unistd.h>
-
 static CUresult try_reserve(void)
 {
     CUdeviceptr address = 0;
@@ -15,10 +12,15 @@ static CUresult try_reserve(void)
     return result;
 }
 
+static void fail_once(const char *call, uint64_t nth, int error)
+{
+    assert_int_equal(xseg_sim_fail(call, nth, error), XSEG_OK);
+}
+
 SIM_TEST(the_nth_call_of_a_name_fails_once)
 {
     assert_false(xseg_sim_failed());
-    assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 3, 999), XSEG_OK);
+    fail_once("cuMemAddressReserve", 3, 999);
     ASSERT_OK(try_reserve());
     (void)create(GRANULE);
     ASSERT_OK(try_reserve());
@@ -27,6 +29,15 @@ SIM_TEST(the_nth_call_of_a_name_fails_once)
     assert_true(xseg_sim_failed());
     for (int i = 0; i < 10; i++)
         ASSERT_OK(try_reserve());
+    /* A later fault replaces an earlier one. */
+    fail_once("cuMemAddressReserve", 1, 2);
+    fail_once("cuMemCreate", 1, 2);
+    ASSERT_OK(try_reserve());
+    fail_once("cuMemAddressReserve", 1, 2);
+    fail_once(NULL, 0, 0);
+    ASSERT_OK(try_reserve());
+    assert_false(xseg_sim_failed());
+    (void)create(GRANULE);
 }
 
 SIM_TEST(any_fallible_call_can_be_failed)
@@ -34,7 +45,7 @@ SIM_TEST(any_fallible_call_can_be_failed)
     const char *text;
     int version;
 
-    assert_int_equal(xseg_sim_fail(NULL, 2, 2), XSEG_OK);
+    fail_once(NULL, 2, 2);
     ASSERT_OK(cuGetErrorName(CUDA_SUCCESS, &text));
     ASSERT_OK(cuDriverGetVersion(&version));
     ASSERT_OK(try_reserve());
@@ -43,44 +54,23 @@ SIM_TEST(any_fallible_call_can_be_failed)
     assert_true(xseg_sim_failed());
 }
 
-SIM_TEST(a_later_fault_replaces_an_earlier_one)
-{
-    assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 1, 2), XSEG_OK);
-    assert_int_equal(xseg_sim_fail("cuMemCreate", 1, 2), XSEG_OK);
-    ASSERT_OK(try_reserve());
-    assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 1, 2), XSEG_OK);
-    assert_int_equal(xseg_sim_fail(NULL, 0, 0), XSEG_OK);
-    ASSERT_OK(try_reserve());
-    assert_false(xseg_sim_failed());
-    (void)create(GRANULE);
-}
-
 SIM_TEST(fault_matches_calls_that_another_fault_skips)
 {
     /* A fault also applies to a call that would fail anyway, and to cuInit. */
     const struct xseg_sim_settings settings = small_machine();
 
-    assert_int_equal(xseg_sim_fail("cuMemUnmap", 1, 719), XSEG_OK);
+    fail_once("cuMemUnmap", 1, 719);
     ASSERT_CU(cuMemUnmap(1, 1), CUDA_ERROR_LAUNCH_FAILED);
     ASSERT_INVALID(cuMemUnmap(1, 1));
     assert_int_equal(xseg_sim_reset(&settings), XSEG_OK);
     assert_false(xseg_sim_failed());
-    assert_int_equal(xseg_sim_fail("cuInit", 1, 100), XSEG_OK);
+    fail_once("cuInit", 1, 100);
     ASSERT_CU(cuInit(0), CUDA_ERROR_NO_DEVICE);
     ASSERT_CU(try_reserve(), CUDA_ERROR_NOT_INITIALIZED);
     ASSERT_OK(cuInit(0));
 }
 
-static struct xseg_sim_fault fault_in(const char *call, uint64_t nth, uint64_t every, int error)
-{
-    struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-
-    fault.call = call;
-    fault.nth = nth;
-    fault.every = every;
-    fault.error = error;
-    return fault;
-}
+#define FAULT(...) (&(struct xseg_sim_fault){sizeof(struct xseg_sim_fault), __VA_ARGS__})
 
 static void set(unsigned slot, const struct xseg_sim_fault *fault)
 {
@@ -89,9 +79,7 @@ static void set(unsigned slot, const struct xseg_sim_fault *fault)
 
 SIM_TEST(every_nth_call_fails)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemAddressReserve", 2, 3, 999);
-
-    set(0, &fault);
+    set(0, FAULT("cuMemAddressReserve", .nth = 2, .every = 3, .error = 999));
     for (int i = 1; i <= 12; i++)
         ASSERT_CU(try_reserve(), i % 3 == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
     assert_int_equal(xseg_sim_fault_count(0), 4);
@@ -104,24 +92,18 @@ SIM_TEST(every_nth_call_fails)
 
 SIM_TEST(memory_runs_out_at_a_chosen_call)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemCreate", 3, 1, 2);
-    const CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0;
-
-    set(1, &fault);
+    set(1, FAULT("cuMemCreate", .nth = 3, .every = 1, .error = 2));
     (void)create(GRANULE);
     (void)create(GRANULE);
     for (int i = 0; i < 5; i++)
-        ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+        ASSERT_CU(try_create(GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 SIM_TEST(faults_by_address)
 {
-    struct xseg_sim_fault fault = fault_in(NULL, 1, 1, 719);
     CUdeviceptr base = reserve(4 * GRANULE);
+    struct xseg_sim_fault fault = *FAULT(NULL, base + GRANULE, GRANULE, 1, 1, .error = 719);
 
-    fault.address = base + GRANULE;
-    fault.bytes = GRANULE;
     for (unsigned i = 0; i < 4; i++)
         back(base + i * GRANULE, GRANULE);
     set(3, &fault);
@@ -139,13 +121,9 @@ SIM_TEST(faults_by_address)
 
 SIM_TEST(faults_are_independent)
 {
-    struct xseg_sim_fault first = fault_in("cuMemAddressReserve", 2, 0, 2);
-    struct xseg_sim_fault second = fault_in(NULL, 4, 0, 999);
-    struct xseg_sim_fault both = fault_in("cuMemAddressReserve", 2, 0, 719);
-
-    set(2, &first);
-    set(5, &second);
-    set(7, &both);
+    set(2, FAULT("cuMemAddressReserve", .nth = 2, .error = 2));
+    set(5, FAULT(NULL, .nth = 4, .error = 999));
+    set(7, FAULT("cuMemAddressReserve", .nth = 2, .error = 719));
     ASSERT_OK(try_reserve());
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(try_reserve());
@@ -160,7 +138,7 @@ SIM_TEST(faults_are_independent)
 
 SIM_TEST(a_batch_fails_half_way)
 {
-    struct xseg_sim_fault fault = fault_in("cuMemUnmap", 1, 0, 2);
+    struct xseg_sim_fault fault = *FAULT("cuMemUnmap", .nth = 1, .error = 2);
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -195,8 +173,7 @@ SIM_TEST(a_batch_fails_half_way)
 
 SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
 {
-    const CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = create(4 * GRANULE), other = 0;
+    CUmemGenericAllocationHandle handle = create(4 * GRANULE);
     CUdeviceptr out = 0;
     size_t left = 0, total = 0;
 
@@ -204,15 +181,15 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_OK(cuMemGetInfo(&left, &total));
     assert_int_equal(left, 2 * GRANULE);
     assert_int_equal(total, 1024 * MIB);
-    ASSERT_CU(cuMemCreate(&other, 3 * GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(try_create(3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     /* More than the free memory leaves none. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     assert_int_equal(free_memory(), 0);
     ASSERT_OK(cuMemRelease(handle));
-    ASSERT_CU(cuMemCreate(&other, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(try_create(GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_set_external_memory(0, 0), XSEG_OK);
-    ASSERT_OK(cuMemCreate(&other, 1024 * MIB, &prop, 0));
+    ASSERT_OK(try_create(1024 * MIB));
     expect_rejected(xseg_sim_set_external_memory(2, 0),
                     "xseg_sim_set_external_memory: invalid device, 2; pass a device below 2");
 
@@ -227,33 +204,10 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_OK(try_reserve());
 }
 
-static void reject_invalid_fault_structures(void)
-{
-    struct xseg_sim_fault fault = fault_in("cuMemCreate", 1, 0, 2);
-
-    expect_rejected(xseg_sim_fault_set(XSEG_SIM_FAULTS, &fault), "invalid slot, 16;");
-    expect_rejected(xseg_sim_fault_set(XSEG_SIM_FAULTS, NULL), "invalid slot, 16;");
-    fault.halfway = 1;
-    expect_rejected(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
-    fault.call = NULL;
-    expect_rejected(xseg_sim_fault_set(0, &fault), "halfway does not apply to the call, ");
-    fault = fault_in("cuNone", 1, 0, 2);
-    expect_rejected(xseg_sim_fault_set(0, &fault),
-                    "xseg_sim_fault_set: unknown driver call, 'cuNone'");
-    fault = fault_in("cuMemCreate", 0, 0, 2);
-    expect_rejected(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: nth is 0;");
-    fault = fault_in("cuMemCreate", 1, 0, 0);
-    expect_rejected(xseg_sim_fault_set(0, &fault), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;");
-    fault = fault_in("cuMemCreate", 1, 0, 2);
-    fault.struct_size--;
-    expect_rejected(xseg_sim_fault_set(0, &fault), "struct_size");
-}
-
 /* A driver does not survive a fork; a fresh machine works in the child. */
 SIM_TEST(calls_of_a_forked_child_fail)
 {
     const pid_t child = fork();
-    int result = 0;
 
     if (child == 0) {
         CUdeviceptr address;
@@ -266,17 +220,35 @@ SIM_TEST(calls_of_a_forked_child_fail)
         failures += cuMemAddressReserve(&address, GRANULE, 0, 0, 0) != CUDA_SUCCESS;
         _exit(failures);
     }
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    assert_int_equal(WEXITSTATUS(result), 0);
+    child_expect_success(child);
     ASSERT_OK(try_reserve());
 }
 
 SIM_TEST(invalid_faults_are_rejected)
 {
+    static const char without_halfway[] = "halfway does not apply to the call, ";
+    const struct {
+        unsigned slot;
+        struct xseg_sim_fault *fault;
+        const char *words;
+    } row[] = {
+        {XSEG_SIM_FAULTS, FAULT("cuMemCreate", .nth = 1, .error = 2), "invalid slot, 16;"},
+        {XSEG_SIM_FAULTS, NULL, "invalid slot, 16;"},
+        {0, FAULT("cuMemCreate", .nth = 1, .error = 2, .halfway = 1), without_halfway},
+        {0, FAULT(NULL, .nth = 1, .error = 2, .halfway = 1), without_halfway},
+        {0, FAULT("cuNone", .nth = 1, .error = 2),
+         "xseg_sim_fault_set: unknown driver call, 'cuNone'"},
+        {0, FAULT("cuMemCreate", .error = 2), "xseg_sim_fault_set: nth is 0;"},
+        {0, FAULT("cuMemCreate", .nth = 1), "xseg_sim_fault_set: error is CUDA_SUCCESS, 0;"},
+        {0,
+         &(struct xseg_sim_fault){sizeof(struct xseg_sim_fault) - 1, "cuMemCreate", .nth = 1,
+                                  .error = 2},
+         "struct_size"},
+    };
     char text[8];
 
-    reject_invalid_fault_structures();
+    for (size_t i = 0; i < COUNT_OF(row); i++)
+        expect_rejected(xseg_sim_fault_set(row[i].slot, row[i].fault), row[i].words);
     expect_rejected(
         xseg_sim_fail("cuMemCreate_v2", 1, 2),
         "xseg_sim_fail: unknown driver call, 'cuMemCreate_v2'; use a name without version suffix");
@@ -326,7 +298,7 @@ SIM_TEST(failed_call_has_no_effect)
     uint64_t n = 1;
 
     for (;; n++) {
-        assert_int_equal(xseg_sim_fail(NULL, n, 2), XSEG_OK);
+        fail_once(NULL, n, 2);
         if (round_trip() == CUDA_SUCCESS)
             break;
         assert_true(xseg_sim_failed());
@@ -343,7 +315,7 @@ SIM_TEST(calls_are_counted_also_when_they_fail)
 
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), 0);
     ASSERT_OK(try_reserve());
-    assert_int_equal(xseg_sim_fail("cuMemAddressReserve", 1, 2), XSEG_OK);
+    fail_once("cuMemAddressReserve", 1, 2);
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_INVALID(cuMemUnmap(0, 0));
     assert_int_equal(xseg_sim_calls("cuMemAddressReserve"), 2);
@@ -367,7 +339,7 @@ SIM_TEST(calls_of_any_signature_count_as_one_name)
     ASSERT_OK(get_device(&device, NULL));
     assert_int_equal(xseg_sim_calls("cuCtxGetDevice"), 2);
     assert_int_equal(xseg_sim_calls("cuGetProcAddress"), 1);
-    assert_int_equal(xseg_sim_fail("cuCtxGetDevice", 2, 2), XSEG_OK);
+    fail_once("cuCtxGetDevice", 2, 2);
     ASSERT_OK(cuCtxGetDevice(&device));
     ASSERT_CU(get_device(&device, NULL), CUDA_ERROR_OUT_OF_MEMORY);
 }

@@ -88,7 +88,6 @@ SIM_TEST(pinned_memory_is_known_by_its_address)
                                          (CUdeviceptr)(uintptr_t)host));
 }
 
-/* A stream writes a word in stream order. */
 SIM_TEST_BYTES(a_stream_writes_a_value)
 {
     const CUdeviceptr base = usable(GRANULE);
@@ -128,11 +127,9 @@ SIM_TEST_BYTES(copy_moves_bytes_between_devices)
 
 SIM_TEST(unfreed_host_memory_is_a_leak)
 {
-    char text[256];
     unsigned char *host = pinned(12345);
 
-    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 2);
-    assert_non_null(strstr(text, "pinned host memory: 1, first: 12345 bytes"));
+    expect_leak(2, "pinned host memory: 1, first: 12345 bytes");
     ASSERT_OK(cuMemFreeHost(host));
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
     (void)pinned(100); /* freed with the machine */
@@ -149,7 +146,7 @@ SIM_TEST_BYTES(copies_run_in_stream_order)
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuMemcpyHtoDAsync(base, host, 4096, stream));
     memset(host, 2, 4096);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    finish(stream);
     ASSERT_OK(cuStreamSynchronize(stream));
     assert_int_equal(bytes_at(base)[4095], 2);
     launch(stream, UINT64_MAX);
@@ -158,6 +155,15 @@ SIM_TEST_BYTES(copies_run_in_stream_order)
     assert_int_equal(host[0], 2);
     ASSERT_OK(cuStreamSynchronize(stream));
     assert_int_equal(host[0], 3);
+    /* Work that a free waits for runs before the memory is unmapped. */
+    CUdeviceptr freed = allocate(GRANULE);
+    launch(stream, 1000000);
+    ASSERT_OK(cuMemsetD8Async(freed, 7, 4096, stream));
+    ASSERT_OK(cuMemcpyDtoHAsync(host, freed, 4096, stream));
+    ASSERT_OK(cuMemFree(freed));
+    assert_int_equal(host[4095], 7);
+    ASSERT_OK(cuMemFreeHost(host));
+    ASSERT_OK(cuStreamDestroy(stream));
 }
 
 static void free_what_a_copy_needs(void)
@@ -191,23 +197,6 @@ static size_t resident(const unsigned char *from, size_t bytes)
         count += in[i] & 1;
     free(in);
     return count;
-}
-
-/* Work that a free waits for runs before the memory is unmapped. */
-SIM_TEST_BYTES(free_waits_for_earlier_work)
-{
-    const CUstream stream = new_stream();
-    CUdeviceptr ptr = allocate(GRANULE);
-    unsigned char *host = pinned(4096);
-
-    assert_int_equal(xseg_sim_launch(stream, 1000000), XSEG_OK);
-    ASSERT_OK(cuMemsetD8Async(ptr, 7, 4096, stream));
-    ASSERT_OK(cuMemcpyDtoHAsync(host, ptr, 4096, stream));
-    ASSERT_OK(cuMemFree(ptr));
-    unsigned char found = host[4095];
-    assert_int_equal(found, 7);
-    ASSERT_OK(cuMemFreeHost(host));
-    ASSERT_OK(cuStreamDestroy(stream));
 }
 
 /* Few bytes in a large range: the target of a copy has as few resident pages, and the rest is zero. */

@@ -154,11 +154,8 @@ struct count {
 
 static struct count take_count(void)
 {
-    struct count count;
+    struct count count = {.used = xseg_sim_used(0), .peak = xseg_sim_peak(0)};
 
-    memset(&count, 0, sizeof(count));
-    count.used = xseg_sim_used(0);
-    count.peak = xseg_sim_peak(0);
     count.leaks = xseg_sim_leaks(count.text, sizeof(count.text));
     return count;
 }
@@ -214,13 +211,6 @@ SIM_TEST(addresses_rise_and_are_aligned)
         last = address;
     }
     assert_true(last < (CUdeviceptr)1 << 47);
-}
-
-SIM_TEST(a_run_of_the_same_calls_gives_the_same_addresses)
-{
-    CUdeviceptr first = reserve(3 * GRANULE);
-    assert_int_equal(fresh(state), 0);
-    assert_int_equal(reserve(3 * GRANULE), first);
 }
 
 SIM_TEST(ranges_are_found_after_many_releases)
@@ -354,24 +344,26 @@ SIM_TEST(memory_is_counted_by_physical_bytes)
 
 SIM_TEST(memory_can_be_allocated_to_the_last_granule)
 {
-    const CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle all = create(1022 * MIB), handle = 0;
+    CUmemGenericAllocationHandle all = create(1022 * MIB);
     CUdeviceptr out = allocate(GRANULE);
 
     ASSERT_CU(cuMemAlloc(&out, 1), CUDA_ERROR_OUT_OF_MEMORY);
-    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(try_create(GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(cuMemRelease(all));
-    ASSERT_OK(cuMemCreate(&handle, 1022 * MIB, &prop, 0));
+    ASSERT_OK(try_create(1022 * MIB));
 }
 
 SIM_TEST(a_fresh_mapping_has_no_access)
 {
-    const CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
+    const CUmemAccessDesc both[2] = {read_write(0), read_write(1)},
+                          one_invalid[2] = {read_write(0), read_write(7)};
     CUmemAccessDesc desc = read_write(1);
     CUdeviceptr base = reserve(4 * GRANULE);
 
     back(base, GRANULE);
     back(base + GRANULE, 2 * GRANULE);
+    assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    ASSERT_CU(cuMemSetAccess(base, GRANULE, one_invalid, 2), CUDA_ERROR_INVALID_DEVICE);
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(cuMemSetAccess(base, 3 * GRANULE, both, 2));
     /* Read-only access is not modeled; a failure changes nothing. */
@@ -386,16 +378,6 @@ SIM_TEST(a_fresh_mapping_has_no_access)
 
     ASSERT_OK(cuMemUnmap(base, 3 * GRANULE));
     back(base, 3 * GRANULE);
-    assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-}
-
-SIM_TEST(invalid_descriptor_after_a_valid_one_grants_nothing)
-{
-    const CUmemAccessDesc desc[2] = {read_write(0), read_write(7)};
-    CUdeviceptr base = reserve(GRANULE);
-
-    back(base, GRANULE);
-    ASSERT_CU(cuMemSetAccess(base, GRANULE, desc, 2), CUDA_ERROR_INVALID_DEVICE);
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
 }
 
@@ -450,34 +432,31 @@ SIM_TEST(a_range_can_be_mapped_again_after_unmap)
 {
     CUdeviceptr base = reserve(4 * GRANULE);
 
+    ASSERT_OK(cuCtxSetCurrent(NULL)); /* no call needs a context */
     for (size_t i = 0; i < 100; i++) {
-        back(base + i % 3 * GRANULE, GRANULE * (1 + i % 2));
-        ASSERT_OK(cuMemUnmap(base + i % 3 * GRANULE, GRANULE * (1 + i % 2)));
+        const CUdeviceptr at = base + i % 3 * GRANULE;
+        const size_t bytes = GRANULE * (1 + i % 2);
+
+        back(at, bytes);
+        grant(at, bytes, (int)(i % 2));
+        ASSERT_OK(cuMemUnmap(at, bytes));
     }
     ASSERT_OK(cuMemAddressFree(base, 4 * GRANULE));
-}
-
-SIM_TEST(virtual_memory_needs_no_context)
-{
-    ASSERT_OK(cuCtxSetCurrent(NULL));
-    CUdeviceptr base = reserve(GRANULE);
-    back(base, GRANULE);
-    grant(base, GRANULE, 1);
-    ASSERT_OK(cuMemUnmap(base, GRANULE));
-    ASSERT_OK(cuMemAddressFree(base, GRANULE));
+    /* The same calls have the same addresses. */
+    assert_int_equal(fresh(state), 0);
+    assert_int_equal(reserve(4 * GRANULE), base);
 }
 
 TEST(virtual_memory_calls_fail_without_support)
 {
     const CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle;
     CUdeviceptr out = 0;
     size_t size;
 
     start_with((struct xseg_sim_settings){.without_vmm = true});
     assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 0);
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
+    ASSERT_CU(try_create(GRANULE), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_CU(cuMemUnmap(out, GRANULE), CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_CU(cuMemGetAllocationGranularity(&size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
               CUDA_ERROR_NOT_SUPPORTED);
@@ -485,15 +464,21 @@ TEST(virtual_memory_calls_fail_without_support)
     ASSERT_OK(cuMemFree(out));
 }
 
-/* A mapped page that the first device may use. */
+/* A mapped page that the first device may use, in a reservation of four. */
 static CUdeviceptr page(void)
 {
-    const CUmemAccessDesc desc = read_write(0);
-
-    (void)fresh(NULL);
     CUdeviceptr base = reserve(4 * GRANULE);
-    back(base, GRANULE);
-    (void)cuMemSetAccess(base, GRANULE, &desc, 1);
+
+    back_usable(base, GRANULE);
+    return base;
+}
+
+/* The same, seen from the second device. */
+static CUdeviceptr foreign_page(void)
+{
+    CUdeviceptr base = page();
+
+    (void)enter(1);
     return base;
 }
 
@@ -530,22 +515,14 @@ static void free_under_open_work(void)
 {
     CUdeviceptr address = 0;
 
-    (void)fresh(NULL);
     (void)cuMemAlloc(&address, 100);
     (void)xseg_sim_launch_on(NULL, UINT64_MAX, address, 100);
     (void)cuMemFree(address);
 }
 
-static void touch_nothing(void)
-{
-    (void)fresh(NULL);
-    (void)xseg_sim_launch_on(NULL, 1, 4096, 1);
-}
-
-static void touch_a_hole(void)
-{
-    (void)xseg_sim_launch_on(NULL, 1, page() + GRANULE - 1, 2);
-}
+PART(touch_nothing, xseg_sim_launch_on(NULL, 1, 4096, 1))
+PART(touch_a_hole, xseg_sim_launch_on(NULL, 1, page() + GRANULE - 1, 2))
+PART(touch_from_another_device, xseg_sim_launch_on(NULL, 1, foreign_page(), 1))
 
 static void touch_without_rights(void)
 {
@@ -555,19 +532,10 @@ static void touch_without_rights(void)
     (void)xseg_sim_launch_on(NULL, 1, base, 2 * GRANULE);
 }
 
-static void touch_from_another_device(void)
-{
-    CUdeviceptr base = page();
-
-    (void)enter(1);
-    (void)xseg_sim_launch_on(NULL, 1, base, 1);
-}
-
 static void touch_an_allocation_of_another_device(void)
 {
     CUdeviceptr address = 0;
 
-    (void)fresh(NULL);
     (void)cuMemAlloc(&address, 1);
     (void)enter(1);
     (void)xseg_sim_launch_on(NULL, 1, address, 1);
@@ -575,11 +543,8 @@ static void touch_an_allocation_of_another_device(void)
 
 static void unmap_in_a_foreign_context(void)
 {
-    CUdeviceptr base = page();
-
     launch(new_stream(), UINT64_MAX);
-    (void)enter(1);
-    (void)cuMemUnmap(base, GRANULE);
+    (void)cuMemUnmap(foreign_page(), GRANULE);
 }
 
 TEST(unmapping_memory_in_use_is_reported)
@@ -625,8 +590,8 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
         back(base + GRANULE, GRANULE);
         grant(base, 2 * GRANULE, 0);
         /* Work elsewhere, and open-ended work, does not matter. */
-        assert_int_equal(xseg_sim_launch_on(other, UINT64_MAX, base + GRANULE, 8), XSEG_OK);
-        assert_int_equal(xseg_sim_launch_on(stream, 1000, base, GRANULE), XSEG_OK);
+        launch_on(other, UINT64_MAX, base + GRANULE, 8);
+        launch_on(stream, 1000, base, GRANULE);
         ASSERT_OK(cuEventRecord(event, stream));
         launch(stream, UINT64_MAX);
         if (way == 0)
@@ -636,7 +601,7 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
         else if (way == 2)
             ASSERT_OK(cuStreamSynchronize(stream));
         else if (way == 3)
-            assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+            finish(stream);
         else
             xseg_sim_finish_all();
         ASSERT_OK(cuMemUnmap(base, GRANULE));
@@ -646,11 +611,11 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
     }
     /* The call waits for timed work itself. */
     CUdeviceptr address = allocate(100);
-    assert_int_equal(xseg_sim_launch_on(stream, 100, address, 100), XSEG_OK);
+    launch_on(stream, 100, address, 100);
     ASSERT_OK(cuMemFree(address));
     /* Destroyed streams and contexts leave no work. */
     back_usable(base, GRANULE);
-    assert_int_equal(xseg_sim_launch_on(stream, UINT64_MAX, base, 1), XSEG_OK);
+    launch_on(stream, UINT64_MAX, base, 1);
     ASSERT_OK(cuStreamDestroy(stream));
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     ASSERT_OK(cuMemUnmap(base, GRANULE));
@@ -661,7 +626,7 @@ TEST(fast_mode_skips_the_checks)
     start_with((struct xseg_sim_settings){.skip_checks = true});
     CUdeviceptr base = reserve(GRANULE);
     back(base, GRANULE);
-    assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
+    launch_on(NULL, UINT64_MAX, base, GRANULE);
     ASSERT_CU(cuStreamQuery(NULL), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     expect_rejected(xseg_sim_launch_on((CUstream)(uintptr_t)77, 1, base, 1),
@@ -675,7 +640,7 @@ SIM_TEST(many_completed_accesses_permit_an_unmap)
 
     back_usable(base, GRANULE);
     for (uint64_t i = 0; i < 20000; i++) {
-        assert_int_equal(xseg_sim_launch_on(stream, 10, base + i % 100, 1), XSEG_OK);
+        launch_on(stream, 10, base + i % 100, 1);
         if (i % 3 == 0)
             xseg_sim_advance(29);
     }
@@ -763,7 +728,7 @@ SIM_TEST_BYTES(asynchronous_copies_run_in_stream_order)
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuMemcpyAsync(base, base + 2, 1, stream));
     assert_int_equal(bytes_at(base)[0], 4);
-    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+    finish(stream);
     assert_int_equal(bytes_at(base)[0], 9);
 }
 
@@ -805,12 +770,10 @@ SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
 {
     CUdeviceptr base = usable(GRANULE);
     const pid_t child = (ASSERT_OK(cuMemsetD8(base, 5, GRANULE)), fork());
-    int result = 0;
 
     if (child == 0)
         _exit(with_bytes(state));
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
+    child_expect_success(child);
     assert_int_equal(bytes_at(base)[GRANULE - 1], 5);
 }
 
@@ -867,9 +830,21 @@ TEST(copies_without_bytes_are_checked)
     ASSERT_CU(cuMemsetD8Async(memory, 1, 1, (CUstream)(uintptr_t)5), CUDA_ERROR_INVALID_HANDLE);
 }
 
-static void fill_a_hole(void)
+PART(fill_a_hole, cuMemsetD8(page() + GRANULE - 4, 1, 8))
+PART(fill_another_device, cuMemsetD8(foreign_page(), 0, 64))
+
+static void copy_from_another_device(void)
 {
-    (void)cuMemsetD8(page() + GRANULE - 4, 1, 8);
+    CUdeviceptr base = foreign_page();
+
+    (void)cuMemcpyDtoD(allocate(64), base, 64);
+}
+
+static void copy_to_another_device(void)
+{
+    CUdeviceptr base = foreign_page();
+
+    (void)cuMemcpyDtoDAsync(base, allocate(64), 64, new_stream());
 }
 
 static void copy_from_memory_without_rights(void)
@@ -890,32 +865,6 @@ static void unmap_under_a_copy(void)
     (void)cuMemcpyDtoDAsync(base + 8, base + 16, 8, stream);
     xseg_sim_advance(999);
     (void)cuMemUnmap(base, GRANULE);
-}
-
-static void copy_from_another_device(void)
-{
-    CUdeviceptr base = page(), own = 0;
-
-    (void)enter(1);
-    (void)cuMemAlloc(&own, 64);
-    (void)cuMemcpyDtoD(own, base, 64);
-}
-
-static void copy_to_another_device(void)
-{
-    CUdeviceptr base = page(), own = 0;
-
-    (void)enter(1);
-    (void)cuMemAlloc(&own, 64);
-    (void)cuMemcpyDtoDAsync(base, own, 64, new_stream());
-}
-
-static void fill_another_device(void)
-{
-    CUdeviceptr base = page();
-
-    (void)enter(1);
-    (void)cuMemsetD8(base, 0, 64);
 }
 
 TEST(invalid_copies_are_reported)
@@ -997,10 +946,9 @@ SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
     assert_int_equal(access_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
     ASSERT_OK(cuMemsetD8(base, 1, GRANULE));
-    assert_int_equal(xseg_sim_launch_on(NULL, 1, base, GRANULE), XSEG_OK);
+    launch_on(NULL, 1, base, GRANULE);
 }
 
-/* The access of one device may be revoked during work of another. */
 SIM_TEST(access_of_an_idle_device_can_be_revoked)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
@@ -1008,7 +956,7 @@ SIM_TEST(access_of_an_idle_device_can_be_revoked)
 
     back(base, GRANULE);
     ASSERT_OK(cuMemSetAccess(base, GRANULE, both, 2));
-    assert_int_equal(xseg_sim_launch_on(NULL, UINT64_MAX, base, GRANULE), XSEG_OK);
+    launch_on(NULL, UINT64_MAX, base, GRANULE);
     both[1].flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &both[1], 1));
     assert_int_equal(access_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);

@@ -17,12 +17,10 @@ static const char *const names[] = {
     "XSEG_SIM_ADDRESS_RANGE", "XSEG_SIM_ADDRESS_ORDER",
 };
 
-static int clear(void **state)
+FIXTURE(clear)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT_OF(names); i++)
         assert_int_equal(unsetenv(names[i]), 0);
-    return 0;
 }
 
 static void set(const char *name, const char *text)
@@ -260,7 +258,6 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-/* Write a file. */
 static void put(const char *path, const char *text, size_t bytes)
 {
     FILE *file = fopen(path, "wb");

@@ -15,7 +15,6 @@
 
 #define GRANULE ((size_t)2 << 20)
 
-/* of the host */
 static inline size_t page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -28,11 +27,9 @@ static inline size_t page_bytes(void)
 /* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
 static inline struct xseg_sim_settings small_machine(void)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
+    struct xseg_sim_settings settings = {sizeof(settings), .devices = 2, .memory_bytes = 1024 * MIB,
+                                         .costs = "none"};
 
-    settings.devices = 2;
-    settings.memory_bytes = 1024 * MIB;
-    settings.costs = "none";
     return settings;
 }
 
@@ -93,19 +90,15 @@ static inline void start_with(struct xseg_sim_settings settings)
     (void)enter(0);
 }
 
-static inline int fresh(void **state)
+FIXTURE(fresh)
 {
-    (void)state;
     start_with((struct xseg_sim_settings){0});
-    return 0;
 }
 
 /* Set-up of a test that reads bytes of the device. */
-static inline int with_bytes(void **state)
+FIXTURE(with_bytes)
 {
-    (void)state;
     start_with((struct xseg_sim_settings){.real_bytes = true});
-    return 0;
 }
 
 #define SIM_TEST(name)       TEST_WITH(name, fresh, NULL)
@@ -113,13 +106,10 @@ static inline int with_bytes(void **state)
 
 static inline CUmemAllocationProp on_device(int device)
 {
-    CUmemAllocationProp prop;
-
-    memset(&prop, 0, sizeof(prop));
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    prop.location.id = device;
-    return prop;
+    return (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+    };
 }
 
 static inline CUmemGenericAllocationHandle create(size_t bytes)
@@ -129,6 +119,15 @@ static inline CUmemGenericAllocationHandle create(size_t bytes)
 
     ASSERT_OK(cuMemCreate(&handle, bytes, &prop, 0));
     return handle;
+}
+
+/* Creation of memory on device 0 that may fail; what was created remains. */
+static inline CUresult try_create(size_t bytes)
+{
+    const CUmemAllocationProp prop = on_device(0);
+    CUmemGenericAllocationHandle handle = 0;
+
+    return cuMemCreate(&handle, bytes, &prop, 0);
 }
 
 static inline CUdeviceptr allocate(size_t bytes)
@@ -237,7 +236,6 @@ static inline unsigned long long id_of(CUstream stream)
     return id;
 }
 
-/* End a valid capture. */
 static inline CUgraph end_capture(CUstream stream)
 {
     CUgraph graph = NULL;
@@ -300,11 +298,38 @@ static inline void launch(CUstream stream, uint64_t nanoseconds)
     assert_int_equal(xseg_sim_launch(stream, nanoseconds), XSEG_OK);
 }
 
+/* A kernel that accesses memory. */
+static inline void launch_on(CUstream stream, uint64_t nanoseconds, CUdeviceptr address,
+                             size_t bytes)
+{
+    assert_int_equal(xseg_sim_launch_on(stream, nanoseconds, address, bytes), XSEG_OK);
+}
+
+static inline void finish(CUstream stream)
+{
+    assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
+}
+
+/* Expect the text of a leak report in a machine with this number of leaks. */
+static inline void expect_leak(size_t count, const char *words)
+{
+    char text[1024];
+
+    assert_int_equal(xseg_sim_leaks(text, sizeof(text)), count);
+    assert_non_null(strstr(text, words));
+}
+
+static inline void call_on_fresh_machine(const void *part)
+{
+    (void)fresh(NULL);
+    child_call(part);
+}
+
 /* Expect that a part aborts its process with a report that contains these words. */
 static inline void expect_report(void (*part)(void), const char *const *words)
 {
     char text[8192];
-    const int status = child_run_part(part, text, sizeof(text));
+    const int status = child_run(call_on_fresh_machine, &part, text, sizeof(text));
 
     if (!child_aborted(status))
         fail_msg("no report: wait status 0x%x, and\n%s", (unsigned)status, text);
@@ -312,6 +337,13 @@ static inline void expect_report(void (*part)(void), const char *const *words)
         if (strstr(text, *words) == NULL)
             fail_msg("'%s' is not in the report:\n%s", *words, text);
 }
+
+/* A part that makes one call. */
+#define PART(name, call)   \
+    static void name(void) \
+    {                      \
+        (void)(call);      \
+    }
 
 #define EXPECT_REPORT(part, ...) \
     expect_report((part), (const char *const[]){": undefined behavior, ", __VA_ARGS__, NULL})

@@ -166,7 +166,6 @@ static void end(struct pen *pen)
     op(pen, "eu.");
 }
 
-/* End a snapshot that has no segments. */
 static void end_without_segments(struct pen *pen)
 {
     begin_segments(pen);

@@ -28,23 +28,18 @@ static void expect_path(const char *rank)
     assert_string_equal(name, want);
 }
 
+/* The rank becomes part of a path, so only digits are accepted. */
 TEST(path_has_the_rank_of_the_first_variable_with_a_rank)
 {
-    set_ranks(NULL, NULL, NULL);
-    expect_path("");
+    static const char *const wrong[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
+    char name[16];
+
     set_ranks(NULL, NULL, "2");
     expect_path("rank2-");
     set_ranks(NULL, "31", "2");
     expect_path("rank31-");
     set_ranks("1023", "31", "2");
     expect_path("rank1023-");
-}
-
-/* The rank becomes part of a path, so only digits are accepted. */
-TEST(rank_is_a_number)
-{
-    static const char *const wrong[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
-
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         set_ranks(wrong[i], NULL, NULL);
         expect_path("");
@@ -54,12 +49,8 @@ TEST(rank_is_a_number)
     set_ranks("0123456789", NULL, NULL);
     expect_path("rank0123456789-");
     set_ranks(NULL, NULL, NULL);
-}
-
-TEST(path_that_does_not_fit_is_truncated)
-{
-    char name[16];
-
+    expect_path("");
+    /* A path that does not fit is truncated. */
     assert_true(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7) >= sizeof(name));
     assert_int_equal(strlen(name), sizeof(name) - 1);
 }
@@ -113,19 +104,18 @@ TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 
-    xseg_history_store_init(&store, &system_clock);
-    xseg_snapshot_writer_init(&writer, &store);
-    const struct xseg_history_moment moment = xseg_history_store_moment(&store);
-    const uint64_t time = xseg_snapshot_time_us(&writer, &moment, moment.ticks);
-    assert_in_range(now_us() - time + 1000000, 900000, 3000000);
-    xseg_snapshot_writer_fini(&writer);
-    xseg_history_store_fini(&store);
-    xseg_history_store_init(&store, &own_clock);
-    xseg_snapshot_writer_init(&writer, &store);
-    const struct xseg_history_moment then = xseg_history_store_moment(&store);
-    assert_int_equal(xseg_snapshot_time_us(&writer, &then, then.ticks), 42000);
-    xseg_snapshot_writer_fini(&writer);
-    xseg_history_store_fini(&store);
+    for (unsigned is_own = 0; is_own < 2; is_own++) {
+        xseg_history_store_init(&store, is_own ? &own_clock : &system_clock);
+        xseg_snapshot_writer_init(&writer, &store);
+        const struct xseg_history_moment moment = xseg_history_store_moment(&store);
+        const uint64_t time = xseg_snapshot_time_us(&writer, &moment, moment.ticks);
+        if (is_own)
+            assert_int_equal(time, 42000);
+        else
+            assert_in_range(now_us() - time + 1000000, 900000, 3000000);
+        xseg_snapshot_writer_fini(&writer);
+        xseg_history_store_fini(&store);
+    }
 }
 
 /* --- The eviction filter of a trace. Addresses are in units of 4 KiB from BASE; the events are those of one ring. --- */
@@ -146,12 +136,10 @@ static struct {
     char seen[256]; /* the allocated blocks of the last visit, as letters */
 } trace;
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-    (void)state;
     memset(&trace, 0, sizeof(trace));
     trace.heap.ranges = trace.list;
-    return 0;
 }
 
 static void add(enum xseg_history_action action, uint64_t from, uint64_t units)
@@ -219,12 +207,10 @@ static void init_filter(void)
     assert_true(xseg_eviction_filter_init(&trace.filter, &trace.merge, &trace.heap));
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-    (void)state;
     xseg_eviction_filter_fini(&trace.filter);
     xseg_history_merge_fini(&trace.merge);
-    return 0;
 }
 
 /* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can restart. */

@@ -117,16 +117,6 @@ static void expect_child(void (*part)(void))
         fail_msg("%s", said);
 }
 
-TEST(a_process_that_is_not_prepared_has_stacks)
-{
-    expect_child(use_without_preparation);
-}
-
-TEST(without_libunwind_there_are_stacks)
-{
-    expect_child(use_without_libunwind);
-}
-
 static void *prepare_and_take(void *self)
 {
     void *frames[XSEG_STACK_FRAMES];
@@ -151,8 +141,10 @@ static void prepare_in_threads(void)
         expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
 }
 
-TEST(threads_prepare_concurrently)
+TEST(a_process_has_stacks_however_it_is_prepared)
 {
+    expect_child(use_without_preparation);
+    expect_child(use_without_libunwind);
     expect_child(prepare_in_threads);
 }
 

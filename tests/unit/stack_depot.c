@@ -50,19 +50,15 @@ static void expect(const char *tag)
     expect_audit(xseg_stack_depot_audit(&depot, &violation), tag);
 }
 
-static int begin(void **state)
+FIXTURE(begin)
 {
-    (void)state;
     assert_true(xseg_stack_depot_init(&depot, 0));
-    return 0;
 }
 
-static int end(void **state)
+FIXTURE(end)
 {
-    (void)state;
     expect(NULL);
     xseg_stack_depot_fini(&depot);
-    return 0;
 }
 
 /* Enough stacks that some have equal hashes. */
@@ -561,19 +557,11 @@ TEST(the_audit_names_the_broken_invariant)
     (void)begin(NULL);
     assert_int_equal(add_made_up(1), 1);
     uint32_t *id = record_of(&depot.stacks); /* a stack begins with it */
-    *id = 2;
-    expect("DEPOT-1");
-    *id = 1;
+    WITH_VALUE(*id, 2, expect("DEPOT-1"));
     expect(NULL);
     assert_true(xseg_intern_table_init(&empty, &depot.memory));
-    struct xseg_intern_table kept = depot.stacks;
-    depot.stacks = empty;
-    expect("DEPOT-2");
-    depot.stacks = kept;
-    kept = depot.frames.frames;
-    depot.frames.frames = empty;
-    expect("DEPOT-3");
-    depot.frames.frames = kept;
+    WITH_VALUE(depot.stacks, empty, expect("DEPOT-2"));
+    WITH_VALUE(depot.frames.frames, empty, expect("DEPOT-3"));
     expect(NULL);
     /* A mapping that its set considers loaded. */
     struct taking taking = {0};

@@ -6,6 +6,7 @@
 
 #include "src/core/alloc/alloc.h"
 #include "tests/support/allocator.h"
+#include "tests/support/child.h"
 
 #define BYTES 3000u
 
@@ -67,13 +68,9 @@ static void trace(void *context, const struct xseg_trace_entry *entry)
 ALLOCATOR_TEST(changes_of_lookup_results_invalidate_the_cache)
 {
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_observer observer = {sizeof(observer)};
     const xseg_stream stream = env_stream();
     unsigned traced = 0;
-    uint64_t id = 0;
 
-    observer.context = &traced;
-    observer.on_trace = trace;
     expect_cached(stream);
 
     assert_ok(xseg_route_begin(pool, NULL, NULL));
@@ -92,7 +89,7 @@ ALLOCATOR_TEST(changes_of_lookup_results_invalidate_the_cache)
     assert_false(has(NULL) || has(stream));
     expect_cached(stream);
 
-    assert_ok(xseg_observer_add(allocator, &observer, &id));
+    const uint64_t id = env_observe(allocator, .context = &traced, .on_trace = trace);
     warm(NULL);
     assert_false(has(NULL));
     assert_true(traced > 0);
@@ -110,10 +107,7 @@ ALLOCATOR_TEST(changes_of_lookup_results_invalidate_the_cache)
 /* The default streams of all devices have one handle. */
 TEST(each_device_has_its_own_cache)
 {
-    struct xseg_sim_settings settings = {sizeof(settings)};
-
-    settings.devices = 4;
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_sim("expandable_segments:True", .devices = 4);
     for (unsigned i = 0; i < 8; i++) {
         void *ptr = NULL;
 
@@ -130,11 +124,9 @@ TEST(streams_may_share_a_cache_entry)
 {
     enum { MANY = 700 };
     static xseg_stream stream[MANY];
-    struct xseg_sim_settings settings = {sizeof(settings)};
     unsigned with = 0;
 
-    settings.memory_bytes = 2 * GIB;
-    allocator = env_open_on(&settings, "expandable_segments:True");
+    allocator = env_open_sim("expandable_segments:True", .memory_bytes = 2 * GIB);
     for (unsigned i = 0; i < MANY; i++)
         stream[i] = env_stream();
     for (unsigned round = 0; round < 2; round++) {
@@ -166,14 +158,11 @@ static bool child_is_refused(void *live)
 
 static void expect_child(bool (*question)(void *live), void *live)
 {
-    int status = 0;
     const pid_t child = fork();
 
     if (child == 0)
         _exit(question(live) ? 0 : 1);
-    assert_true(child > 0);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    child_expect_success(child);
 }
 
 static bool child_finds_nothing(void *live)

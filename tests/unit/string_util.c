@@ -7,22 +7,14 @@
 #include "src/base/string_util.h"
 #include "tests/support/test.h"
 
-TEST(a_new_text_is_empty)
+TEST(pieces_are_joined)
 {
-    char buffer[4] = "abc";
+    char buffer[32] = "abc";
     struct xseg_strbuf text;
 
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     assert_string_equal(buffer, "");
     assert_int_equal(text.length, 0);
-}
-
-TEST(pieces_are_joined)
-{
-    char buffer[32];
-    struct xseg_strbuf text;
-
-    xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_strbuf_printf(&text, "%s=%d", "a", 1);
     xseg_strbuf_printf(&text, "%s", "");
     xseg_strbuf_printf(&text, ", %c", 'b');
@@ -30,41 +22,35 @@ TEST(pieces_are_joined)
     assert_int_equal(text.length, strlen(buffer));
 }
 
-/* Buffers of every size up to more than enough: the text is truncated, and nothing is written past the end. */
+/* Expect the truncated text in the first bytes of a buffer that was filled with '#'. */
+static void expect_truncated(const char buffer[48], size_t bytes, const char *whole)
+{
+    const size_t length = strlen(whole);
+
+    for (size_t i = bytes; i < 48; i++)
+        assert_int_equal(buffer[i], '#');
+    if (bytes > 0) {
+        assert_non_null(memchr(buffer, '\0', bytes));
+        assert_memory_equal(buffer, whole, strlen(buffer));
+        assert_int_equal(strlen(buffer), bytes - 1 < length ? bytes - 1 : length);
+    }
+}
+
+/* Buffers of every size up to more than enough: omitted text is counted. */
 TEST(no_buffer_size_is_exceeded)
 {
-    static const char *const whole = "0123456789abcdef";
-
     for (size_t bytes = 0; bytes < 24; bytes++) {
-        char buffer[32];
+        char buffer[48];
         struct xseg_strbuf text;
 
         memset(buffer, '#', sizeof(buffer));
         xseg_strbuf_init(&text, bytes > 0 ? buffer : NULL, bytes);
         xseg_strbuf_printf(&text, "%s", "0123");
-        xseg_strbuf_printf(&text, "%s", "456789");
+        xseg_strbuf_printf(&text, "456789");
         xseg_strbuf_printf(&text, "%s", "abcdef");
-        assert_int_equal(text.length, strlen(whole));
-        for (size_t i = bytes; i < sizeof(buffer); i++)
-            assert_int_equal(buffer[i], '#');
-        if (bytes > 0) {
-            assert_non_null(memchr(buffer, '\0', bytes));
-            assert_memory_equal(buffer, whole, strlen(buffer));
-            assert_int_equal(strlen(buffer), bytes - 1 < strlen(whole) ? bytes - 1 : strlen(whole));
-        }
+        assert_int_equal(text.length, strlen("0123456789abcdef"));
+        expect_truncated(buffer, bytes, "0123456789abcdef");
     }
-}
-
-TEST(text_after_truncation_is_counted_and_omitted)
-{
-    char buffer[5];
-    struct xseg_strbuf text;
-
-    xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    xseg_strbuf_printf(&text, "123456");
-    xseg_strbuf_printf(&text, "7");
-    assert_string_equal(buffer, "1234");
-    assert_int_equal(text.length, 7);
 }
 
 /* In buffers of every size, and only from an offset on. */
@@ -82,12 +68,7 @@ TEST(unprintable_bytes_are_escaped)
         const size_t from = text.length;
         xseg_strbuf_printf(&text, "\xff~\x7f \\x00");
         xseg_strbuf_escape(&text, from);
-        for (size_t i = bytes; i < sizeof(buffer); i++)
-            assert_int_equal(buffer[i], '#');
-        if (bytes > 0)
-            assert_memory_equal(buffer, whole, strlen(buffer));
-        if (bytes > 0)
-            assert_int_equal(strlen(buffer), bytes - 1 < strlen(whole) ? bytes - 1 : strlen(whole));
+        expect_truncated(buffer, bytes, whole);
         if (bytes > strlen(whole))
             assert_int_equal(text.length, strlen(whole));
     }

@@ -25,18 +25,14 @@ void *__wrap_dlopen(const char *name, int mode)
 
 static struct xseg_stack_depot depot;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     assert_true(xseg_stack_depot_init(&depot, 0));
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    (void)state;
     xseg_stack_depot_fini(&depot);
-    return 0;
 }
 
 static __attribute__((noinline)) void take(void *id)

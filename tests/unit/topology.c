@@ -2,13 +2,7 @@
 /* The order of captured streams, in graphs from real captures. */
 #include "src/core/stream/streams.h"
 #include "tests/support/device_context.h"
-
-int cuCtxPushCurrent_v2(void *context);
-int cuCtxPopCurrent_v2(void **context);
-int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
-int cuStreamEndCapture(xseg_stream stream, void **graph);
-int cuGraphDestroy(void *graph);
-int cuStreamWaitEvent(xseg_stream stream, xseg_event event, unsigned flags);
+#include "tests/support/driver_calls.h"
 
 enum { STREAMS = 4, RELAXED = 2 };
 
@@ -17,9 +11,8 @@ static struct xseg_streams streams;
 static struct xseg_known_stream *stream[STREAMS]; /* 0 is the origin */
 static struct xseg_topology topology;
 
-static int set_up(void **state)
+FIXTURE(set_up)
 {
-    (void)state;
     context_open(NULL);
     xseg_mutex_init(&table_lock, XSEG_RANK_TABLE);
     xseg_streams_init(&streams, &context, &table_lock);
@@ -28,14 +21,13 @@ static int set_up(void **state)
     xseg_topology_init(&topology);
     assert_int_equal(cuCtxPushCurrent_v2(context.primary), 0);
     assert_int_equal(cuStreamBeginCapture_v2(stream[0]->handle, RELAXED), 0);
-    return 0;
 }
 
-static int tear_down(void **state)
+FIXTURE(tear_down)
 {
-    void *graph = NULL, *popped = NULL;
+    struct CUgraph_st *graph = NULL;
+    void *popped = NULL;
 
-    (void)state;
     (void)cuStreamEndCapture(stream[0]->handle, &graph);
     if (graph != NULL)
         assert_int_equal(cuGraphDestroy(graph), 0);
@@ -46,7 +38,6 @@ static int tear_down(void **state)
     xseg_streams_fini(&streams);
     xseg_mutex_fini(&table_lock);
     context_close();
-    return 0;
 }
 
 /* Capture one node on a stream. */
@@ -56,14 +47,19 @@ static void launch(unsigned of)
 }
 
 /* Order stream `to` after the current work of stream `from`. */
-static void join(unsigned to, unsigned from)
+static void join_streams(xseg_stream to, xseg_stream from)
 {
     xseg_event event = NULL;
 
     assert_ok(xseg_driver_event_create(&context, &event));
-    assert_ok(xseg_driver_event_record(&context, event, stream[from]->handle));
-    assert_int_equal(cuStreamWaitEvent(stream[to]->handle, event, 0), 0);
+    assert_ok(xseg_driver_event_record(&context, event, from));
+    assert_int_equal(cuStreamWaitEvent(to, event, 0), 0);
     assert_ok(xseg_driver_event_destroy(&context, event));
+}
+
+static void join(unsigned to, unsigned from)
+{
+    join_streams(stream[to]->handle, stream[from]->handle);
 }
 
 static struct xseg_capture_info info_of(unsigned of)
@@ -107,7 +103,6 @@ static bool is_ready(const struct xseg_topology_waiter *waiter)
     return !xseg_list_is_empty(&waiter->link);
 }
 
-/* Two branches: unordered before the join, ordered after it. */
 TEST_WITH(branch_is_ordered_after_the_join, set_up, tear_down)
 {
     struct xseg_topology_waiter waiter;
@@ -128,7 +123,6 @@ TEST_WITH(branch_is_ordered_after_the_join, set_up, tear_down)
     assert_true(is_ready(&waiter));
 }
 
-/* Markers that already precede the stream make a waiter ready immediately. */
 TEST_WITH(ordered_streams_need_no_wait, set_up, tear_down)
 {
     struct xseg_topology_waiter waiter;
@@ -140,7 +134,6 @@ TEST_WITH(ordered_streams_need_no_wait, set_up, tear_down)
     assert_true(is_ready(&waiter));
 }
 
-/* All markers count: two of three branches are not enough. */
 TEST_WITH(every_marker_must_be_ordered_before, set_up, tear_down)
 {
     struct xseg_topology_waiter waiter;
@@ -197,14 +190,12 @@ TEST_WITH(query_reads_new_nodes_only, set_up, tear_down)
     assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), before + 3);
 }
 
-/* A node with more dependencies than one query returns. */
 TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)
 {
     enum { BRANCHES = 40 };
     struct xseg_topology_waiter waiter;
     struct xseg_topology_mark marks[BRANCHES];
     xseg_stream branch[BRANCHES];
-    xseg_event event = NULL;
 
     launch(0);
     memset(marks, 0, sizeof(marks));
@@ -212,21 +203,17 @@ TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)
         struct xseg_capture_info info;
 
         branch[i] = env_stream();
-        assert_ok(xseg_driver_event_create(&context, &event));
-        assert_ok(xseg_driver_event_record(&context, event, stream[0]->handle));
-        assert_int_equal(cuStreamWaitEvent(branch[i], event, 0), 0);
+        join_streams(branch[i], stream[0]->handle);
         assert_ok(xseg_sim_launch(branch[i], 10));
         assert_ok(xseg_driver_capture_info(&context, branch[i], &info));
         marks[i].node = info.nodes[0];
-        assert_ok(xseg_driver_event_record(&context, event, branch[i]));
-        assert_int_equal(cuStreamWaitEvent(stream[0]->handle, event, 0), 0);
-        assert_ok(xseg_driver_event_destroy(&context, event));
+        join_streams(stream[0]->handle, branch[i]);
     }
     assert_true(xseg_topology_wait(view_of(0), &waiter, marks, BRANCHES));
     launch(0);
     advance(0);
     assert_true(is_ready(&waiter));
-    void *graph = NULL;
+    struct CUgraph_st *graph = NULL;
     assert_int_equal(cuStreamEndCapture(stream[0]->handle, &graph), 0);
     assert_int_equal(cuGraphDestroy(graph), 0);
     for (unsigned i = 0; i < BRANCHES; i++)

@@ -38,28 +38,34 @@ static bool has(const uint64_t *values, size_t count, uint64_t value)
 
 TEST(kept_keys_keep_their_order)
 {
-    const struct tuning_base base = base_of(
-        " backend:native , roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64 ,",
-        false, false);
+    const struct tuning_base base =
+        base_of(" backend:native , roundup_power2_divisions:[256:1,>:4],"
+                "max_split_size_mb : 64 ,",
+                false, false);
     struct tuning tuning = tuning_of_base();
 
-    expect_spelled(
-        &base, &tuning,
-        "backend:native,roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:64");
+    expect_spelled(&base, &tuning,
+                   "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb : 64");
     assert_int_equal(tuning_changes(&tuning), 0);
     tuning.value[TUNING_SPLIT] = 128;
-    expect_spelled(
-        &base, &tuning,
-        "backend:native,roundup_power2_divisions:[256:1,512:2,>:4],max_split_size_mb:128");
+    expect_spelled(&base, &tuning,
+                   "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb:128");
     tuning.value[TUNING_ROUNDING] = TUNING_DROPPED;
     expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
     assert_int_equal(tuning_changes(&tuning), 2);
+    assert_false(tuning_is_valid("max_split_size_mb:20,large_segment_size_mb:32"));
+    assert_false(tuning_base_init(&(struct tuning_base){0}, "max_split_size:64",
+                                  &(struct xtrace){.has_clock = false}, false));
 }
 
-TEST(empty_string_gets_the_key)
+TEST(expandable_segments_are_turned)
 {
     const struct tuning_base base = base_of("", false, false);
+    /* A name within another name does not match. */
+    const struct tuning_base off =
+        base_of("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
     struct tuning tuning = tuning_of_base();
+    const struct tuning on = tuning_turned(&off, &tuning);
 
     expect_spelled(&base, &tuning, "");
     assert_true(tuning_is_expandable(&base, &tuning));
@@ -68,26 +74,8 @@ TEST(empty_string_gets_the_key)
     assert_false(tuning_is_expandable(&base, &tuning));
     tuning = tuning_turned(&base, &tuning);
     expect_spelled(&base, &tuning, "");
-}
-
-TEST(name_within_another_name_does_not_match)
-{
-    const struct tuning_base base =
-        base_of("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
-    const struct tuning tuning = tuning_of_base(), turned = tuning_turned(&base, &tuning);
-
-    assert_int_equal(turned.value[TUNING_EXPANDABLE], EXPANDABLE_TRUE);
-    expect_spelled(&base, &turned, "expandable_segments_reserve:0.5,expandable_segments:True");
-}
-
-TEST(blanks_before_a_colon_are_accepted)
-{
-    const struct tuning_base base = base_of("backend:native,max_split_size_mb : 64", false, false);
-    struct tuning tuning = tuning_of_base();
-
-    expect_spelled(&base, &tuning, "backend:native,max_split_size_mb : 64");
-    tuning.value[TUNING_SPLIT] = 128;
-    expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
+    assert_int_equal(on.value[TUNING_EXPANDABLE], EXPANDABLE_TRUE);
+    expect_spelled(&off, &on, "expandable_segments_reserve:0.5,expandable_segments:True");
 }
 
 TEST(only_different_values_are_tried)
@@ -169,13 +157,4 @@ TEST(pytorch_keys_are_recognized)
     expect_and_free(tuning_of_pytorch(&classic), "expandable_segments:False");
     expect_and_free(tuning_not_of_pytorch(&classic), "");
     expect_and_free(tuning_of_pytorch(&own), "expandable_segments:True");
-}
-
-TEST(invalid_string_is_rejected)
-{
-    const struct xtrace trace = {.has_clock = false};
-    struct tuning_base base;
-
-    assert_false(tuning_base_init(&base, "max_split_size:64", &trace, false));
-    assert_false(tuning_is_valid("max_split_size_mb:20,large_segment_size_mb:32"));
 }

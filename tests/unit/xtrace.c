@@ -89,16 +89,14 @@ TEST(slots_of_freed_blocks_are_reused)
     assert_int_equal(trace.slot_count, 2);
     assert_int_equal(trace.ops[3].slot, trace.ops[0].slot);
     assert_int_not_equal(trace.ops[1].slot, trace.ops[0].slot);
+    assert_null(trace.config);
     xtrace_fini(&trace);
-}
-
-TEST(failed_allocation_releases_its_slot)
-{
-    struct xtrace trace = read_good(HEAD "a 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
-
+    /* A failed allocation releases its slot.  An empty configuration is one. */
+    trace = read_good(HEAD "c \na 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
     assert_true(trace.ops[0].failed);
     assert_false(trace.ops[1].failed);
     assert_int_equal(trace.slot_count, 1);
+    assert_string_equal(trace.config, "");
     xtrace_fini(&trace);
 }
 
@@ -120,16 +118,6 @@ TEST(answers_keep_their_place)
     assert_int_equal(trace.answers[3].row, XTRACE_ROW_OVERSIZE_SEGMENTS);
     assert_int_equal(trace.answers[4].number[0], 77);
     xtrace_fini(&trace);
-}
-
-TEST(an_empty_configuration_is_one)
-{
-    struct xtrace with = read_good(HEAD "c \n"), without = read_good(HEAD "\n");
-
-    assert_string_equal(with.config, "");
-    assert_null(without.config);
-    xtrace_fini(&with);
-    xtrace_fini(&without);
 }
 
 static const struct {
@@ -205,10 +193,6 @@ TEST(bad_files_are_refused)
     for (size_t i = 0; i < COUNT_OF(bad_files); i++)
         expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
                    bad_files[i].words);
-}
-
-TEST(nul_bytes_are_refused)
-{
     expect_bad(HEAD "a 1\0 512 0\n", sizeof(HEAD "a 1\0 512 0\n") - 1, 2, "NUL");
 }
 

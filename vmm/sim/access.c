@@ -97,23 +97,6 @@ bool sim_accesses_add(const struct sim_stream *stream, uint64_t address, uint64_
     return true;
 }
 
-void sim_report_mapping(const struct sim_mapping *mapping)
-{
-    const struct sim_physical *physical = mapping->physical;
-
-    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64 ", created",
-                    mapping->bytes, mapping->address);
-    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes on device %u, created",
-                    physical->bytes, physical->device);
-}
-
-void sim_report_allocation(const struct sim_range *range)
-{
-    sim_report_line("memory:", &range->origin,
-                    "%" PRIu64 " bytes on device %u at 0x%" PRIx64 ", created", range->bytes,
-                    range->device, range->base);
-}
-
 static void report_access(const struct sim_access *access)
 {
     if (access->bytes == 0)

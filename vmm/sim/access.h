@@ -68,8 +68,4 @@ void sim_check_allocation_idle(const struct sim_range *range);
 /** End the process with a report if queued work may access a mapping and the current context is of another device. */
 void sim_check_mapping_context(const struct sim_mapping *mapping);
 
-/** Write the lines of a mapping and its memory, or of an allocation, to a report. */
-void sim_report_mapping(const struct sim_mapping *mapping);
-void sim_report_allocation(const struct sim_range *range);
-
 #endif

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "vmm/sim/contents.h"
 #include "vmm/sim/context.h"
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
-#include "vmm/sim/memory.h"
 
 #define FIRST ((uint64_t)0x200000000) /* small integers are not addresses */
 #define END   ((uint64_t)1 << 47)
@@ -243,7 +243,7 @@ static struct sim_range *range_allocate(uint64_t granules)
 }
 
 struct sim_range *sim_range_create(struct sim_address_space *addresses, uint64_t bytes,
-                                   uint64_t alignment, int is_reservation)
+                                   uint64_t alignment, bool is_reservation)
 {
     const uint64_t granules = granule_count(bytes), whole = granules * SIM_GRANULE;
     const uint64_t base =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "vmm/sim/memory.h"
+#include "vmm/sim/contents.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,13 @@
 
 #include "vmm/sim/machine.h"
 #include "vmm/sim/mapping.h"
+#include "vmm/sim/memory.h"
 #include "vmm/sim/sharing.h"
+
+uint64_t sim_host_page_size(void)
+{
+    return (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
 static void *pointer_to(uint64_t address)
 {

@@ -118,7 +118,7 @@ bool sim_graph_is_covered(struct sim_graph *graph, const struct sim_nodes *set,
 /** Release all references of a list. */
 void sim_user_objects_release(struct sim_user_object_ref **list);
 
-/** Call the destructors of user objects without references.  Releases the lock meanwhile. */
+/** Call the destructors of user objects without references.  Releases the lock during the calls. */
 void sim_user_objects_run_destructors(void);
 
 /** Destroy all user objects without calling their destructors. */

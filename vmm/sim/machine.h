@@ -23,7 +23,7 @@
  *
  * State.  A process has one machine, `sim_machine`.  The first call of the process starts it with the configuration of
  * the environment; xseg_sim_reset() replaces it.  The start of a machine destroys every object of the previous one.
- * Handles of destroyed objects do not resolve (handle.h), and `epoch` tells threads that their state is stale.
+ * Handles of destroyed objects do not resolve (handle.h), and threads recognize stale state by `epoch`.
  *
  * Clock.  Time is virtual and advances in driver calls only: by the cost of the call (sim_clock_charge()), by a wait of
  * the host, and by xseg_sim_advance().  Work completes when the clock reaches its end.  The clock never reaches

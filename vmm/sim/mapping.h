@@ -86,7 +86,7 @@ void sim_address_space_destroy(struct sim_address_space *addresses);
  * Returns NULL if addresses or host memory are exhausted.
  */
 struct sim_range *sim_range_create(struct sim_address_space *addresses, uint64_t bytes,
-                                   uint64_t alignment, int is_reservation);
+                                   uint64_t alignment, bool is_reservation);
 
 /** Destroy an address range.  A reservation must not have mappings. */
 void sim_range_destroy(struct sim_address_space *addresses, struct sim_range *range);

@@ -388,11 +388,6 @@ uint64_t xseg_sim_peak(unsigned device)
     return peak;
 }
 
-uint64_t sim_host_page_size(void)
-{
-    return (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 /* Map memory whose pages are allocated at the first write.  Huge pages would defeat that. */
 static void *map_host_pages(size_t bytes)
 {

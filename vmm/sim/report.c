@@ -111,6 +111,23 @@ void sim_report_line(const char *kind, const struct sim_origin *origin, const ch
     print_origin(origin);
 }
 
+void sim_report_mapping(const struct sim_mapping *mapping)
+{
+    const struct sim_physical *physical = mapping->physical;
+
+    sim_report_line("mapping:", &mapping->origin, "%" PRIu64 " bytes at 0x%" PRIx64 ", created",
+                    mapping->bytes, mapping->address);
+    sim_report_line("memory:", &physical->origin, "%" PRIu64 " bytes on device %u, created",
+                    physical->bytes, physical->device);
+}
+
+void sim_report_allocation(const struct sim_range *range)
+{
+    sim_report_line("memory:", &range->origin,
+                    "%" PRIu64 " bytes on device %u at 0x%" PRIx64 ", created", range->bytes,
+                    range->device, range->base);
+}
+
 noreturn void sim_report_end(void)
 {
 #if defined(__GLIBC__)

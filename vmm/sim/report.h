@@ -31,6 +31,9 @@
 
 #include "xseg/sim.h"
 
+struct sim_mapping;
+struct sim_range;
+
 /** Size of an error message or line, its terminator included. */
 #define SIM_MESSAGE_MAX 512
 
@@ -65,6 +68,10 @@ void sim_report_begin(const char *what);
  */
 void sim_report_line(const char *kind, const struct sim_origin *origin, const char *form, ...)
     __attribute__((format(printf, 3, 4)));
+
+/** Write the lines of a mapping and its memory, or of an allocation. */
+void sim_report_mapping(const struct sim_mapping *mapping);
+void sim_report_allocation(const struct sim_range *range);
 
 /** Write the call stack and end the process. */
 noreturn void sim_report_end(void);

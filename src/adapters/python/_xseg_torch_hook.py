@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Imports xseg.torch right after torch, whichever module imports torch, and loads libxseg-ipc.so right before.
 
-xseg_torch.pth imports this module unless XSEG_TORCH is unset, empty or 0.  If the import of xseg.torch fails, the error is written
-to standard error and PyTorch keeps its own allocator, because child processes inherit the variable whether they use it or not.
+xseg_torch.pth imports this module if XSEG_TORCH is set to anything but 0 or an empty string, and Python is not isolated (-I).  If the
+import of xseg.torch fails, the error is written to standard error and PyTorch keeps its own allocator; the program is not ended, because
+child processes inherit the variable whether they need xseg or not.
 """
 import contextlib
 import importlib.abc

@@ -37,7 +37,7 @@ Name: {name}
 Version: {version}
 Summary: {summary}
 License-Expression: MIT
-{licences}Requires-Python: >=3.9
+{licenses}Requires-Python: >=3.9
 Keywords: cuda,gpu,memory,allocator,pytorch,fragmentation
 Classifier: Development Status :: 5 - Production/Stable
 Classifier: Environment :: GPU :: NVIDIA CUDA
@@ -160,11 +160,11 @@ def abi():
     return re.search(r"^abi = '(\d+)'$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
-def licences(linked):
+def licenses(linked):
     """License files by their names in the folder `licenses` of the metadata."""
     found = {"LICENSE": ROOT / "LICENSE"}
     if linked:
-        found.update({f"linked/{path.name}": path for path in sorted((linked / "licences").iterdir())})
+        found.update({f"linked/{path.name}": path for path in sorted((linked / "licenses").iterdir())})
     else:
         for name in ("libjansson4", "libzstd1"):  # Debian's packages of the libraries that auditwheel adds
             path = pathlib.Path("/usr/share/doc", name, "copyright")
@@ -178,7 +178,7 @@ def metadata(folder, name, summary, files=None):
     about = pathlib.Path(folder, f"{name.replace('-', '_')}-{version()}.dist-info")
     about.mkdir()
     (about / "METADATA").write_text(METADATA.format(
-        name=name, version=version(), summary=summary, licences="".join(f"License-File: {each}\n" for each in files),
+        name=name, version=version(), summary=summary, licenses="".join(f"License-File: {each}\n" for each in files),
         extras=EXTRAS if name == "xseg" else "", readme=(ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
     for each, path in files.items():
         (about / "licenses" / each).parent.mkdir(parents=True, exist_ok=True)
@@ -188,16 +188,16 @@ def metadata(folder, name, summary, files=None):
 
 def bill_of_materials(name, linked):
     """The software bill of materials in CycloneDX format."""
-    def component(kind, part, number, licence):
-        return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": licence}}]}
+    def component(kind, part, number, license):
+        return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": license}}]}
 
     own = component("library", name, version(), "MIT")
     others = []
     for path in sorted((linked / "lib/pkgconfig").glob("*.pc")) if linked else []:
         _, parts, _, _ = manylinux()
         number = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
-        licence = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
-        others.append({**component("library", path.stem, number, licence), "purl": f"pkg:generic/{path.stem}@{number}"})
+        license = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
+        others.append({**component("library", path.stem, number, license), "purl": f"pkg:generic/{path.stem}@{number}"})
     return json.dumps({
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}, "components": others,
         "dependencies": [{"ref": name, "dependsOn": [each["name"] for each in others]}],
@@ -206,7 +206,7 @@ def bill_of_materials(name, linked):
 
 def describe(stage, name, summary, tag, entry_points, linked):
     """Write the metadata.  RECORD, the last file, has the digests of all files."""
-    about = stage / metadata(stage, name, summary, licences(linked) if name == "xseg" else None)
+    about = stage / metadata(stage, name, summary, licenses(linked) if name == "xseg" else None)
     (about / "WHEEL").write_text(WHEEL.format(version=version(), tag=tag), encoding="utf-8")
     (about / "sboms").mkdir()
     (about / f"sboms/{name}.cdx.json").write_text(bill_of_materials(name, linked if name == "xseg" else None), encoding="utf-8")
@@ -317,7 +317,7 @@ def commit():
 def build_sdist(sdist_directory, config_settings=None):
     """PEP 517: build the source distribution, the whole tree."""
     base, epoch = f"xseg-{version()}", int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
-    about = METADATA.format(name="xseg", version=version(), summary=SUMMARY, licences="License-File: LICENSE\n", extras=EXTRAS,
+    about = METADATA.format(name="xseg", version=version(), summary=SUMMARY, licenses="License-File: LICENSE\n", extras=EXTRAS,
                             readme=(ROOT / "README.md").read_text(encoding="utf-8"))
     made = {"PKG-INFO": about, "pyproject.toml": PYPROJECT, COMMIT.as_posix(): commit() + "\n"}
     files = {name: (text.encode(), 0o644) for name, text in made.items()}

@@ -13,13 +13,13 @@
  *     |- allocate_under_shared_lock   several threads use the arena, or the configuration has
  *     |                               more rules
  *     `- allocate_without_cache_entry the stream is not in the lookup cache: tries
- *                                     xseg_hit_stream_alloc(), then the slow path, which may call
+ *                                     xseg_hit_alloc_on_stream(), then the slow path, which may call
  *                                     the driver
  *
  * A hit that finds no block continues on the slow path.
  *
- * A free goes from the address to the block's record by the page map (page_map.h). The record names
- * its extent, and the extent names the arena.
+ * A free finds the block's record by its address in the page map (page_map.h). The record refers to
+ * its extent, and the extent to the arena.
  *
  *     xseg_hit_free
  *     |- free_small_block             the start of the address leads to an allocated block
@@ -75,8 +75,8 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr);
  * the arena is searched with the rules of the configuration; otherwise the slow path
  * serves the request. The slow path has the same result, but executes some 500 instructions more.
  *
- * xseg_hit_stream_alloc() adds the stream to the lookup cache (streams.h), so that the next request
- * takes xseg_hit_alloc().
+ * xseg_hit_alloc_on_stream() adds the stream to the lookup cache (streams.h), so that the next
+ * request takes xseg_hit_alloc().
  *
  * Locking: the functions lock the arena that they search, unless stated otherwise.
  */
@@ -88,20 +88,20 @@ xseg_status xseg_hit_free(struct xseg_allocator *allocator, void *ptr);
  * searched:   set to the arena that was searched
  * has_polled: set if pending blocks were polled before the search
  */
-bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                           xseg_stream stream, void **out, struct xseg_arena **searched,
-                           bool *has_polled);
+bool xseg_hit_alloc_on_stream(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
+                              xseg_stream stream, void **out, struct xseg_arena **searched,
+                              bool *has_polled);
 
 /* Allocate from the stream's arena of a pool, which must not be destroyed during the call. Returns
  * false, without an allocation, if the slow path must serve the request. */
-bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                                     uint64_t bytes, xseg_stream stream, void **out,
-                                     struct xseg_arena **searched);
+bool xseg_hit_alloc_from_pool(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              uint64_t bytes, xseg_stream stream, void **out,
+                              struct xseg_arena **searched);
 
-/* xseg_alloc_with(): tries xseg_hit_stream_alloc_from_pool() if the request names only a pool, then
+/* xseg_alloc_with(): tries xseg_hit_alloc_from_pool() if the request names only a pool, then
  * takes the slow path. */
-xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
-                                    const struct xseg_request *request, void **out);
+xseg_status xseg_hit_alloc_request(struct xseg_allocator *allocator,
+                                   const struct xseg_request *request, void **out);
 
 /* --- Slow path. --- */
 
@@ -110,8 +110,8 @@ xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
  *
  * An entry point, or the fast path when it gives up, fills in one structure of allocation parameters (struct
  * xseg_alloc_params): configuration, requested size, stream, pool, and the arena that the fast path has searched.  The slow
- * path adds the arena and the rounded sizes, and the same structure goes through the fallback chain to growth.  One result
- * (struct xseg_alloc_result) comes back.
+ * path adds the arena and the rounded sizes, and the same structure goes through the fallback chain to growth.  The result
+ * is one struct xseg_alloc_result.
  *
  *     fast path --> allocation parameters --> choose the arena     a stream, a pool and an arena are looked up once
  *                                         --> poll pending blocks  unless the fast path did
@@ -161,7 +161,7 @@ void xseg_slow_path_end_call(struct xseg_device *device, const struct xseg_confi
  * after events.
  *
  * Each call looks the block up once and works under the lock of the arena that the lookup has locked.  It looks the block up
- * again only if that lock had to be released, to stock records or to ask the driver about a stream.  A block that other streams
+ * again only if that lock had to be released, to refill the slab of records or to query a stream.  A block that other streams
  * use is claimed under the lock, and its events are recorded after the lock is released (pending.h).
  *
  * If an address is not the start of an allocated block, the error message specifies what is at the address, and the last free

@@ -7,7 +7,7 @@
 #include "src/core/block/arena.h"
 #include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
-#include "src/core/grow/growth.h"
+#include "src/core/grow/segments.h"
 #include "src/core/history/history.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"

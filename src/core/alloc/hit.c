@@ -202,7 +202,7 @@ XSEG_HIT_STEP allocate_without_cache_entry(struct xseg_allocator *allocator, int
     if (status != XSEG_OK)
         return status;
     xseg_allocator_gather(allocator, NULL);
-    if (xseg_hit_stream_alloc(allocator, ordinal, bytes, stream, out, &searched, &has_polled))
+    if (xseg_hit_alloc_on_stream(allocator, ordinal, bytes, stream, out, &searched, &has_polled))
         return XSEG_OK;
     return searched != NULL ? continue_on_slow_path(searched, out, bytes, has_polled)
                             : allocate_on_slow_path(allocator, ordinal, bytes, stream, out);
@@ -601,9 +601,9 @@ static void add_to_stream_cache(struct xseg_allocator *allocator, struct xseg_de
     xseg_mutex_unlock(stream_cache->lock);
 }
 
-bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
-                           xseg_stream stream, void **out, struct xseg_arena **searched,
-                           bool *has_polled)
+bool xseg_hit_alloc_on_stream(struct xseg_allocator *allocator, int ordinal, uint64_t bytes,
+                              xseg_stream stream, void **out, struct xseg_arena **searched,
+                              bool *has_polled)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
 
@@ -634,9 +634,9 @@ bool xseg_hit_stream_alloc(struct xseg_allocator *allocator, int ordinal, uint64
     return true;
 }
 
-bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                                     uint64_t bytes, xseg_stream handle, void **out,
-                                     struct xseg_arena **searched)
+bool xseg_hit_alloc_from_pool(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                              uint64_t bytes, xseg_stream handle, void **out,
+                              struct xseg_arena **searched)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
     struct xseg_device *device = pool->device;
@@ -662,8 +662,8 @@ bool xseg_hit_stream_alloc_from_pool(struct xseg_allocator *allocator, struct xs
     return true;
 }
 
-xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
-                                    const struct xseg_request *request, void **out)
+xseg_status xseg_hit_alloc_request(struct xseg_allocator *allocator,
+                                   const struct xseg_request *request, void **out)
 {
     const bool is_aligned = request->alignment == 0 || (xseg_is_power_of_two(request->alignment) &&
                                                         request->alignment <= XSEG_SIZE_UNIT);
@@ -671,8 +671,8 @@ xseg_status xseg_hit_stream_request(struct xseg_allocator *allocator,
 
     if (request->pool != NULL && is_aligned && !request->zeroed &&
         xseg_allocator_owns(allocator, request->pool) && !xseg_pool_is_retired(request->pool) &&
-        xseg_hit_stream_alloc_from_pool(allocator, request->pool, request->bytes, request->stream,
-                                        out, &searched))
+        xseg_hit_alloc_from_pool(allocator, request->pool, request->bytes, request->stream, out,
+                                 &searched))
         return XSEG_OK;
     return xseg_slow_path_alloc_request(allocator, request, searched, out);
 }

@@ -10,7 +10,7 @@
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
-#include "src/core/grow/growth.h"
+#include "src/core/grow/segments.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pending/pending.h"
 #include "src/core/pool/share.h"

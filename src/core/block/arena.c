@@ -113,27 +113,40 @@ void xseg_arena_run_free_actions_slow(struct xseg_arena *arena, struct xseg_exte
 
 /* --- Blocks. --- */
 
-/* Members of the new block are assigned one by one: for an assignment of the whole record, compilers
- * choose an instruction that takes as long as the rest of a hit. */
+/* Create a block in an extent, without neighbors and without a requested size.  Members are assigned
+ * one by one: for an assignment of the whole record, compilers choose an instruction that takes as
+ * long as the rest of a hit. */
+static inline struct xseg_block *create_block(struct xseg_arena *arena, struct xseg_extent *extent,
+                                              uint64_t base, uint64_t bytes,
+                                              enum xseg_block_state state, bool mapped)
+{
+    struct xseg_block *block = xseg_slab_alloc_uninitialized(&arena->blocks);
+
+    XSEG_ASSERT(extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
+    block->state = (uint8_t)state;
+    block->mapped = mapped;
+    block->flags = 0;
+    block->spare = 0;
+    block->gc_count_base = 0;
+    block->base = base;
+    block->bytes = bytes;
+    block->requested = 0;
+    atomic_store_explicit(&block->extent, extent, memory_order_relaxed);
+    block->prev = block->next = NULL;
+    block->uses = NULL;
+    return block;
+}
+
 struct xseg_block *xseg_arena_split_block(struct xseg_arena *arena, struct xseg_block *block,
                                           uint64_t bytes)
 {
-    struct xseg_block *rest = xseg_slab_alloc_uninitialized(&arena->blocks);
+    struct xseg_block *rest = create_block(arena, xseg_block_extent(block), block->base + bytes,
+                                           block->bytes - bytes, block->state, block->mapped);
 
     XSEG_ASSERT(bytes > 0 && bytes < block->bytes && bytes % XSEG_SIZE_UNIT == 0);
-    XSEG_ASSERT(block->extent->arena == arena && xseg_biased_lock_is_held(&arena->lock));
-    rest->state = block->state;
-    rest->mapped = block->mapped;
-    rest->flags = 0;
-    rest->spare = 0;
-    rest->gc_count_base = 0;
-    rest->base = block->base + bytes;
-    rest->bytes = block->bytes - bytes;
     rest->requested = block->requested;
-    atomic_store_explicit(&rest->extent, xseg_block_extent(block), memory_order_relaxed);
     rest->prev = block;
     rest->next = block->next;
-    rest->uses = NULL;
     if (rest->next != NULL)
         rest->next->prev = rest;
     block->next = rest;
@@ -308,7 +321,9 @@ static struct xseg_alloc_result allocate_cached_block(struct xseg_arena *arena,
     block->flags = block->bytes >= params->config->max_split_bytes ? XSEG_BLOCK_OVERSIZE : 0;
     if (block->flags != 0)
         xseg_counts_increase(counts, XSEG_COUNT_OVERSIZE_ALLOCATION, 1);
-    return (struct xseg_alloc_result){arena, block->base, block->bytes, block->requested, false};
+    if (__builtin_expect(params->is_fallback, 0))
+        mark_block_fallback(arena, block);
+    return (struct xseg_alloc_result){arena, block->base, block->bytes, block->requested};
 }
 
 /* Record an allocation in the history if it is enabled. */
@@ -361,11 +376,6 @@ xseg_status xseg_arena_alloc(struct xseg_arena *arena, const struct xseg_alloc_p
                                                        : xseg_cached_choose(arena, params);
     if (block != NULL)
         *out = xseg_arena_allocate_block(arena, block, params);
-    if (block != NULL && params->is_fallback) {
-        mark_block_fallback(
-            arena, xseg_extent_block_at(xseg_page_map_find(arena->page_map, out->base), out->base));
-        out->fallback = true;
-    }
     xseg_biased_lock_unlock(&arena->lock);
     return has_records ? XSEG_OK : xseg_arena_fail_host_memory();
 }
@@ -429,24 +439,11 @@ void xseg_arena_free_pending(struct xseg_arena *arena, struct xseg_block *block)
 
 struct xseg_block *xseg_arena_add_extent(struct xseg_arena *arena, struct xseg_extent *extent)
 {
-    struct xseg_block *block = xseg_slab_alloc_uninitialized(&arena->blocks);
-
-    XSEG_ASSERT(extent->arena == arena && extent->has_starts == arena->has_starts);
-    XSEG_ASSERT(extent->first == NULL && xseg_biased_lock_is_held(&arena->lock));
-    block->state = XSEG_BLOCK_CLAIMED;
-    block->mapped = !xseg_extent_is_expandable(extent);
-    block->flags = 0;
-    block->spare = 0;
-    block->gc_count_base = 0;
-    block->base = extent->segment.base;
-    block->bytes = extent->segment.bytes;
-    block->requested = 0;
-    atomic_store_explicit(&block->extent, extent, memory_order_relaxed);
-    block->prev = block->next = NULL;
-    block->uses = NULL;
-    extent->first = block;
+    XSEG_ASSERT(extent->first == NULL && extent->has_starts == arena->has_starts);
+    extent->first = create_block(arena, extent, extent->segment.base, extent->segment.bytes,
+                                 XSEG_BLOCK_CLAIMED, !xseg_extent_is_expandable(extent));
     xseg_list_insert(&arena->extents, &extent->link);
-    return block;
+    return extent->first;
 }
 
 void xseg_arena_remove_extent(struct xseg_arena *arena, struct xseg_extent *extent)
@@ -470,22 +467,14 @@ struct xseg_block *xseg_arena_claim(struct xseg_arena *arena, struct xseg_block 
 struct xseg_block *xseg_arena_claim_head(struct xseg_arena *arena, struct xseg_block *unmapped,
                                          uint64_t bytes)
 {
-    struct xseg_block *head = xseg_slab_alloc_uninitialized(&arena->blocks);
+    struct xseg_block *head = create_block(arena, xseg_block_extent(unmapped), unmapped->base,
+                                           bytes, XSEG_BLOCK_CLAIMED, false);
 
     XSEG_ASSERT(unmapped->state == XSEG_BLOCK_UNMAPPED && bytes > 0 && bytes < unmapped->bytes);
-    XSEG_ASSERT(bytes % XSEG_SIZE_UNIT == 0 && xseg_biased_lock_is_held(&arena->lock));
-    head->state = XSEG_BLOCK_CLAIMED;
-    head->mapped = false;
-    head->flags = 0;
-    head->spare = 0;
-    head->gc_count_base = 0;
-    head->base = unmapped->base;
-    head->bytes = bytes;
+    XSEG_ASSERT(bytes % XSEG_SIZE_UNIT == 0);
     head->requested = unmapped->requested;
-    atomic_store_explicit(&head->extent, xseg_block_extent(unmapped), memory_order_relaxed);
     head->prev = unmapped->prev;
     head->next = unmapped;
-    head->uses = NULL;
     if (head->prev != NULL)
         head->prev->next = head;
     else

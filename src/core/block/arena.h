@@ -90,7 +90,7 @@ struct xseg_arena {
     atomic_uint_fast64_t free_actions;
     bool is_small;
     bool is_private; /* of a private pool */
-    bool is_guarded; /* each segment has one block, see growth.h */
+    bool is_guarded; /* each segment has one block, see segments.h */
     bool has_starts; /* its blocks are small: starts lead to them (page_map.h) */
     bool is_paused;  /* allocations fail, see pause.h; guarded by the lock */
 
@@ -166,7 +166,7 @@ struct xseg_alloc_params {
     uint64_t segment_bytes; /* of a classic segment for the request */
     bool is_small;
     bool expandable;
-    bool is_guarded;       /* the block is all of its segment, see growth.h */
+    bool is_guarded;       /* the block is all of its segment, see segments.h */
     bool at_end;           /* guarded: the block ends at the end of the segment */
     bool zeroed;           /* the block must be filled with zeros */
     bool has_polled;       /* this request has polled pending blocks, once */
@@ -184,7 +184,6 @@ struct xseg_alloc_result {
     struct xseg_arena *arena;
     uint64_t base, bytes;
     uint64_t requested;
-    bool fallback; /* the block has XSEG_BLOCK_FALLBACK */
 };
 
 static inline struct xseg_known_stream *xseg_arena_stream(const struct xseg_arena *arena)

@@ -7,8 +7,8 @@
  *   - The *last remainder* is the remainder of the block that was split last. Often the next
  *     request is split off the last remainder as well, and freed parts coalesce with it; in the
  *     free index, each of these would change its place. A freed block that fills its segment also
- *     becomes the last remainder. In a small arena a remainder below 128 KiB goes to
- *     the free index instead, because requests of many sizes use it next.
+ *     becomes the last remainder. In a small arena a remainder below 128 KiB is
+ *     inserted into the free index, because requests of many sizes use it next.
  *   - *Unindexed blocks* of a large arena have at most 1 MiB, which is too small for every request.
  *     Best fit creates many of them: 4100 of 4600 cached blocks in the large churn at 10^4
  *     allocated blocks. They only wait to coalesce.

@@ -2,6 +2,7 @@
 #include "src/core/block/block.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "src/core/block/arena.h"
 #include "src/core/block/page_map.h"
@@ -174,6 +175,18 @@ void xseg_arena_for_each_block(const struct xseg_arena *arena, xseg_block_visito
             visit(self, &view);
         }
     }
+}
+
+/* --- Elastic extents. --- */
+
+void xseg_elastic_set_use(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                          enum xseg_elastic_use use)
+{
+    struct xseg_arena *arena = extent->arena;
+
+    xseg_biased_lock_lock(&arena->lock);
+    memset(&extent->elastic->use[first], (int)use, count);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* --- Audit. --- */

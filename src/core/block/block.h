@@ -37,9 +37,9 @@
  * A record is one cache line; with records of 96 bytes, traces of 10^4 allocated large blocks were
  * 3 to 9 % slower. To fit, links in trees are 32-bit handles: the records of all arenas are in one
  * reserved range of addresses (page_map.h), and a handle is the distance from its beginning.
- * Members that only some states need share storage. A split gives the new record to the head of a
- * cached block, and coalescing keeps the record of the cached neighbor, so a record may change its
- * base.
+ * Members that only some states need share storage. On the fast path a split gives the new record to
+ * the head of a cached block, and coalescing keeps the record of a cached neighbor (hit.c), so that
+ * the free index changes less often.  Therefore a record may change its base.
  *
  * Invariants; xseg_extent_audit() checks them:
  *   BLK-1  The next block begins where this one ends, and its `prev` is this block.
@@ -385,6 +385,10 @@ static inline void xseg_elastic_set_bytes(struct xseg_elastic *elastic, uint64_t
     *all += unused_quota - elastic->unused_quota;
     elastic->unused_quota = unused_quota;
 }
+
+/* Set the use of granules of an elastic extent, and nothing else.  Locks the arena. */
+void xseg_elastic_set_use(struct xseg_extent *extent, uint32_t first, uint32_t count,
+                          enum xseg_elastic_use use);
 
 /* Bytes of the tables of a granule. */
 #define XSEG_ELASTIC_BYTES (2 * sizeof(uint32_t) + sizeof(uint8_t))

@@ -58,7 +58,8 @@ static uint32_t ticks_of_time(uint64_t now)
     return ticks == 0 ? 1 : ticks;
 }
 
-uint64_t xseg_origins_now(const struct xseg_clock *clock)
+/* The current time for stamps. */
+static uint64_t read_time(const struct xseg_clock *clock)
 {
     return xseg_clock_coarse(clock) | 1;
 }
@@ -66,7 +67,7 @@ uint64_t xseg_origins_now(const struct xseg_clock *clock)
 uint64_t xseg_origins_now_if_enabled(const struct xseg_clock *clock,
                                      const struct xseg_config *config)
 {
-    return config->history != XSEG_HISTORY_NOTHING ? xseg_origins_now(clock) : 0;
+    return config->history != XSEG_HISTORY_NOTHING ? read_time(clock) : 0;
 }
 
 /* --- Tables: the first thread that needs a table allocates it. --- */
@@ -215,7 +216,7 @@ uint64_t xseg_origins_age(const struct xseg_extent *extent, uint64_t address, ui
     if (stamp == 0)
         return XSEG_ORIGINS_UNKNOWN;
     return ticks > UINT32_MAX - TICKS_AHEAD ? 0
-                                            : ((uint64_t)ticks << TICK_SHIFT) / UINT64_C(1000000);
+                                            : ((uint64_t)ticks << TICK_SHIFT) / XSEG_MILLISECOND;
 }
 
 struct xseg_origin xseg_origins_of(const struct xseg_extent *extent, uint64_t address)
@@ -457,9 +458,9 @@ static inline uint64_t read_origin_time(const struct recording *recording)
     struct xseg_history_ring *ring = recording->arena->ring;
 
     if (recording->time == 0 || !store->uses_cycle_counter || ring == NULL)
-        return xseg_origins_now(&store->clock);
+        return read_time(&store->clock);
     if (__builtin_expect(recording->time - ring->coarse_ticks >= COARSE_TICKS, 0)) {
-        ring->coarse_ns = xseg_origins_now(&store->clock);
+        ring->coarse_ns = read_time(&store->clock);
         ring->coarse_ticks = recording->time;
     }
     return ring->coarse_ns;

@@ -112,9 +112,6 @@ struct xseg_origin {
     uint32_t stack, frames, label;
 };
 
-/* The current time for stamps. */
-uint64_t xseg_origins_now(const struct xseg_clock *clock);
-
 /* The current time for ages, or 0 if the configuration records no origins.  The caller holds no
  * lock. */
 uint64_t xseg_origins_now_if_enabled(const struct xseg_clock *clock,

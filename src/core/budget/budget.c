@@ -13,9 +13,6 @@
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/decay.h"
 
-#define MILLISECOND UINT64_C(1000000)
-#define SECOND      (1000 * MILLISECOND)
-
 /* Rounds in budget_wait_ms: a demand is read and served within two rounds. */
 #define ROUNDS_PER_WAIT 8u
 
@@ -51,18 +48,18 @@ void xseg_budget_device_init(struct xseg_budget_device *device)
 uint64_t xseg_budget_interval(struct xseg_allocator *allocator)
 {
     const struct xseg_config *config = xseg_allocator_config(allocator);
-    const uint64_t usual = config->budget_wait_ms * MILLISECOND / ROUNDS_PER_WAIT;
+    const uint64_t usual = config->budget_wait_ms * XSEG_MILLISECOND / ROUNDS_PER_WAIT;
 
     if (config->budget_file[0] == '\0')
         return UINT64_MAX;
-    return xseg_clock_system() < allocator->budget->fast_until ? xseg_min(usual, MILLISECOND)
+    return xseg_clock_system() < allocator->budget->fast_until ? xseg_min(usual, XSEG_MILLISECOND)
                                                                : usual;
 }
 
 /* Maximum age of a demand, in nanoseconds. */
 static uint64_t demand_timeout(const struct xseg_config *config)
 {
-    return TIMEOUT_WAITS * config->budget_wait_ms * MILLISECOND;
+    return TIMEOUT_WAITS * config->budget_wait_ms * XSEG_MILLISECOND;
 }
 
 /* --- The shared budget file. --- */
@@ -108,7 +105,7 @@ static bool record_failure(struct xseg_budget *budget, char *message, size_t byt
                    budget->path[0] != '\0' ? " (not in effect, retried each second)"
                                            : " (not in effect)");
     budget->has_logged_failure = true;
-    budget->retry_at = xseg_clock_system() + SECOND;
+    budget->retry_at = xseg_clock_system() + XSEG_SECOND;
     close_budget_file(budget);
     return is_first;
 }
@@ -533,7 +530,8 @@ void xseg_budget_round(struct xseg_allocator *allocator)
         has_demand |= members.has_demand;
     }
     if (has_demand)
-        allocator->budget->fast_until = xseg_clock_system() + config->budget_wait_ms * MILLISECOND;
+        allocator->budget->fast_until =
+            xseg_clock_system() + config->budget_wait_ms * XSEG_MILLISECOND;
     if (exceeds)
         log_excess_shares(allocator);
     if (released != 0)
@@ -611,8 +609,6 @@ uint64_t xseg_budget_above_share(const struct xseg_device *device)
 
 /* --- Waiting for other processes. --- */
 
-#define MILLISECOND UINT64_C(1000000)
-
 /* Whether memory of other processes can remove the cause of the failure. */
 static bool can_others_help(const struct xseg_device *device)
 {
@@ -650,7 +646,7 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
                             uint64_t bytes, const struct xseg_config *config) XSEG_UNCHECKED
 {
     struct xseg_device *device = arena->device;
-    const uint64_t now = xseg_clock_system(), time = config->budget_wait_ms * MILLISECOND;
+    const uint64_t now = xseg_clock_system(), time = config->budget_wait_ms * XSEG_MILLISECOND;
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY));
     *budget_wait =
@@ -672,7 +668,7 @@ bool xseg_budget_wait_begin(struct xseg_budget_wait *budget_wait, struct xseg_ar
 
 bool xseg_budget_wait_retry(struct xseg_budget_wait *budget_wait) XSEG_UNCHECKED
 {
-    const struct timespec moment = {.tv_nsec = MILLISECOND};
+    const struct timespec moment = {.tv_nsec = XSEG_MILLISECOND};
     struct xseg_device *device = budget_wait->device;
     const uint64_t now = xseg_clock_system();
 

@@ -4,7 +4,7 @@
 #include "src/base/align.h"
 #include "src/base/check.h"
 
-#define WHOLE UINT64_C(1000000)
+#define WHOLE ((uint64_t)XSEG_SHARED_BUDGET_WHOLE_SHARE)
 
 /* Sums over all members. */
 struct sums {

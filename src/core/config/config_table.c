@@ -150,9 +150,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                 "With `fixed`, large segments have pages of large_segment_size_mb, except under "
                 "memory pressure. With `auto`, large growths have larger pages, which need fewer "
                 "driver calls but are released only as a whole. Near the memory limit small "
-                "growths have pages of 2 MiB; see [measurements](measurements.md). With `small`, all "
-                "pages are 2 MiB, which needs more driver calls and minimizes fragmentation; see "
-                "[out of memory](out-of-memory.md).",
+                "growths have pages of 2 MiB; see [measurements](measurements.md). With `small`, "
+                "all pages are 2 MiB, which needs more driver calls and minimizes fragmentation; "
+                "see [out of memory](out-of-memory.md).",
         },
     [XSEG_CONFIG_DEBUG_FILL] =
         {

@@ -245,7 +245,7 @@ struct xseg_device {
     struct xseg_totals totals;
     struct xseg_pool pool;   /* the default pool */
     struct xseg_pools pools; /* the private pools */
-    /* The private pool of guarded blocks (growth.h), or NULL. */
+    /* The private pool of guarded blocks (segments.h), or NULL. */
     _Atomic(struct xseg_pool *) guarded_pool;
     /* Searches of the default pool while garbage collection is enabled: the clock of block ages. */
     atomic_uint searches;

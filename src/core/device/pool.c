@@ -12,7 +12,8 @@
 #include "src/core/device/device.h"
 #include "src/core/history/history.h"
 
-void xseg_pool_set_label(struct xseg_pool *pool, const char *name)
+/* Set the label of a pool: its name in quotes, or the next ID. */
+static void set_label(struct xseg_pool *pool, const char *name)
 {
     /* options.name is the caller's string; the label is a copy. */
     pool->options.name = NULL;
@@ -368,7 +369,7 @@ xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool
     if (pool != NULL) {
         xseg_pool_init(pool, device, options);
         pool->is_guarded = is_guarded;
-        xseg_pool_set_label(pool, options->name);
+        set_label(pool, options->name);
     }
     if (pool == NULL || !record_pool_id(pool)) {
         free(pool);

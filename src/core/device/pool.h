@@ -3,7 +3,7 @@
  * Pools: arenas that share no memory with other pools.
  *
  * Every device has a default pool, which serves requests that name no pool.  The application
- * creates *private* pools; one more private pool of the library serves guarded blocks (growth.h).
+ * creates *private* pools; one more private pool of the library serves guarded blocks (segments.h).
  * A pool has one arena per stream and size class, created by the first request.
  *
  * Lifetime of a private pool:
@@ -50,8 +50,8 @@ struct xseg_pool {
     atomic_bool no_split, allows_fallback; /* options, may be changed by xseg_pool_set() */
     atomic_bool is_single; /* single_page; constant after the first arena was created */
     bool is_private;
-    bool is_guarded;         /* the pool of guarded blocks, which have a segment each (growth.h) */
-    bool has_own_memory;     /* memory is allocated by functions of the application */
+    bool is_guarded;     /* the pool of guarded blocks, which have a segment each (segments.h) */
+    bool has_own_memory; /* memory is allocated by functions of the application */
     atomic_bool is_captured; /* a capture allocated from the pool */
     /* The limit of the pool denied the last growth; guarded by the device memory lock. */
     bool is_at_limit;
@@ -106,9 +106,6 @@ void xseg_pools_fini(struct xseg_device *device);
  */
 xseg_status xseg_pools_create(struct xseg_device *device, const struct xseg_pool_options *options,
                               bool is_guarded, struct xseg_pool **out);
-
-/* Set the label of a pool: its name in quotes, or the next ID. */
-void xseg_pool_set_label(struct xseg_pool *pool, const char *name);
 
 /* The arena of a stream, or NULL. */
 struct xseg_arena *xseg_pool_find_arena(struct xseg_pool *pool,

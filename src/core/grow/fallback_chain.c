@@ -11,6 +11,7 @@
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
@@ -248,13 +249,13 @@ enum kind {
 
 /* Situations, one at a time. */
 enum situation {
-    NORMAL = 1,    /* none of the others */
-    CAPTURE = 2,   /* a capture is active: no step waits or unmaps memory */
-    POOL_FULL = 4, /* the pool is at its own limit: memory of other pools does not help */
+    NORMAL = 1,   /* none of the others */
+    CAPTURE = 2,  /* a capture is active: no step waits or unmaps memory */
+    AT_LIMIT = 4, /* the pool is at its own limit: memory of other pools does not help */
     EARLY = 8 /* before other processes are notified: no step waits, and observers are not called */
 };
 
-#define ALWAYS (NORMAL | CAPTURE | POOL_FULL)
+#define ALWAYS (NORMAL | CAPTURE | AT_LIMIT)
 
 /* A step returns XSEG_OK and a block in out->base, if it has served the request; else the next step runs.  A status other
  * than memory pressure ends the chain. */
@@ -267,7 +268,7 @@ struct step {
 static const struct step steps[] = {
     {"completed events",
      free_completed_blocks,
-     {NORMAL | POOL_FULL, NORMAL | POOL_FULL, NORMAL | POOL_FULL, 0}},
+     {NORMAL | AT_LIMIT, NORMAL | AT_LIMIT, NORMAL | AT_LIMIT, 0}},
     {"other processes", wait_for_other_processes, {ALWAYS, ALWAYS, ALWAYS, ALWAYS}},
     {"observers", notify_observers, {ALWAYS, ALWAYS, ALWAYS, ALWAYS}},
     /* During a capture the remap only maps new small pages. */
@@ -279,12 +280,12 @@ static const struct step steps[] = {
     {"oversize", release_oversize_segments, {0, 0, NORMAL, 0}},
     {"pending blocks",
      wait_for_pending_blocks,
-     {NORMAL | POOL_FULL, NORMAL | POOL_FULL, POOL_FULL, 0}},
-    {"pool", release_pool_memory, {0, NORMAL | POOL_FULL, 0, 0}},
+     {NORMAL | AT_LIMIT, NORMAL | AT_LIMIT, AT_LIMIT, 0}},
+    {"pool", release_pool_memory, {0, NORMAL | AT_LIMIT, 0, 0}},
     {"remap, waiting", remap_after_waiting, {NORMAL, 0, 0, 0}},
     {"release all", release_all_memory, {NORMAL, NORMAL, NORMAL, NORMAL}},
     {"remap", remap_idle_pages, {NORMAL, 0, 0, 0}},
-    {"search", search_if_freed, {NORMAL | POOL_FULL, NORMAL, NORMAL | POOL_FULL, 0}},
+    {"search", search_if_freed, {NORMAL | AT_LIMIT, NORMAL, NORMAL | AT_LIMIT, 0}},
 };
 
 /* The index of the step that notifies observers.  The chain is repeated from there. */
@@ -313,7 +314,7 @@ static enum situation current_situation(const struct fallback *fallback)
         return NORMAL;
     if (xseg_pending_captures(fallback->device->pending))
         return CAPTURE;
-    return fallback->arena->pool->is_at_limit ? POOL_FULL : NORMAL;
+    return fallback->arena->pool->is_at_limit ? AT_LIMIT : NORMAL;
 }
 
 /* Run a step, if it applies.  Returns whether the chain ends. */

@@ -15,7 +15,10 @@
  *     oversize          classic segments: release segments of max_split_size_mb or more of the same arena
  *     pending blocks    wait for blocks that other streams use
  *     pool              single pages: release the idle memory of the pool on the stream
+ *     remap, waiting    again, with the memory that the step `pending blocks` has freed
  *     release all       release all idle memory of the device
+ *     remap             again, with the released memory
+ *     search            if memory of the arena was freed since the last search
  *     -------------------------------------------------
  *     out of memory, with an error message that reports where the memory is
  *
@@ -95,7 +98,7 @@ xseg_status xseg_oom_fail(struct xseg_arena *arena, const struct xseg_alloc_para
  * Notify observers of low memory or of a failed request.  No lock is held.
  *
  * attempt: how often the observers were called for this request before
- * Returns: whether an observer answered that the request should be retried
+ * Returns: whether an observer requests a retry
  * Cost:    one memory query if there is such an observer, else none
  */
 bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *params,

@@ -8,6 +8,7 @@
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
+#include "src/core/grow/segments.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 
@@ -72,7 +73,18 @@ static struct xseg_block *usable_block(struct xseg_block *block)
                : NULL;
 }
 
-struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, uint64_t bytes)
+/* The first block of a candidate range whose first unmapped block is given: the block before it, if that is cached. */
+static struct xseg_block *find_first_block(struct xseg_block *unmapped)
+{
+    struct xseg_block *const prev = unmapped->prev;
+
+    return prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+}
+
+/* Find the lowest candidate range of `bytes` that has an unmapped block.  A range in an extent without mapped memory is chosen
+ * only if no other extent has a range: PyTorch has destroyed that segment.  Returns the first block of the range, or NULL if
+ * there is none. */
+static struct xseg_block *find_lowest_candidate(const struct xseg_arena *arena, uint64_t bytes)
 {
     struct xseg_block *empty = NULL; /* the first extent without memory that is long enough */
 
@@ -80,9 +92,7 @@ struct xseg_block *xseg_candidate_find_lowest(const struct xseg_arena *arena, ui
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
          unmapped != NULL;
          unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
-        struct xseg_block *const prev = unmapped->prev;
-        struct xseg_block *const first =
-            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+        struct xseg_block *const first = find_first_block(unmapped);
         uint64_t sum = 0;
 
         if (xseg_block_is_whole(unmapped)) {
@@ -136,9 +146,7 @@ struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, 
     for (struct xseg_block *unmapped = xseg_tree_first(arena->records, arena->unmapped_blocks);
          unmapped != NULL;
          unmapped = xseg_tree_next(arena->records, arena->unmapped_blocks, unmapped)) {
-        struct xseg_block *const prev = unmapped->prev;
-        struct xseg_block *first =
-            prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev : unmapped;
+        struct xseg_block *const first = find_first_block(unmapped);
         const uint64_t missing = count_missing_from(first, bytes);
 
         if (missing < min) {
@@ -150,8 +158,10 @@ struct xseg_block *xseg_candidate_find_cheapest(const struct xseg_arena *arena, 
     return cheapest;
 }
 
-void xseg_candidate_claim(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
-                          bool small, struct xseg_candidate *candidate)
+/* Claim the candidate range that starts with a block.  XSEG_ARENA_RECORDS records are reserved, because the last unmapped block
+ * can be split. */
+static void claim_candidate(struct xseg_arena *arena, struct xseg_block *first, uint64_t bytes,
+                            bool small, struct xseg_candidate *candidate)
 {
     struct xseg_block *next = first;
     uint64_t sum = 0;
@@ -198,7 +208,7 @@ xseg_status xseg_candidate_map(struct xseg_candidate *candidate)
     struct xseg_segment *segment = &extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const struct xseg_page_source source = {.use_small = candidate->small,
-                                            .max_page_bytes = candidate->longest};
+                                            .max_page_bytes = candidate->max_page_bytes};
 
     XSEG_ASSERT(xseg_lock_rank_is_held(XSEG_RANK_DEVICE_MEMORY) && candidate->failed == NULL);
     for (struct xseg_block *block = candidate->first;; block = block->next) {
@@ -273,7 +283,7 @@ uint64_t xseg_candidate_covered(const struct xseg_candidate *candidate,
     const struct xseg_segment *segment = &candidate->first->extent->segment;
     const uint64_t granule = segment->granule_bytes;
     const struct xseg_page_source source = {.use_small = candidate->small,
-                                            .max_page_bytes = candidate->longest};
+                                            .max_page_bytes = candidate->max_page_bytes};
     uint64_t small = xseg_page_cache_usable_bytes(segment->page_cache, granule, filter),
              covered = 0;
     uint64_t full =
@@ -326,9 +336,9 @@ xseg_status xseg_growth_claim(struct xseg_arena *arena, const struct xseg_alloc_
 
         if (has_records)
             first = small ? xseg_candidate_find_cheapest(arena, params->span, &missing)
-                          : xseg_candidate_find_lowest(arena, params->span);
+                          : find_lowest_candidate(arena, params->span);
         if (first != NULL)
-            xseg_candidate_claim(arena, first, params->span, small, candidate);
+            claim_candidate(arena, first, params->span, small, candidate);
         xseg_biased_lock_unlock(&arena->lock);
         if (!has_records)
             return xseg_arena_fail_host_memory();
@@ -387,7 +397,7 @@ static void choose_page_sizes(struct xseg_device *device, const struct xseg_allo
     if (taken > limit - limit / 16 && candidate->missing < 16 * segment->page_bytes)
         candidate->small = true;
     if (taken <= limit - limit / 4)
-        candidate->longest = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
+        candidate->max_page_bytes = xseg_min(candidate->missing / 16, 512 * XSEG_MIB);
 }
 
 static xseg_status grow_expandable_segment(struct xseg_arena *arena,

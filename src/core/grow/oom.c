@@ -576,7 +576,7 @@ bool xseg_oom_notify(struct xseg_arena *arena, const struct xseg_alloc_params *p
         .block_bytes = params->bytes,
         .segment_bytes = params->segment_bytes,
     };
-    const bool answer = xseg_observers_notify(observers, subject, &info);
+    const bool retries = xseg_observers_notify(observers, subject, &info);
     xseg_fail_restore(&saved);
-    return answer;
+    return retries;
 }

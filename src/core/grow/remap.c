@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "src/core/grow/growth.h"
+#include "src/core/grow/remap.h"
 
 #include "src/core/grow/fallback_chain.h"
 #include "src/core/pending/pending.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The functions of growth.h that create segments, and guarded blocks. */
-#include "src/core/grow/growth.h"
+#include "src/core/grow/segments.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,13 +12,17 @@
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
+#include "src/core/grow/growth.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"
 
+/* The maximum number of segments of an arena in quarantine; then the older half is destroyed. */
+#define QUARANTINE_MAX 4096u
+
 _Static_assert(XSEG_GROWTH_ADDRESSES >> XSEG_PAGE_MAP_ADDRESS_BITS == 0,
                "the page map covers the budget of addresses");
-_Static_assert(XSEG_GUARDED_QUARANTINE >= 2, "half of a quarantine has a segment");
+_Static_assert(QUARANTINE_MAX >= 2, "half of a quarantine has a segment");
 
 /* --- Extents of new segments. --- */
 
@@ -432,7 +435,7 @@ xseg_status xseg_growth_single_page(struct xseg_arena *arena,
     return status;
 }
 
-/* Allocate from the claimed block of a guarded segment (growth.h), at its start or at its end; the rest is cached. */
+/* Allocate from the claimed block of a guarded segment (segments.h), at its start or at its end; the rest is cached. */
 static struct xseg_alloc_result allocate_guarded_block(struct xseg_arena *arena,
                                                        struct xseg_block *block,
                                                        const struct xseg_alloc_params *params)
@@ -605,11 +608,11 @@ xseg_status xseg_guarded_free(struct xseg_block *block)
     else if (claimed != NULL)
         (void)xseg_reclaim_release_block(claimed, cache != 0, XSEG_HISTORY_SEGMENT_UNMAP);
     xseg_page_cache_shrink_unprepared(&arena->device->page_cache, cache);
-    if (status == XSEG_OK && ++arena->quarantined > XSEG_GUARDED_QUARANTINE) {
-        xseg_reclaim_destroy_some_unmapped(arena, XSEG_GUARDED_QUARANTINE / 2);
-        arena->quarantined -= XSEG_GUARDED_QUARANTINE / 2;
+    if (status == XSEG_OK && ++arena->quarantined > QUARANTINE_MAX) {
+        xseg_reclaim_destroy_some_unmapped(arena, QUARANTINE_MAX / 2);
+        arena->quarantined -= QUARANTINE_MAX / 2;
     }
-    XSEG_ASSERT(arena->quarantined <= XSEG_GUARDED_QUARANTINE);
+    XSEG_ASSERT(arena->quarantined <= QUARANTINE_MAX);
     xseg_mutex_unlock(&arena->device->memory_lock);
     return status;
 }

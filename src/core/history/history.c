@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "src/base/align.h"
@@ -68,14 +67,6 @@ static uint64_t read_cycle_counter(void)
 #endif
 }
 
-static uint64_t read_monotonic_ns(void)
-{
-    struct timespec now;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 void xseg_history_store_init(struct xseg_history_store *store, const struct xseg_clock *clock)
 {
     static atomic_uint_fast64_t stores;
@@ -93,7 +84,7 @@ void xseg_history_store_init(struct xseg_history_store *store, const struct xseg
     /* Nanoseconds need no conversion, and the user's clock is not read before it is needed. */
     if (store->uses_cycle_counter) {
         store->first_ticks = read_cycle_counter();
-        store->first_ns = read_monotonic_ns();
+        store->first_ns = xseg_clock_system();
     }
 }
 
@@ -322,7 +313,7 @@ struct xseg_history_moment xseg_history_store_moment(const struct xseg_history_s
     const uint64_t ticks = xseg_history_store_now(store);
 
     return (struct xseg_history_moment){ticks,
-                                        store->uses_cycle_counter ? read_monotonic_ns() : ticks};
+                                        store->uses_cycle_counter ? xseg_clock_system() : ticks};
 }
 
 uint64_t xseg_history_store_ns(const struct xseg_history_store *store,
@@ -685,8 +676,9 @@ static bool find_free_in_ring(const struct xseg_history_ring *ring, uint64_t add
     return false;
 }
 
-bool xseg_history_find_free(struct xseg_history *history, uint64_t address,
-                            struct xseg_history_event *out)
+/* Find the last recorded free of a block that contains an address. */
+static bool find_free(struct xseg_history *history, uint64_t address,
+                      struct xseg_history_event *out)
 {
     bool found = false;
 
@@ -718,7 +710,7 @@ bool xseg_history_print_free(struct xseg_history *history, uint64_t address, con
     const struct xseg_history_moment now = xseg_history_store_moment(history->store);
     struct xseg_history_event event;
 
-    if (!xseg_history_find_free(history, address, &event))
+    if (!find_free(history, address, &event))
         return false;
     const uint64_t freed_ns = xseg_history_store_ns(history->store, &now, event.time);
     /* The difference is 0 if another thread freed the block after the clock was read. */

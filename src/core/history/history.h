@@ -12,7 +12,7 @@
  * events under the device memory lock, with a sequence number.  The merge sorts by these numbers
  * first and by time second.
  *
- * What an event carries comes from three places.  The caller provides the block and the action.
+ * The members of an event have three sources.  The caller provides the block and the action.
  * The context of the calling thread provides the call stack, the frames of the user's
  * hook, the label and the thread ID; they are gathered at the start of a call, before any lock is
  * held.  The store, which all devices of an allocator share, provides the settings, the
@@ -482,10 +482,6 @@ bool xseg_history_append_to_device(struct xseg_history *history, uint64_t capaci
 
 /* Resident host bytes of all rings.  Acquires the history lock. */
 uint64_t xseg_history_host_bytes(const struct xseg_history *history);
-
-/* Find the last recorded free of a block that contains an address.  Acquires the history lock. */
-bool xseg_history_find_free(struct xseg_history *history, uint64_t address,
-                            struct xseg_history_event *out);
 
 /*
  * Print when, in which thread and from which call stack the block at an address was last freed, for

@@ -289,18 +289,18 @@ static xseg_status update_tracing(struct xseg_allocator *allocator)
 xseg_status xseg_allocator_add_observer(struct xseg_allocator *allocator,
                                         const struct xseg_observer *observer, uint64_t *id)
 {
-    uint64_t number = 0;
+    uint64_t new_id = 0;
 
     xseg_mutex_lock(&allocator->open_lock);
-    xseg_status status = xseg_observers_add(&allocator->observers, observer, &number);
+    xseg_status status = xseg_observers_add(&allocator->observers, observer, &new_id);
     if (status == XSEG_OK)
         status = update_tracing(allocator);
     xseg_mutex_unlock(&allocator->open_lock);
-    XSEG_ASSERT(status != XSEG_OK || number != 0);
+    XSEG_ASSERT(status != XSEG_OK || new_id != 0);
     if (status == XSEG_OK)
-        *id = number;
-    else if (number != 0)
-        (void)xseg_observers_remove(&allocator->observers, number);
+        *id = new_id;
+    else if (new_id != 0)
+        (void)xseg_observers_remove(&allocator->observers, new_id);
     return status;
 }
 

@@ -20,7 +20,6 @@
 #include "src/core/budget/budget.h"
 #include "src/core/config/config.h"
 #include "src/core/device/device.h"
-#include "src/core/grow/growth.h"
 #include "src/core/history/history.h"
 #include "src/core/instance/instance.h"
 #include "src/core/pool/share.h"
@@ -38,9 +37,9 @@ static bool sleep_until_due(struct xseg_background *background, uint64_t nanosec
 
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     nanoseconds += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(nanoseconds / 1000000000u);
-    until.tv_nsec = (long)(nanoseconds % 1000000000u);
-    XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < 1000000000);
+    until.tv_sec += (time_t)(nanoseconds / XSEG_SECOND);
+    until.tv_nsec = (long)(nanoseconds % XSEG_SECOND);
+    XSEG_ASSERT(until.tv_nsec >= 0 && until.tv_nsec < (long)XSEG_SECOND);
     (void)pthread_mutex_lock(&background->lock);
     while (!background->is_stopping &&
            pthread_cond_timedwait(&background->wake, &background->lock, &until) != ETIMEDOUT)
@@ -143,7 +142,7 @@ void xseg_background_stop(struct xseg_allocator *allocator)
     background->is_running = false;
 }
 
-/* --- Open and close. --- */
+/* --- Allocation of the state. --- */
 
 /* An allocator and the state that modules above `device` keep of it. */
 struct allocator_state {

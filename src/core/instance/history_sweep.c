@@ -7,7 +7,7 @@
 #include "src/core/block/recorder.h"
 #include "src/core/report/device_history.h"
 
-/* Numbers of the hook between two sweeps, in addition to twice the number of survivors of the last
+/* Frame IDs of the hook between two sweeps, in addition to twice the number of survivors of the last
  * sweep. */
 #define MIN_GATHERS 65536u
 
@@ -15,38 +15,37 @@
  * its ring is resized. */
 #define BATCH 4096u
 
-/* The numbers of the hook that are in use; unique after sort_unique_numbers(). */
-struct numbers {
-    uint32_t *number; /* [capacity] */
+/* The frame IDs of the hook that are in use; unique after sort_unique_ids(). */
+struct frame_ids {
+    uint32_t *id; /* [capacity] */
     size_t count, capacity;
     bool has_failed; /* a host allocation has failed */
 };
 
 struct sweep {
     struct xseg_allocator *allocator;
-    struct numbers *numbers; /* NULL: numbers are not collected */
+    struct frame_ids *ids; /* NULL: frame IDs are not collected */
     bool has_labels; /* there were labels when the sweep began; newer labels are created marked */
 };
 
 /* --- Marking. --- */
 
-static void append_number(struct numbers *numbers, uint32_t number)
+static void append_id(struct frame_ids *ids, uint32_t id)
 {
     /* Adjacent events usually have the same frames. */
-    if (number == 0 || numbers->has_failed ||
-        (numbers->count != 0 && numbers->number[numbers->count - 1] == number))
+    if (id == 0 || ids->has_failed || (ids->count != 0 && ids->id[ids->count - 1] == id))
         return;
-    if (numbers->count == numbers->capacity) {
-        const size_t capacity = numbers->capacity == 0 ? 1024 : numbers->capacity * 2;
-        uint32_t *grown = realloc(numbers->number, capacity * sizeof(*grown));
+    if (ids->count == ids->capacity) {
+        const size_t capacity = ids->capacity == 0 ? 1024 : ids->capacity * 2;
+        uint32_t *grown = realloc(ids->id, capacity * sizeof(*grown));
 
-        numbers->has_failed = grown == NULL;
+        ids->has_failed = grown == NULL;
         if (grown == NULL)
             return;
-        numbers->number = grown;
-        numbers->capacity = capacity;
+        ids->id = grown;
+        ids->capacity = capacity;
     }
-    numbers->number[numbers->count++] = number;
+    ids->id[ids->count++] = id;
 }
 
 static void mark_event(void *self, uint32_t frames, uint32_t label)
@@ -55,8 +54,8 @@ static void mark_event(void *self, uint32_t frames, uint32_t label)
 
     if (sweep->has_labels)
         xseg_history_labels_mark(&sweep->allocator->history.labels, label);
-    if (sweep->numbers != NULL)
-        append_number(sweep->numbers, frames);
+    if (sweep->ids != NULL)
+        append_id(sweep->ids, frames);
 }
 
 /* Mark the events of a ring.  Events that are written during the sweep have marked labels. */
@@ -112,38 +111,37 @@ static void mark_all(struct sweep *sweep)
     }
 }
 
-/* --- The numbers of the hook. --- */
+/* --- Frame IDs of the hook. --- */
 
-static int compare_numbers(const void *a, const void *b)
+static int compare_ids(const void *a, const void *b)
 {
     const uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
 
     return left < right ? -1 : left > right;
 }
 
-static void sort_unique_numbers(struct numbers *numbers)
+static void sort_unique_ids(struct frame_ids *ids)
 {
     size_t kept = 0;
 
-    if (numbers->count != 0)
-        qsort(numbers->number, numbers->count, sizeof(*numbers->number), compare_numbers);
-    for (size_t i = 0; i < numbers->count; i++)
-        if (i == 0 || numbers->number[i] != numbers->number[i - 1])
-            numbers->number[kept++] = numbers->number[i];
-    numbers->count = kept;
+    if (ids->count != 0)
+        qsort(ids->id, ids->count, sizeof(*ids->id), compare_ids);
+    for (size_t i = 0; i < ids->count; i++)
+        if (i == 0 || ids->id[i] != ids->id[i - 1])
+            ids->id[kept++] = ids->id[i];
+    ids->count = kept;
 }
 
-/* Report the numbers in use to the hook, and determine when the next sweep is due. */
-static void report_numbers(struct xseg_history_store *store, const struct xseg_history_hook *hook,
-                           struct numbers *numbers)
+/* Report the frame IDs in use to the hook, and determine when the next sweep is due. */
+static void report_ids(struct xseg_history_store *store, const struct xseg_history_hook *hook,
+                       struct frame_ids *ids)
 {
-    sort_unique_numbers(numbers);
-    atomic_store_explicit(&store->sweep_at, MIN_GATHERS + 2 * numbers->capacity,
-                          memory_order_relaxed);
+    sort_unique_ids(ids);
+    atomic_store_explicit(&store->sweep_at, MIN_GATHERS + 2 * ids->capacity, memory_order_relaxed);
     atomic_store_explicit(&store->gather_count, 0, memory_order_relaxed);
-    if (!numbers->has_failed)
-        hook->discard(hook->context, numbers->number, numbers->count);
-    free(numbers->number);
+    if (!ids->has_failed)
+        hook->discard(hook->context, ids->id, ids->count);
+    free(ids->id);
 }
 
 /* Claim the hook's `discard`, which one thread calls at a time.  SWEEP does not cover it, because
@@ -159,8 +157,8 @@ static void run_sweep(struct xseg_allocator *allocator, const struct xseg_histor
                       bool reports)
 {
     struct xseg_history_store *store = &allocator->history;
-    struct numbers numbers = {.count = 0};
-    struct sweep sweep = {.allocator = allocator, .numbers = reports ? &numbers : NULL};
+    struct frame_ids ids = {.count = 0};
+    struct sweep sweep = {.allocator = allocator, .ids = reports ? &ids : NULL};
 
     XSEG_ASSERT(!xseg_lock_rank_is_any_held());
     xseg_mutex_lock(&store->sweep_lock);
@@ -170,7 +168,7 @@ static void run_sweep(struct xseg_allocator *allocator, const struct xseg_histor
     xseg_mutex_unlock(&store->labels.lock);
     xseg_mutex_unlock(&store->sweep_lock);
     if (reports) {
-        report_numbers(store, hook, &numbers);
+        report_ids(store, hook, &ids);
         atomic_store(&store->is_discarding, false);
     }
 }
@@ -182,7 +180,7 @@ void xseg_history_sweep(struct xseg_allocator *allocator)
     run_sweep(allocator, hook, claim_discard(&allocator->history, hook));
 }
 
-void xseg_history_sweep_numbers(struct xseg_allocator *allocator)
+void xseg_history_sweep_frames(struct xseg_allocator *allocator)
 {
     const struct xseg_history_hook *hook = xseg_history_store_hook(&allocator->history);
 

@@ -161,18 +161,17 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violat
 /* --- History sweep. --- */
 
 /*
- * The history sweep: a mark-and-sweep collection of labels and of the numbers that the
+ * The history sweep: a mark-and-sweep collection of labels and of the frame IDs that the
  * application's hook returned; and the labels of threads.
  *
  * The roots are the contexts of threads, the events in rings and the allocated blocks.  Marking
  * needs no write barrier.  A label is attached to events and blocks only from the context of a
- * thread, and a label that a thread sets during the sweep is created marked (labels.h).  Numbers of
- * the hook follow the same rule: numbers that were gathered after the previous sweep began are not
- * discarded.
+ * thread, and a label that a thread sets during the sweep is created marked (labels.h).  Frame
+ * IDs follow the same rule: IDs that were gathered after the previous sweep began are not discarded.
  *
- * A sweep runs when a table is full: labels.h counts new labels, history.h counts numbers of the
- * hook.  A call that gathers its context runs the sweep that its number makes due, before it does
- * anything else.  A sweep is O(events + blocks + labels).  Both limits grow with the number of
+ * A sweep runs when a table is full: labels.h counts new labels, history.h counts frame IDs of
+ * the hook.  A call that gathers its context runs the sweep that its frame ID makes due, before it
+ * does anything else.  A sweep is O(events + blocks + labels).  Both limits grow with the number of
  * survivors of the last sweep, so the amortized cost of each new label is constant.
  *
  * When the table of labels is full, unused labels are dropped; while all are in use, a new label is
@@ -183,18 +182,18 @@ bool xseg_device_audit(struct xseg_device *device, struct xseg_violation *violat
  * drop; it locks no arena.  The hook is called without a lock.
  */
 
-/* Sweep labels and numbers.  The hook's `discard` is not called while another thread runs it, or
+/* Sweep labels and frame IDs.  The hook's `discard` is not called while another thread runs it, or
  * after a host allocation failure.  Labels are not dropped while there are readers (labels.h). */
 void xseg_history_sweep(struct xseg_allocator *allocator);
 
-/* Sweep because the hook returned many numbers.  Does nothing while another thread sweeps. */
-void xseg_history_sweep_numbers(struct xseg_allocator *allocator);
+/* Sweep because the hook returned many frame IDs.  Does nothing while another thread sweeps. */
+void xseg_history_sweep_frames(struct xseg_allocator *allocator);
 
 /* xseg_history_gather() for a call of an allocator, and the sweep that it makes due. */
 static inline void xseg_allocator_gather(struct xseg_allocator *allocator, const void *user)
 {
     if (__builtin_expect(xseg_history_gather(&allocator->history, user), 0))
-        xseg_history_sweep_numbers(allocator);
+        xseg_history_sweep_frames(allocator);
 }
 
 /*

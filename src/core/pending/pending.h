@@ -211,7 +211,7 @@ void xseg_stream_retirement_finish_all(struct xseg_device *device);
 
 /*
  * The debug pattern (key debug_fill): freed memory is filled with a pattern, which is checked when
- * the memory is allocated again.  The file also zeroes the memory of requests that ask for it.
+ * the memory is allocated again.  debug_fill.c also zeroes the memory of requests with `zeroed`.
  *
  * When memory of the default pool becomes cached, a memset on the stream of its arena writes the
  * pattern.  The device has a set of the address ranges that contain the pattern for all later work
@@ -237,11 +237,6 @@ void xseg_stream_retirement_finish_all(struct xseg_device *device);
  */
 
 #define XSEG_DEBUG_FILL_PATTERN UINT32_C(0xFFFDFFFD)
-
-struct xseg_allocator;
-struct xseg_arena;
-struct xseg_block;
-struct xseg_alloc_result;
 
 /* Whether memory of a device can be read back. */
 enum xseg_debug_fill_read_back {

@@ -286,7 +286,8 @@ void xseg_checkpoint_ranges_finish(const struct xseg_checkpoint_ranges *saved,
     {
         if (must_recommit(&at.part)) {
             xseg_range_recommit_run(&at.part.run);
-            xseg_range_set_use(&at.part.run, XSEG_ELASTIC_ALLOCATED);
+            xseg_elastic_set_use(at.part.run.extent, at.part.run.first, at.part.run.count,
+                                 XSEG_ELASTIC_ALLOCATED);
         }
     }
     if (decommitted)

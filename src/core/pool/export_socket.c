@@ -35,7 +35,6 @@ _Static_assert(sizeof(struct xseg_export_fields) == XSEG_EXPORT_TOKEN_SIZE,
 
 /* Timeout of the client, in total. */
 #define CLIENT_TIMEOUT_MS 10000u
-#define NS_PER_MS         UINT64_C(1000000)
 
 /* --- Protocol. --- */
 
@@ -394,8 +393,8 @@ static xseg_status wait_for_reply(const struct client *client)
     struct pollfd wait = {.fd = client->socket, .events = POLLIN};
 
     for (uint64_t now = xseg_clock_system(); now < client->deadline; now = xseg_clock_system()) {
-        const int ready =
-            poll(&wait, 1, (int)((client->deadline - now + NS_PER_MS - 1) / NS_PER_MS));
+        const int ready = poll(
+            &wait, 1, (int)((client->deadline - now + XSEG_MILLISECOND - 1) / XSEG_MILLISECOND));
 
         if (ready > 0)
             return XSEG_OK;
@@ -552,7 +551,7 @@ static xseg_status receive_pages(const struct client *client, struct xseg_export
 xseg_status xseg_export_resolve(const struct xseg_export_token *token,
                                 struct xseg_export_pages *out)
 {
-    struct client client = {.deadline = xseg_clock_system() + CLIENT_TIMEOUT_MS * NS_PER_MS};
+    struct client client = {.deadline = xseg_clock_system() + CLIENT_TIMEOUT_MS * XSEG_MILLISECOND};
     struct xseg_export_pages pages = {.connection = -1};
     xseg_status status = xseg_export_token_read(token, &client.token);
 

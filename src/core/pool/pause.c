@@ -554,10 +554,11 @@ static xseg_status pause_running_pool(struct xseg_pool *pool, enum xseg_keep kee
         pool->state = XSEG_POOL_TRANSITION;
         status = run_pause(pool, keep, path, &contents, &is_notified);
         if (pool->state == XSEG_POOL_TRANSITION) {
+            /* The pinned buffers are freed before observers run, which can take any time. */
+            xseg_discard_contents(contents);
             if (is_notified)
                 (void)xseg_notify_pool(pool, false);
             settle_transition(pool, XSEG_POOL_RUNNING);
-            xseg_discard_contents(contents);
         }
     }
     XSEG_ASSERT(status != XSEG_OK || pool->state == XSEG_POOL_PAUSED);

@@ -9,14 +9,14 @@
  *
  * Pages come from the range's prepared pages, the page cache and the driver, in this order.  Under
  * memory pressure the commit runs the table `steps`, which has the steps of the out-of-memory
- * fallback chain and the situations in which each of them runs; every step ends with another
- * attempt.  If an observer frees memory and the commit still fails, the chain runs again from the
- * observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.
+ * fallback chain and the situations in which each of them runs.  A step frees or obtains memory and
+ * then tries again to map the pages.  If an observer frees memory and the commit still fails, the
+ * chain runs again from the observers on, up to XSEG_LOW_MEMORY_CALLS_MAX times.
  *
  * Locking: the device memory lock.  It is released while observers run and while the commit waits
- * for other processes.  `committing` of the extent has the bytes that the commit is about to map.  They
- * are subtracted from the unused quota of the range, so that a check of the limits does not count
- * them twice.
+ * for other processes.  `committing` of the extent has the bytes that the commit is about to map.
+ * These bytes are not part of the unused quota, so that a check of the limits does not count them
+ * twice.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,6 +29,7 @@
 #include "src/core/device/device.h"
 #include "src/core/grow/fallback_chain.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/remap.h"
 #include "src/core/pending/pending.h"
 #include "src/core/range/range.h"
 #include "src/core/reclaim/mapping.h"
@@ -44,7 +45,7 @@ struct commit {
     const struct xseg_config *config;
     struct xseg_alloc_params params; /* for observers and the out-of-memory report */
     uint64_t missing;                /* bytes of granules that need pages */
-    bool is_full;                    /* the range or its pool is at its own limit */
+    bool is_at_limit;                /* the range or its pool is at its own limit */
     xseg_status denied;              /* of the last attempt to map the pages */
     unsigned notifications;          /* how often observers were called */
     bool was_freed; /* an observer has freed memory, so that the chain may run again */
@@ -88,7 +89,7 @@ static void unclaim_granules(const struct commit *commit)
 {
     FOR_PARTS(empty, &commit->run, false)
     {
-        xseg_range_set_use(&empty, XSEG_ELASTIC_EMPTY);
+        xseg_elastic_set_use(empty.extent, empty.first, empty.count, XSEG_ELASTIC_EMPTY);
     }
     FOR_PARTS(part, &commit->run, true)
     {
@@ -106,8 +107,8 @@ static xseg_status check_limits(struct commit *commit)
                                             .prepared_for = state};
     const uint64_t idle = xseg_page_cache_usable_bytes(&commit->device->page_cache, page, &filter);
 
-    commit->is_full = own > state->limit || commit->missing > state->limit - own;
-    if (commit->is_full)
+    commit->is_at_limit = own > state->limit || commit->missing > state->limit - own;
+    if (commit->is_at_limit)
         return xseg_fail(XSEG_ERR_LIMIT,
                          "limit_bytes of the range rejects the request, %" PRIu64
                          " bytes requested, limit %" PRIu64 " bytes; %" PRIu64
@@ -116,7 +117,7 @@ static xseg_status check_limits(struct commit *commit)
                          state->elastic.pending_unmaps * commit->run.extent->segment.granule_bytes);
     const xseg_status status =
         xseg_growth_check(commit->arena->pool, commit->missing, xseg_min(commit->missing, idle));
-    commit->is_full = commit->arena->pool->is_at_limit;
+    commit->is_at_limit = commit->arena->pool->is_at_limit;
     return status;
 }
 
@@ -255,9 +256,9 @@ static xseg_status notify_observers(struct commit *commit) XSEG_UNCHECKED
     return commit->was_freed ? map_pages(commit) : commit->denied;
 }
 
-/* Situations, one at a time.  FULL: the range or its pool is at its own limit, so that memory of
- * others is of no use. */
-enum situation { NORMAL = 1, CAPTURE = 2, FULL = 4, FULL_CAPTURE = 8 };
+/* Situations, one at a time.  AT_LIMIT: the range or its pool is at its own limit, so that memory
+ * of others does not help. */
+enum situation { NORMAL = 1, CAPTURE = 2, AT_LIMIT = 4, AT_LIMIT_CAPTURE = 8 };
 
 /* A step returns the status of its attempt.  The chain ends with a status other than memory
  * pressure. */
@@ -268,10 +269,10 @@ struct step {
 };
 
 static const struct step steps[] = {
-    {"completed events", reclaim_completed, NORMAL | FULL},
+    {"completed events", reclaim_completed, NORMAL | AT_LIMIT},
     {"other processes", wait_for_other_processes, NORMAL},
-    {"observers", notify_observers, NORMAL | CAPTURE | FULL | FULL_CAPTURE},
-    {"pending memory", wait_for_pending, FULL},
+    {"observers", notify_observers, NORMAL | CAPTURE | AT_LIMIT | AT_LIMIT_CAPTURE},
+    {"pending memory", wait_for_pending, AT_LIMIT},
     /* During a capture the remap only creates pages. */
     {"remap", remap_idle_pages, NORMAL | CAPTURE},
     {"remap, waiting", remap_after_waiting, NORMAL},
@@ -282,33 +283,39 @@ static const struct step steps[] = {
 };
 
 /* The index of the step that notifies observers.  The chain is repeated from there. */
-#define OBSERVERS 2u
+static size_t observer_step(void)
+{
+    size_t i = 0;
+
+    while (steps[i].run != notify_observers)
+        i++;
+    return i;
+}
 
 static enum situation current_situation(const struct commit *commit)
 {
     const bool captures = xseg_pending_captures(commit->device->pending);
 
-    if (commit->is_full)
-        return captures ? FULL_CAPTURE : FULL;
+    if (commit->is_at_limit)
+        return captures ? AT_LIMIT_CAPTURE : AT_LIMIT;
     return captures ? CAPTURE : NORMAL;
 }
 
 /* Run the chain.  denied: why the pages could not be mapped */
 static xseg_status run_chain(struct commit *commit, xseg_status denied)
 {
-    XSEG_ASSERT(steps[OBSERVERS].run == notify_observers);
     commit->denied = denied;
     for (size_t next = 0;
          next < XSEG_COUNT_OF(steps) && xseg_oom_cause_is_memory_pressure(commit->denied);) {
         const enum situation situation = current_situation(commit);
 
-        commit->device->is_memory_low = commit->device->is_memory_low || !commit->is_full;
+        commit->device->is_memory_low = commit->device->is_memory_low || !commit->is_at_limit;
         if ((steps[next].situations & situation) != 0)
             commit->denied = steps[next].run(commit);
         next++;
         if (next == XSEG_COUNT_OF(steps) && commit->was_freed &&
             commit->notifications < XSEG_LOW_MEMORY_CALLS_MAX)
-            next = OBSERVERS;
+            next = observer_step();
     }
     return commit->denied;
 }
@@ -398,7 +405,7 @@ static void settle_commit(const struct commit *commit)
         xseg_range_recommit_run(&part);
         at = part.first + part.count;
     }
-    xseg_range_set_use(run, XSEG_ELASTIC_ALLOCATED);
+    xseg_elastic_set_use(run->extent, run->first, run->count, XSEG_ELASTIC_ALLOCATED);
 }
 
 /* --- Commit. --- */
@@ -444,7 +451,8 @@ static xseg_status commit_run(struct commit *commit)
     xseg_status status = XSEG_OK;
 
     set_alloc_params(commit);
-    xseg_range_set_use(&commit->run, XSEG_ELASTIC_CLAIMED);
+    xseg_elastic_set_use(commit->run.extent, commit->run.first, commit->run.count,
+                         XSEG_ELASTIC_CLAIMED);
     if (commit->missing != 0) {
         xseg_pending_unmap_poll(commit->device, true);
         status = unmap_unknown_aliases(commit);
@@ -545,7 +553,7 @@ static xseg_status begin_commit_unaliased(struct commit *commit, struct xseg_ran
 static xseg_status fail_commit(struct commit *commit, xseg_status status)
 {
     atomic_fetch_add_explicit(&commit->device->ooms, 1, memory_order_relaxed);
-    return commit->is_full && !commit->arena->pool->is_at_limit
+    return commit->is_at_limit && !commit->arena->pool->is_at_limit
                ? status
                : xseg_oom_fail(commit->arena, &commit->params, status, false);
 }

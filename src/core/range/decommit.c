@@ -237,7 +237,7 @@ static xseg_status map_aliases(const struct xseg_range_run *to, const struct xse
     to->extent->elastic->allocated += to->count;
     xseg_biased_lock_unlock(&arena->lock);
     xseg_notify_map(to->extent, xseg_range_base(to), xseg_range_bytes(to));
-    xseg_range_set_use(to, XSEG_ELASTIC_ALLOCATED);
+    xseg_elastic_set_use(to->extent, to->first, to->count, XSEG_ELASTIC_ALLOCATED);
     return XSEG_OK;
 }
 

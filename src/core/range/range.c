@@ -9,6 +9,7 @@
 #include "src/base/host_memory.h"
 #include "src/core/device/device.h"
 #include "src/core/grow/growth.h"
+#include "src/core/grow/segments.h"
 #include "src/core/pending/pending.h"
 #include "src/core/reclaim/pending_unmap.h"
 #include "src/core/reclaim/reclaim.h"
@@ -327,15 +328,6 @@ xseg_status xseg_range_check_claims(const struct xseg_range_run *run)
         if (use[at] == XSEG_ELASTIC_CLAIMED)
             return xseg_range_fail_use(run, at, "");
     return XSEG_OK;
-}
-
-void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use use)
-{
-    struct xseg_arena *arena = run->extent->arena;
-
-    xseg_biased_lock_lock(&arena->lock);
-    memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_biased_lock_unlock(&arena->lock);
 }
 
 /* --- Query. --- */

@@ -160,9 +160,6 @@ bool xseg_range_all_are(const struct xseg_range_run *run, enum xseg_elastic_use 
 /* Fail with XSEG_ERR_BUSY if a granule of a run is claimed. */
 xseg_status xseg_range_check_claims(const struct xseg_range_run *run);
 
-/* Set the state of the granules of a run, and nothing else.  Locks the arena. */
-void xseg_range_set_use(const struct xseg_range_run *run, enum xseg_elastic_use use);
-
 /* Recommit granules that are pending unmap, or that were claimed in that state, and whose pages
  * have no other mapping.  The caller sets their state. */
 void xseg_range_recommit_run(const struct xseg_range_run *run);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/core/reclaim/decay.h"
 
+#include "src/base/clock.h"
 #include "src/base/span.h"
 #include "src/core/block/best_fit.h"
 #include "src/core/config/config.h"
@@ -12,7 +13,7 @@
 /* --- Idle memory. --- */
 
 /* Minimum span in nanoseconds for the doublings of age. */
-#define MIN_SPAN UINT64_C(1000000)
+#define MIN_SPAN XSEG_MILLISECOND
 
 _Static_assert(XSEG_IDLE_OLDER % 4 == 0, "older ages have four steps to a doubling");
 
@@ -249,9 +250,6 @@ void xseg_idle_return_pool_fences(struct xseg_pool *pool)
 
 /* --- Decay. --- */
 
-#define MILLISECOND UINT64_C(1000000)
-#define SECOND      (1000 * MILLISECOND)
-
 /* Maximum driver time of a pass on the request path, in nanoseconds; it may always release one
  * page. */
 #define SLICE (200 * UINT64_C(1000))
@@ -262,10 +260,11 @@ void xseg_idle_return_pool_fences(struct xseg_pool *pool)
 
 _Static_assert(FIRST_PAGE_COST > 0 && FIRST_PAGE_COST <= SLICE,
                "the first pass on the request path can afford a page");
-_Static_assert(SECOND % XSEG_DECAY_WINDOW == 0, "a window of one second divides into equal parts");
+_Static_assert(XSEG_SECOND % XSEG_DECAY_WINDOW == 0,
+               "a window of one second divides into equal parts");
 
 /* The span of ages without idle_ms, when only limits release memory. */
-#define LIMIT_SPAN (60 * SECOND)
+#define LIMIT_SPAN (60 * XSEG_SECOND)
 
 static const struct xseg_clock *device_clock(const struct xseg_device *device)
 {
@@ -290,21 +289,21 @@ uint64_t xseg_decay_now(struct xseg_device *device)
 static uint64_t pass_interval(const struct xseg_config *config)
 {
     if (config->idle_ms < 0)
-        return SECOND / 10;
+        return XSEG_SECOND / 10;
     if (config->idle_ms == 0)
         return 0;
-    const uint64_t step = (uint64_t)config->idle_ms * MILLISECOND / XSEG_IDLE_STEPS;
-    return xseg_max(MILLISECOND, xseg_min(step, SECOND));
+    const uint64_t step = (uint64_t)config->idle_ms * XSEG_MILLISECOND / XSEG_IDLE_STEPS;
+    return xseg_max(XSEG_MILLISECOND, xseg_min(step, XSEG_SECOND));
 }
 
 uint64_t xseg_decay_interval(const struct xseg_config *config)
 {
-    return xseg_max(pass_interval(config), MILLISECOND);
+    return xseg_max(pass_interval(config), XSEG_MILLISECOND);
 }
 
 static uint64_t age_span(const struct xseg_config *config)
 {
-    return config->idle_ms < 0 ? LIMIT_SPAN : (uint64_t)config->idle_ms * MILLISECOND;
+    return config->idle_ms < 0 ? LIMIT_SPAN : (uint64_t)config->idle_ms * XSEG_MILLISECOND;
 }
 
 /* --- The floor. --- */
@@ -315,7 +314,7 @@ static uint64_t count_elapsed_parts(const struct xseg_decay_window *window, uint
                                     uint32_t seconds, uint64_t *part)
 {
     XSEG_ASSERT(seconds > 0);
-    *part = now / (seconds * SECOND / XSEG_DECAY_WINDOW);
+    *part = now / (seconds * XSEG_SECOND / XSEG_DECAY_WINDOW);
     return xseg_min(*part - xseg_min(*part, window->part), XSEG_DECAY_WINDOW);
 }
 
@@ -518,7 +517,7 @@ static xseg_status release_due_memory(struct xseg_device *device, const struct x
 static void add_credit(struct xseg_decay *decay, const struct xseg_config *config, uint64_t elapsed)
 {
     const uint64_t rate = (uint64_t)config->reclaim_us_per_s * 1000; /* a second */
-    const uint64_t earned = xseg_min(elapsed, SECOND) / 1000 * rate / (SECOND / 1000);
+    const uint64_t earned = xseg_min(elapsed, XSEG_SECOND) / 1000 * rate / (XSEG_SECOND / 1000);
 
     decay->credit = xseg_min(decay->credit + earned, xseg_max(rate, decay->page_cost));
 }
@@ -574,7 +573,7 @@ static xseg_status run_decay_pass(struct xseg_device *device, const struct xseg_
     release_prepared_pages(device, config, now, max_pages_of_pass(decay, caller, budget));
     const xseg_status status = release_due_memory(
         device, config, max_pages_of_pass(decay, caller, budget), elapsed, &has_more);
-    atomic_store_explicit(&decay->due, now + (has_more ? MILLISECOND : pass_interval(config)),
+    atomic_store_explicit(&decay->due, now + (has_more ? XSEG_MILLISECOND : pass_interval(config)),
                           memory_order_relaxed);
     return status;
 }

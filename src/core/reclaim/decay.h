@@ -171,7 +171,7 @@ void xseg_idle_return_fences(struct xseg_device *device);
 /* Return the fences of a pool's arenas, because the pool is about to be destroyed. */
 void xseg_idle_return_pool_fences(struct xseg_pool *pool);
 
-struct xseg_device;
+/* --- Decay. --- */
 
 #define XSEG_DECAY_WINDOW 16u
 

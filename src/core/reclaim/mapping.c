@@ -11,7 +11,8 @@
 
 /* --- Runs. --- */
 
-uint32_t xseg_mapping_granules(const struct xseg_extent *extent)
+/* The number of granules of an extent; 1 for a classic segment. */
+static uint32_t count_granules(const struct xseg_extent *extent)
 {
     return xseg_extent_is_expandable(extent) ? extent->segment.granules : 1;
 }
@@ -25,7 +26,7 @@ static struct xseg_mapping describe_mapping(const struct xseg_extent *extent, ui
 {
     const struct xseg_segment *segment = &extent->segment;
     const struct xseg_arena *arena = extent->arena;
-    XSEG_ASSERT(granule < xseg_mapping_granules(extent));
+    XSEG_ASSERT(granule < count_granules(extent));
     const uint64_t base = segment->base + granule * segment->granule_bytes;
 
     return (struct xseg_mapping){
@@ -48,13 +49,16 @@ static bool continues_mapping(const struct xseg_segment *segment, uint32_t first
            generation_at(segment, at) == generation_at(segment, first);
 }
 
-bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
-                       struct xseg_mapping *out)
+/* Find the next mapping in granules [*at, end), and advance *at past it.  A classic segment has the
+ * single granule 0.  The members for pins and exports are not set.  The caller holds the device
+ * memory lock, or the granules are of a claimed block.  Returns whether there is one. */
+static bool next_mapping(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
+                         struct xseg_mapping *out)
 {
     const struct xseg_segment *segment = &extent->segment;
     uint32_t first = *at;
 
-    XSEG_ASSERT(end <= xseg_mapping_granules(extent));
+    XSEG_ASSERT(end <= count_granules(extent));
     if (!xseg_segment_is_expandable(segment)) {
         *at = end;
         if (first >= end)
@@ -128,8 +132,8 @@ static void collect_arena_mappings(struct collection *collection, struct xseg_ar
 
         if (collection->pool != NULL && arena->pool != collection->pool)
             continue;
-        for (uint32_t at = 0, end = xseg_mapping_granules(extent);
-             collection->status == XSEG_OK && xseg_mapping_next(extent, &at, end, &mapping);) {
+        for (uint32_t at = 0, end = count_granules(extent);
+             collection->status == XSEG_OK && next_mapping(extent, &at, end, &mapping);) {
             set_held_flags(extent, at, &mapping);
             collection->status = append_mapping(collection->list, &mapping);
         }
@@ -396,7 +400,7 @@ static void notify_granules(const struct xseg_extent *extent, uint32_t at, uint3
     struct xseg_mapping mapping;
 
     XSEG_ASSERT(at <= end);
-    while (xseg_mapping_next(extent, &at, end, &mapping))
+    while (next_mapping(extent, &at, end, &mapping))
         xseg_observers_notify_mapping(observers, subject, &mapping);
 }
 
@@ -493,7 +497,7 @@ bool xseg_notify_pool(struct xseg_pool *pool, bool is_unmap)
         {
             const struct xseg_extent *extent = XSEG_CONTAINER(node, struct xseg_extent, link);
 
-            notify_granules(extent, 0, xseg_mapping_granules(extent),
+            notify_granules(extent, 0, count_granules(extent),
                             is_unmap ? XSEG_OBSERVER_UNMAP : XSEG_OBSERVER_MAP);
         }
     relock_after_callbacks(device, &kept);

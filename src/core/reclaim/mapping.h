@@ -31,19 +31,6 @@
 #include "src/core/device/device.h"
 #include "xseg/allocator.h"
 
-/*
- * Find the next mapping in granules [*at, end), and advance *at past it.  A classic segment has the
- * single granule 0.  The members for pins and exports are not set.  The caller holds the device
- * memory lock, or the granules are of a claimed block.
- *
- * Returns: whether there is one
- */
-bool xseg_mapping_next(const struct xseg_extent *extent, uint32_t *at, uint32_t end,
-                       struct xseg_mapping *out);
-
-/* The number of granules of an extent; 1 for a classic segment. */
-uint32_t xseg_mapping_granules(const struct xseg_extent *extent);
-
 struct xseg_mapping_list {
     struct xseg_mapping *mapping; /* [capacity]; owned by the caller */
     size_t count, capacity;

@@ -18,7 +18,7 @@ struct xseg_unmap_batch {
     struct xseg_list queue_link; /* in one queue, see enqueue_batch() and queue_retained_batch() */
     struct xseg_extent *extent;
     struct xseg_known_stream *stream;
-    /* The stream's number at creation.  If the entry has another number, the stream was retired and
+    /* The stream's ID at creation.  If the entry has another ID, the stream was retired and
      * has completed. */
     uint64_t stream_id;
     xseg_event event;      /* NULL: not recorded yet, or is_complete */
@@ -28,7 +28,7 @@ struct xseg_unmap_batch {
     bool is_complete;      /* the stream has completed the work before the decommit */
     bool is_unmapping;     /* a thread unmaps granules; it may release the device memory lock */
     bool is_retained;      /* `queue_link` is in the list of the extent */
-    uint64_t poll;         /* number of the last poll that visited the batch */
+    uint64_t poll;         /* `polls` at the last poll that visited the batch */
     uint64_t releases; /* count_releases() when the batch was last unmapped; UINT64_MAX: retry */
 };
 
@@ -196,16 +196,6 @@ struct run {
     uint32_t first, count;
 };
 
-/* Set the use of the granules of a run.  Locks ARENA. */
-static void set_granule_use(const struct run *run, enum xseg_elastic_use use)
-{
-    struct xseg_arena *arena = run->extent->arena;
-
-    xseg_biased_lock_lock(&arena->lock);
-    memset(&run->extent->elastic->use[run->first], (int)use, run->count);
-    xseg_biased_lock_unlock(&arena->lock);
-}
-
 /* --- Creation and reuse. --- */
 
 /* Whether the stream of a batch was retired, so that its work has completed. */
@@ -298,10 +288,10 @@ xseg_status xseg_pending_unmap_reassign(struct xseg_extent *extent, uint32_t fir
 static struct xseg_unmap_batch *find_batch(const struct xseg_extent *extent, uint32_t granule)
 {
     const struct xseg_pending_unmap *unmaps = xseg_device_of(extent)->pending_unmaps;
-    const uint32_t number = extent->elastic->batch[granule];
+    const uint32_t id = extent->elastic->batch[granule];
 
-    XSEG_ASSERT(number != 0 && number < unmaps->capacity && unmaps->table[number] != NULL);
-    return unmaps->table[number];
+    XSEG_ASSERT(id != 0 && id < unmaps->capacity && unmaps->table[id] != NULL);
+    return unmaps->table[id];
 }
 
 bool xseg_pending_unmap_is_ordered(const struct xseg_extent *extent, uint32_t granule,
@@ -346,10 +336,8 @@ void xseg_pending_unmap_requeue(struct xseg_extent *extent, uint32_t first, uint
 
 void xseg_pending_unmap_resume(struct xseg_extent *extent, uint32_t first, uint32_t count)
 {
-    const struct run run = {extent, first, count};
-
     xseg_pending_unmap_requeue(extent, first, count);
-    set_granule_use(&run, XSEG_ELASTIC_UNMAPPING);
+    xseg_elastic_set_use(extent, first, count, XSEG_ELASTIC_UNMAPPING);
 }
 
 void xseg_pending_unmap_remove(struct xseg_extent *extent, uint32_t first, uint32_t count)
@@ -380,14 +368,14 @@ static bool poll_stream_batches(struct xseg_device *device, struct xseg_driver_p
     while (!xseg_list_is_empty(&stream->batches)) {
         struct xseg_unmap_batch *batch =
             XSEG_LIST_FIRST(&stream->batches, struct xseg_unmap_batch, queue_link);
-        const enum xseg_driver_poll_result answer =
+        const enum xseg_driver_poll_result result =
             xseg_driver_poll_event(queries, batch->event, false);
 
-        if (answer == XSEG_DRIVER_POLL_NOT_QUERIED)
+        if (result == XSEG_DRIVER_POLL_NOT_QUERIED)
             return false;
-        if (answer == XSEG_DRIVER_POLL_PENDING)
+        if (result == XSEG_DRIVER_POLL_PENDING)
             break;
-        batch->is_complete = answer == XSEG_DRIVER_POLL_COMPLETED;
+        batch->is_complete = result == XSEG_DRIVER_POLL_COMPLETED;
         xseg_fences_return(&device->pending->fences, batch->event);
         batch->event = NULL;
         enqueue_batch(device->pending_unmaps, batch);
@@ -518,9 +506,9 @@ static bool unmap_run(struct run run, bool keep)
     struct xseg_segment *segment = &run.extent->segment;
     uint32_t done = 0;
 
-    set_granule_use(&run, XSEG_ELASTIC_CLAIMED);
+    xseg_elastic_set_use(run.extent, run.first, run.count, XSEG_ELASTIC_CLAIMED);
     if (!xseg_notify_unmap_bytes(run.extent, run_base(&run), run.count * segment->granule_bytes)) {
-        set_granule_use(&run, XSEG_ELASTIC_UNMAPPING);
+        xseg_elastic_set_use(run.extent, run.first, run.count, XSEG_ELASTIC_UNMAPPING);
         return false;
     }
     const uint64_t unmapped = segment->unmapped_bytes;
@@ -531,7 +519,7 @@ static bool unmap_run(struct run run, bool keep)
         count_unmapped_run(&released_run, segment->unmapped_bytes - unmapped);
     if (rest.count == 0)
         return true;
-    set_granule_use(&rest, XSEG_ELASTIC_UNMAPPING);
+    xseg_elastic_set_use(rest.extent, rest.first, rest.count, XSEG_ELASTIC_UNMAPPING);
     xseg_notify_map(run.extent, run_base(&rest), rest.count * segment->granule_bytes);
     return false;
 }

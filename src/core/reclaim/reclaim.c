@@ -22,8 +22,10 @@ static void settle_split_rest(struct xseg_arena *arena, struct xseg_block *rest)
     (void)xseg_arena_settle(arena, rest);
 }
 
-struct xseg_block *xseg_reclaim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
-                                            uint32_t first, uint32_t count)
+/* Claim whole pages inside a cached block, `count` granules from `first` on; the parts before and
+ * after them stay cached.  The caller has reserved XSEG_ARENA_RECORDS block records. */
+static struct xseg_block *claim_pages(struct xseg_arena *arena, struct xseg_block *block,
+                                      uint32_t first, uint32_t count) XSEG_REQUIRES(arena->lock)
 {
     const struct xseg_segment *segment = &block->extent->segment;
     const uint64_t begin = segment->base + first * segment->granule_bytes;
@@ -454,7 +456,7 @@ static struct chain claim_selected_blocks(const struct reclaim *reclaim, struct 
             run = choose_page_run(quota, block, &has_more);
         if (run.count == 0)
             continue;
-        block = is_expandable ? xseg_reclaim_claim_pages(arena, block, run.first, run.count)
+        block = is_expandable ? claim_pages(arena, block, run.first, run.count)
                               : xseg_arena_claim(arena, block);
         append_claimed_block(&chain, block, policy->largest_first);
         if (!has_more)

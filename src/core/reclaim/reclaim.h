@@ -144,12 +144,6 @@ void xseg_reclaim_destroy_elastic(struct xseg_extent *extent);
 
 /* --- Steps. --- */
 
-/* Claim whole pages inside a cached block, `count` granules from `first` on; the parts before and
- * after them stay cached.  The caller has reserved XSEG_ARENA_RECORDS block records. */
-struct xseg_block *xseg_reclaim_claim_pages(struct xseg_arena *arena, struct xseg_block *block,
-                                            uint32_t first, uint32_t count)
-    XSEG_REQUIRES(arena->lock);
-
 /* Set *idle to whether the work queued on a stream has completed; with `wait`, wait for the work
  * first. */
 xseg_status xseg_reclaim_check_stream(struct xseg_device *device, struct xseg_known_stream *stream,

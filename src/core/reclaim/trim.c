@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/span.h"
 #include "src/core/block/best_fit.h"
@@ -291,7 +292,7 @@ static void set_release_limit(struct trim *trim)
 /* The age of a plan, in nanoseconds. */
 static uint64_t plan_idle_ns(const struct xseg_trim_plan *plan)
 {
-    return xseg_min(plan->idle_ms, UINT64_MAX / 1000000) * 1000000;
+    return xseg_min(plan->idle_ms, UINT64_MAX / XSEG_MILLISECOND) * XSEG_MILLISECOND;
 }
 
 /* Release the page cache before memory of arenas; a trim by age releases only pages of that age. */

@@ -14,7 +14,7 @@
  * unmapped, `leave` is called for the run, and `enter` for the parts that remain mapped.
  *
  * The first registration adds one internal observer (observers.h).  The observer receives each map
- * and unmap notification (notify.h), finds the registrations that overlap it and calls their
+ * and unmap notification (mapping.h), finds the registrations that overlap it and calls their
  * callbacks.  The table of an allocator has its registrations in an interval tree by address and in
  * a hash table by ID.  So a notification is O(log n) in the number of registrations, plus those
  * that overlap.
@@ -31,8 +31,8 @@
  * `pin`, each run retains its pages.
  *
  * A dma-buf descriptor with XSEG_DMABUF_PIN retains its pages, too.  Its pin is in a table indexed
- * by the descriptor's number.  If the program closes the descriptor by close(), the stale pin is
- * released when another pinned descriptor gets the same number.
+ * by the descriptor.  If the program closes the descriptor by close(), the stale pin is released
+ * when another pinned descriptor gets the same value.
  *
  * Invariants:
  *   REGISTRATION-1  memory of a run that is not busy is mapped.

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/core/block/block.h"
 #include "src/core/block/recorder.h"
@@ -91,7 +92,7 @@ static struct xseg_reason init_reason(const struct xseg_explainer *explainer,
     reason.block_age_ms = UNKNOWN_AGE;
     reason.age_ms = explainer->decay_now == 0 || since == 0 || since > explainer->decay_now
                         ? UNKNOWN_AGE
-                        : (explainer->decay_now - since) / UINT64_C(1000000);
+                        : (explainer->decay_now - since) / XSEG_MILLISECOND;
     return reason;
 }
 

@@ -210,7 +210,7 @@ uint32_t xseg_memory_stats_read(struct xseg_device *device, struct xseg_publishe
         .ring = rows + 2,
         .private_rows = private_rows,
         .others = init_row(device, XSEG_PUBLISHED_OTHERS, "others"),
-        .retired = init_row(device, XSEG_PUBLISHED_RETIRED, "ended"),
+        .retired = init_row(device, XSEG_PUBLISHED_RETIRED, "retired"),
     };
 
     read_device_stats(device, out);

@@ -69,7 +69,7 @@ static const struct family pool_families[] = {
      "Size of mapped pages and classic segments: allocated, pending and cached memory."},
     {"xseg_reserved_peak_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, reserved_peak),
      "Peak of xseg_reserved_bytes since the pool was created or its peaks were reset. For the "
-     "pools other and ended it is the current value."},
+     "pools other and retired it is the current value."},
     {"xseg_registered_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, registered),
      "Memory in registrations (xseg_register()), counted once for each registration."},
     {"xseg_pool_limit_bytes", GAUGE, NUMBER, offsetof(struct xseg_published_pool, limit),
@@ -338,7 +338,7 @@ static void format_pool_label(struct label *label, const struct xseg_published_p
 {
     static const char *const kinds[] = {
         [XSEG_PUBLISHED_DEFAULT] = "default", [XSEG_PUBLISHED_PRIVATE] = "",
-        [XSEG_PUBLISHED_GUARDED] = "guarded", [XSEG_PUBLISHED_RETIRED] = "ended",
+        [XSEG_PUBLISHED_GUARDED] = "guarded", [XSEG_PUBLISHED_RETIRED] = "retired",
         [XSEG_PUBLISHED_OTHERS] = "other",
     };
     struct output output = {.text = label->text, .bytes = sizeof(label->text) - 1};

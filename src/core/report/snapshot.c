@@ -226,7 +226,7 @@ static void write_empty_list(struct snapshot *snapshot, unsigned key)
 
 uint64_t xseg_snapshot_deadline(uint64_t ms)
 {
-    return ms == 0 ? UINT64_MAX : xseg_clock_system() + ms * 1000000u;
+    return ms == 0 ? UINT64_MAX : xseg_clock_system() + ms * XSEG_MILLISECOND;
 }
 
 /* An attempt to write the newest `entries` of `all` events of all devices. */

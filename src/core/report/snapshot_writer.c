@@ -72,18 +72,18 @@ bool xseg_snapshot_writer_rollback(struct xseg_snapshot_writer *writer,
     return true;
 }
 
-const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint32_t number)
+const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint32_t pool)
 {
     static const uint64_t default_pool[2] = {0, 0};
-    struct xseg_pool_id *known = &writer->pools[number % XSEG_SNAPSHOT_POOLS];
+    struct xseg_pool_id *known = &writer->pools[pool % XSEG_SNAPSHOT_POOLS];
 
-    if (number == 0)
+    if (pool == 0)
         return default_pool;
-    if (known->pool != number) {
-        known->pool = number;
-        xseg_history_store_get_pool_id(writer->store, number, known->id);
+    if (known->pool != pool) {
+        known->pool = pool;
+        xseg_history_store_get_pool_id(writer->store, pool, known->id);
         if (known->id[0] == 0 && known->id[1] == 0)
-            known->id[1] = number;
+            known->id[1] = pool;
     }
     return known->id;
 }

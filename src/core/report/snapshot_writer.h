@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Snapshot writer: the values of a memory snapshot in the pickle format of PyTorch
- * (docs/snapshots.md).
+ * (docs/history.md).
  *
  * snapshot.c copies the state of the devices and decides what the file contains.  The writer has
  * two parts.  snapshot_writer.c writes state (segments with their blocks, settings, the reasons of
@@ -91,7 +91,7 @@ struct xseg_snapshot_writer {
     struct xseg_pickle_writer pickle;
     struct xseg_history_store *store;
     int64_t epoch_ns; /* offset of the realtime clock from event times; 0 with the user's clock */
-    struct xseg_pool_id pools[XSEG_SNAPSHOT_POOLS]; /* by number modulo the size; number 0: none */
+    struct xseg_pool_id pools[XSEG_SNAPSHOT_POOLS]; /* by ID modulo the size; ID 0: none */
     struct xseg_hash_table stacks;                  /* memos of call stacks */
     struct xseg_hash_table frames;                  /* memos of frames */
     char frame_text[XSEG_SNAPSHOT_FRAMES_BYTES];
@@ -106,8 +106,8 @@ bool xseg_snapshot_writer_rollback(struct xseg_snapshot_writer *writer,
                                    const struct xseg_pickle_savepoint *savepoint);
 
 /* The two numbers that PyTorch uses as the ID of a pool: the ID that the user set, else (0,
- * number).  (0, 0) is the default pool. */
-const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint32_t number);
+ * ID).  (0, 0) is the default pool. */
+const uint64_t *xseg_snapshot_pool_id(struct xseg_snapshot_writer *writer, uint32_t pool);
 
 /* The time of an event in microseconds since 1970. */
 uint64_t xseg_snapshot_time_us(const struct xseg_snapshot_writer *writer,

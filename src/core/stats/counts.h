@@ -4,7 +4,7 @@
  *
  * Arenas allocate concurrently.  A counter that the arenas of a device share would be a contended
  * cache line in every allocation: its transfer from another CPU takes about 70 ns, but an
- * allocation and its free take 17 ns in all (docs/internals/measurements.md has the table).  So
+ * allocation and its free take 17 ns in all (docs/measurements.md has the table).  So
  * each arena counts for itself, under the arena lock that the caller holds anyway.  For each
  * quantity it has two sums, of its increases and of its decreases.  The current value of a device
  * is the sum over its arenas, and so are the totals.
@@ -314,15 +314,6 @@ static inline void xseg_fragments_reconcile_if(struct xseg_counts *counts, unsig
         xseg_counts_reconcile_fragments(counts);
 }
 
-/* Allocate `bytes` of a fragment; `remainder` bytes of it remain cached. */
-static inline void xseg_fragments_split(struct xseg_counts *counts, uint64_t bytes,
-                                        uint64_t remainder)
-{
-    XSEG_ASSERT(bytes != 0);
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT, remainder == 0);
-    xseg_counts_decrease_only(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-}
-
 /* Allocate `bytes` of a cached block.  If the block was its whole segment, which is not a fragment,
  * the remainder becomes one. */
 static inline void xseg_fragments_split_any(struct xseg_counts *counts, bool was_split,
@@ -347,15 +338,6 @@ static inline void xseg_fragments_split_head(struct xseg_counts *counts, bool wa
     xseg_counts_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, was_split ? 1 : 2);
     if (!was_split)
         xseg_counts_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes);
-}
-
-/* Count a new fragment that did not coalesce with a neighbor. */
-static inline void xseg_fragments_add(struct xseg_counts *counts, uint64_t bytes)
-{
-    XSEG_ASSERT(bytes != 0);
-    xseg_fragments_reconcile_if(
-        counts, xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT, 1) |
-                    xseg_fragments_increase(counts, XSEG_COUNT_INACTIVE_SPLIT_BYTES, bytes));
 }
 
 /*

@@ -49,7 +49,7 @@ struct xseg_observers {
     atomic_uint mapping_count;      /* observers with `on_map` or `on_unmap`; read without lock */
     struct xseg_trace_entry *queue; /* [capacity]; entries that are not delivered yet */
     size_t count, capacity;
-    bool is_delivering; /* a thread delivers, including entries queued meanwhile */
+    bool is_delivering; /* a thread delivers, including entries queued during the delivery */
 };
 
 void xseg_observers_init(struct xseg_observers *observers);

@@ -18,7 +18,7 @@
  * The table doubles when the chains become long.  Smaller tables remain allocated until the device
  * closes, for concurrent lookups; together they are no larger than the current table.  While
  * entries move to a larger table, a lookup may miss an entry, so a caller that needs certainty
- * looks again under the lock.
+ * repeats it under the lock.
  *
  * The *stream lookup cache* is a direct-mapped cache from (device, handle) to the entry, for the
  * fast path of allocations.  An entry is in the cache only while a request on its stream needs no

@@ -163,7 +163,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .max = ORDINAL_MAX,
             .unit = DEVICE_TAKES,
             .meaning = "ordinal of the device to read from a memory snapshot. Default: the device "
-                       "with the most events",
+                       "with the most entries",
         },
     [OPTION_PROBE_DEVICE] =
         {
@@ -275,7 +275,7 @@ const struct option_row option_table[OPTION_COUNT] = {
         {
             .name = "flame",
             .meaning = "print folded call stacks for `flamegraph.pl` and similar programs: a line "
-                       "for each stack, with its bytes, averaged over time",
+                       "for each stack, with its bytes by `--by`",
         },
     [OPTION_ROWS] =
         {

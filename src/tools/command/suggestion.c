@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "src/tools/command/suggestion.h"
 
+#include <stdbool.h>
 #include <string.h>
-#include <strings.h>
 
 #define LENGTH_MAX      32u /* longer words and names never match */
 #define PREFIX_LENGTH   3u  /* shorter words do not match by prefix */
@@ -18,6 +18,16 @@ static char fold(char letter)
     if (letter >= 'A' && letter <= 'Z')
         return (char)(letter - 'A' + 'a');
     return letter == '_' ? '-' : letter;
+}
+
+/* Whether a name begins with a word; strncasecmp() would depend on the locale, and not fold '_'. */
+static bool has_prefix(const char *name, const char *word, size_t word_length)
+{
+    size_t i = 0;
+
+    while (i < word_length && fold(name[i]) == fold(word[i]))
+        i++;
+    return i == word_length;
 }
 
 /* row[i % 3][j] is the distance between the first i characters of `a` and the first j of `b`. */
@@ -58,11 +68,16 @@ void suggestion_consider(struct suggestion *suggestion, const char *name)
     if (word_length == 0 || word_length > LENGTH_MAX || length > LENGTH_MAX)
         return;
     distance = edit_distance(suggestion->word, word_length, name, length);
-    if (word_length >= PREFIX_LENGTH && strncasecmp(name, suggestion->word, word_length) == 0) {
+    if (word_length >= PREFIX_LENGTH && length >= word_length &&
+        has_prefix(name, suggestion->word, word_length)) {
         distance = min_of(distance, PREFIX_DISTANCE);
         limit = PREFIX_DISTANCE;
     }
-    if (distance > limit || (suggestion->name && distance >= suggestion->distance))
+    if (distance > limit)
+        return;
+    if (suggestion->name &&
+        (distance > suggestion->distance ||
+         (distance == suggestion->distance && length >= strlen(suggestion->name))))
         return;
     suggestion->name = name;
     suggestion->distance = distance;

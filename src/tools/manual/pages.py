@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Manual pages, shell completion and tables for the documentation, from the descriptors of the tool.
+"""Manual pages, shell completion and lists of options for the documentation, from the descriptors of the tool.
 
 pages.py TOOL man FOLDER                       xseg.1, and xseg-COMMAND.1 for each command
 pages.py TOOL bash|zsh|fish FILE               completion for a shell
-pages.py TOOL table COMMAND                    the options of a command as Markdown, printed
+pages.py TOOL list COMMAND                     the options of a command as Markdown, printed
 
 The descriptors are the output of `TOOL help --json` and `TOOL config --keys --json`.
 """
@@ -12,6 +12,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 CODE = re.compile(r"`([^`]*)`")
 
@@ -297,18 +298,24 @@ def fish(tool, commands):
     return "\n".join(lines) + "\n"
 
 
-# --- Tables of documents. ---
+# --- Lists in documents. ---
 
-def table(commands, name):
-    """The options of a command as Markdown."""
+COMMON = {"json", "color", "help"}  # documented once for all commands
+
+
+def option_list(commands, name):
+    """The options of a command as a Markdown list."""
     command = next(command for command in commands if command["name"] == name)
-    lines = ["| option | does |", "|---|---|"]
+    lines = []
     for option in command["options"]:
+        if option["name"] in COMMON:
+            continue
         term = f"`-{option['letter']}`, " if option["letter"] else ""
         argument = option["argument"] or ""
         term += f"`--{option['name']}[={argument}]`" if option["optional_argument"] else \
             f"`--{option['name']} {argument}`".replace(" `", "`")
-        lines.append(f"| {term} | {option['meaning'].replace('|', chr(92) + '|')} |")
+        lines.append(textwrap.fill(f"- **{term}**: {option['meaning']}.", 100, subsequent_indent="  ",
+                                   break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines) + "\n"
 
 
@@ -317,8 +324,8 @@ def main(program, what, where):
     version, tool, commands = tables(program)
     if what == "man":
         write_manual(version, tool, commands, man_keys(program), where)
-    elif what == "table":
-        sys.stdout.write(table(commands, where))
+    elif what == "list":
+        sys.stdout.write(option_list(commands, where))
     else:
         shells = {"bash": bash, "zsh": zsh, "fish": fish}
         pathlib.Path(where).write_text(shells[what](tool, commands), encoding="utf-8")

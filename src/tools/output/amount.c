@@ -51,8 +51,9 @@ static struct amount in_unit(const struct unit *unit, double value)
     if (unit->decimals == 0)
         (void)snprintf(out.text, sizeof(out.text), "%.24s %s", amount_count((uint64_t)value).text,
                        unit->name);
-    else if (value > 0 && scaled < 0.01)
-        (void)snprintf(out.text, sizeof(out.text), "< 0.01 %s", unit->name);
+    else if (value > 0 && scaled < (unit->decimals == 1 ? 0.1 : 0.01))
+        (void)snprintf(out.text, sizeof(out.text), "< %s %s", unit->decimals == 1 ? "0.1" : "0.01",
+                       unit->name);
     else
         (void)snprintf(out.text, sizeof(out.text), "%.*f %s", unit->decimals, scaled, unit->name);
     return out;

@@ -30,7 +30,8 @@ struct amount_noun {
 struct amount amount_bytes(uint64_t bytes);
 struct amount amount_time(double nanoseconds);
 
-/* The unit is that of `largest`, such as the largest amount of a row.  A small amount other than 0 is "< 0.01 MiB". */
+/* The unit is that of `largest`, such as the largest amount of a row.  A small amount other than 0 is "< 0.01 MiB" or
+ * "< 0.1 ms". */
 struct amount amount_bytes_in_row(uint64_t bytes, double largest);
 struct amount amount_time_in_row(double nanoseconds, double largest);
 

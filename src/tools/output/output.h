@@ -7,8 +7,9 @@
  *
  * An *output file* is complete or absent.  It is written to a temporary file in the same folder, which is renamed to
  * its path when it is complete, so the previous file remains until then.  If the path is a symbolic link, its target
- * is replaced.  A signal that ends the process, except SIGKILL, removes the temporary file.  A full disk, a limit on
- * the size of files and a closed pipe are write errors: SIGXFSZ is ignored, and so is SIGPIPE while a file is open.
+ * is replaced.  SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2 and SIGXCPU remove the temporary file
+ * before they end the process; SIGKILL and signals of a crash leave it.  A full disk, a limit on the size of files and
+ * a closed pipe are write errors: SIGXFSZ is ignored, and so is SIGPIPE once a file has been opened.
  * The first error is recorded, and output_file_close() reports it.
  *
  * Standard output (`-`), a path to standard output or standard error (such as /dev/stdout) and any path that is not a

@@ -9,6 +9,7 @@
 #include "src/tools/output/amount.h"
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
+#include "src/tools/replay_model/fragmentation.h"
 
 #define VERDICT_PART  100  /* a verdict names differences of 1/100 of the reserved bytes */
 #define AVERAGE_PART  1000 /* averages differ by more than 1/1000 of the reserved bytes */
@@ -514,10 +515,8 @@ static void print_pair(FILE *out, const struct compare_row *row, uint64_t a, uin
 static void print_name(FILE *out, const struct compare_row *row, const struct compare_names *names)
 {
     if (row->kind != COMPARE_SITE) {
-        (void)fputs(row->kind == COMPARE_PENDING
-                        ? "pending: freed, but another stream may still use it"
-                        : "idle: whole pages without a block",
-                    out);
+        (void)fputs(
+            row->kind == COMPARE_PENDING ? FRAGMENTATION_PENDING_ROW : FRAGMENTATION_IDLE_ROW, out);
         return;
     }
     text_print(out, row->name_b ? row->name_b : row->name_a);
@@ -570,10 +569,10 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 
 json_t *compare_report_whole(const struct profile *profile)
 {
-    return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}", "events",
-                     (json_int_t)profile->events, "lost", (json_int_t)profile->lost, "no_room",
-                     (json_int_t)profile->no_room, "omitted", (json_int_t)profile->omitted, "peak",
-                     "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
+    return json_pack("{s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}", "entries",
+                     (json_int_t)profile->entries, "lost", (json_int_t)profile->lost, "truncated",
+                     (json_int_t)profile->truncated, "omitted", (json_int_t)profile->omitted,
+                     "peak", "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
                      "allocated", (json_int_t)compare_whole(COMPARE_PEAK_ALLOCATED, profile),
                      "average", "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile),
                      "allocated", (json_int_t)compare_whole(COMPARE_ALLOCATED, profile),

@@ -158,9 +158,9 @@ static void add_figures(struct reading_job *reading, size_t number, const struct
     for (unsigned job = 0; job < ranks->jobs; job++) {
         for (int i = 0; i < COMPARE_MEASURES; i++)
             rank->whole[job][i] = compare_whole((enum compare_measure)i, &profiles[job]);
-        rank->events[job] = profiles[job].events;
+        rank->entries[job] = profiles[job].entries;
         rank->dropped[job] = profiles[job].dropped;
-        rank->lacks_history |= profiles[job].events == 0;
+        rank->lacks_history |= profiles[job].entries == 0;
     }
     rank->is_read = true;
     (void)pthread_mutex_lock(&reading->mutex);
@@ -615,7 +615,7 @@ static json_t *side_json(const struct ranks *ranks, size_t number, unsigned job)
 
     return json_pack(
         "{s:o, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "file",
-        text_json(ranks->files[job].files[number].path), "events", (json_int_t)rank->events[job],
+        text_json(ranks->files[job].files[number].path), "entries", (json_int_t)rank->entries[job],
         "peak", "reserved", (json_int_t)whole[COMPARE_PEAK_RESERVED], "allocated",
         (json_int_t)whole[COMPARE_PEAK_ALLOCATED], "average", "reserved",
         (json_int_t)whole[COMPARE_RESERVED], "allocated", (json_int_t)whole[COMPARE_ALLOCATED],

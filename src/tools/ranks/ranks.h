@@ -48,7 +48,7 @@ struct rank {
     bool is_read;
     bool lacks_history;
     struct replay_model_dropped dropped[2]; /* omitted blocks of its files */
-    uint64_t events[2];
+    uint64_t entries[2];
     uint64_t whole[2][COMPARE_MEASURES]; /* bytes */
     double deviation, distance;          /* bytes */
     struct ranks_columns columns;        /* of one job */
@@ -68,7 +68,7 @@ struct ranks {
 
 struct ranks_rules {
     struct profile_rules profile;
-    int device;    /* number; -1: the device with most events of each file */
+    int device;    /* number; -1: the device with most entries of each file */
     bool progress; /* on standard error */
 };
 

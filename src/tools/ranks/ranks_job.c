@@ -138,11 +138,12 @@ json_t *ranks_run_json(const struct ranks_job *job, const char *verdict)
 {
     const struct ranks *ranks = &job->ranks;
     const bool differs = ranks_job_differs(job);
-    const bool has_odd = differs && ranks->outliers == 1;
+    const bool has_outlier = differs && ranks->outliers == 1;
 
     return json_pack("{s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "verdict", text_json(verdict),
-                     "differs", (int)differs, "odd",
-                     has_odd ? json_string(ranks->ranks[ranks_furthest(ranks)].name) : json_null(),
+                     "differs", (int)differs, "outlier",
+                     has_outlier ? json_string(ranks->ranks[ranks_furthest(ranks)].name)
+                                 : json_null(),
                      "typical",
                      ranks_has_typical(ranks) ? json_string(ranks->ranks[ranks_typical(ranks)].name)
                                               : json_null(),

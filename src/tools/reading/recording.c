@@ -154,13 +154,13 @@ bool recording_file_read(const char *path, struct recording *out)
 struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count)
 {
     static const char *const one[] = {
-        [RECORDING_LIMIT_LOST] = "earlier event was overwritten",
-        [RECORDING_LIMIT_NO_ROOM] = "earlier event did not fit in the file",
-        [RECORDING_LIMIT_OMITTED] = "inconsistent event or block is omitted"};
+        [RECORDING_LIMIT_LOST] = "earlier entry was overwritten",
+        [RECORDING_LIMIT_TRUNCATED] = "earlier entry did not fit in the file",
+        [RECORDING_LIMIT_OMITTED] = "inconsistent entry or block is omitted"};
     static const char *const more[] = {
-        [RECORDING_LIMIT_LOST] = "earlier events were overwritten",
-        [RECORDING_LIMIT_NO_ROOM] = "earlier events did not fit in the file",
-        [RECORDING_LIMIT_OMITTED] = "inconsistent events or blocks are omitted"};
+        [RECORDING_LIMIT_LOST] = "earlier entries were overwritten",
+        [RECORDING_LIMIT_TRUNCATED] = "earlier entries did not fit in the file",
+        [RECORDING_LIMIT_OMITTED] = "inconsistent entries or blocks are omitted"};
     struct recording_limit_text out;
 
     (void)snprintf(out.text, sizeof(out.text), "%s %s", amount_count(count).text,
@@ -182,7 +182,7 @@ const struct recording_device *recording_file_device(const struct recording *rec
                                recording->devices[i].number);
     if (recording->device_count == 0)
         (void)snprintf(fault->text, sizeof(fault->text),
-                       "it has neither events nor segments of any device");
+                       "it has neither entries nor segments of any device");
     else
         (void)snprintf(fault->text, sizeof(fault->text),
                        "it has nothing of device %d; there is something of %s", number, numbers);

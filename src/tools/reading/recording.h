@@ -7,6 +7,10 @@
  *
  * Strings, frames, stacks and pools are interned: equal ones have one index, which is valid in this recording only.
  *
+ *   entry  a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
+ *          segment.  Structures and functions name it `event`.
+ *   event  in reports: an entry, or a free request and its completion directly after it.  `xseg replay` replays and
+ *          counts the events of blocks: allocations and frees.
  *   text   index of a string; 0 is the empty string.
  *   stack  index of a list of frames, innermost first; 0 is the empty list.
  *   pool   index of the pair of numbers that identifies a pool; 0 is the default pool.
@@ -103,7 +107,7 @@ struct recording_device {
     struct recording_page *pages; /* [page_count] */
     size_t page_count;
     uint64_t lost,
-        no_room; /* events before the first one: overwritten, and not written for lack of space */
+        truncated; /* entries before the first one: overwritten, and beyond the limit of the file */
     uint64_t single_page_rest; /* bytes of blocks above the request, because of single_page */
 };
 
@@ -150,7 +154,7 @@ enum recording_segments recording_segments(const struct recording *recording);
 /* The number of devices that have a history. */
 size_t recording_history_count(const struct recording *recording);
 
-/* The device of a number, or NULL; -1: the one with most events, or else with the largest segment. */
+/* The device of a number, or NULL; -1: the one with most entries, or else with the largest segment. */
 const struct recording_device *recording_device(const struct recording *recording, int number);
 
 /* --- Reading. --- */
@@ -184,15 +188,15 @@ bool recording_file_read(const char *path, struct recording *out);
 const struct recording_device *recording_file_device(const struct recording *recording, int number,
                                                      struct recording_fault *fault);
 
-/* --- Limits of a recording: events that it lacks, and events and blocks that contradict others. --- */
+/* --- Limits of a recording: entries that it lacks, and entries and blocks that contradict others. --- */
 
-enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_NO_ROOM, RECORDING_LIMIT_OMITTED };
+enum recording_limit { RECORDING_LIMIT_LOST, RECORDING_LIMIT_TRUNCATED, RECORDING_LIMIT_OMITTED };
 
 struct recording_limit_text {
     char text[128];
 };
 
-/* "3 events before the first were overwritten" */
+/* "3 earlier entries were overwritten" */
 struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count);
 
 /* The end of a message that a file has no history. */

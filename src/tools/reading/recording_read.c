@@ -360,7 +360,7 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
         if (!reading_required(reading, value, READING_DEVICE, &number) ||
             !(device = get_device(reading, number)) ||
             !reading_optional(reading, value, READING_LOST, &device->lost) ||
-            !reading_optional(reading, value, READING_LEFT_OUT, &device->no_room) ||
+            !reading_optional(reading, value, READING_LEFT_OUT, &device->truncated) ||
             !reading_optional(reading, value, READING_SINGLE_PAGE_REST,
                               &device->single_page_rest) ||
             !reading_optional(reading, value, READING_SINGLE_PAGE_PADDING,

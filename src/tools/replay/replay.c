@@ -684,7 +684,7 @@ static void finish_check(struct run *run)
     if (out->end == REPLAY_DONE && check->mismatches > 0)
         out->end = REPLAY_MISMATCH;
     if (!timeline_fini(&run->timeline))
-        out->end = REPLAY_REFUSED;
+        out->end = REPLAY_ERROR;
 }
 
 /* End the history, also if nothing was replayed.  The command reports a failed write when it closes the file. */
@@ -696,7 +696,7 @@ static void end_history(struct run *run)
         return;
     if (error == ENOMEM)
         message_print("%s: out of host memory for the history", run->settings->file);
-    run->out->end = REPLAY_REFUSED;
+    run->out->end = REPLAY_ERROR;
 }
 
 /* Free all memory and close the allocator.  Returns whether everything succeeded. */
@@ -741,7 +741,7 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
     *out = (struct replay_result){.end = REPLAY_DONE, .oom_at = -1};
     run.is_simulated = settings->driver == GPU_SIMULATED;
     if (run.is_simulated && !reset_simulator(&run)) {
-        out->end = REPLAY_REFUSED;
+        out->end = REPLAY_ERROR;
         return;
     }
     check_init(&run.check, settings->check, settings->file, trace);
@@ -751,7 +751,7 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
         collect(&run);
         finish_check(&run);
     } else {
-        out->end = REPLAY_REFUSED;
+        out->end = REPLAY_ERROR;
     }
     end_history(&run);
     if (!clean_up(&run) && out->end == REPLAY_DONE)

@@ -49,7 +49,7 @@ enum replay_end {
     REPLAY_DONE,
     REPLAY_MISMATCH,      /* the check failed, or a resource leaked */
     REPLAY_OUT_OF_MEMORY, /* and the file does not contain the failure */
-    REPLAY_REFUSED        /* the configuration or the driver was rejected; nothing was replayed */
+    REPLAY_ERROR /* the driver, the configuration or an output file failed; there are no results */
 };
 
 struct replay_result {
@@ -63,7 +63,7 @@ struct replay_result {
     struct xseg_driver_call *calls;
     size_t call_count;
     bool has_driver_time;
-    uint64_t driver_ns;  /* modelled */
+    uint64_t driver_ns;  /* modeled */
     double ns_per_event; /* measured */
     bool was_checked;
     uint64_t checked, mismatches;

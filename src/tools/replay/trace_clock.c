@@ -297,11 +297,11 @@ void trace_clock_get(const struct trace_clock *clock, struct trace_clock_result 
     if (!clock->is_on)
         return;
     if (time > 0) {
-        out->live_time_avg = (uint64_t)(clock->allocated / time + 0.5);
+        out->allocated_time_avg = (uint64_t)(clock->allocated / time + 0.5);
         out->reserved_time_avg = (uint64_t)(clock->reserved / time + 0.5);
     }
     out->request_path_syncs = count_waits(clock) - clock->waits_before - clock->waits_excluded;
-    out->max_call_ns = clock->longest_call;
+    out->max_operation_ns = clock->longest_call;
     out->requests = clock->request_count - 1;
     for (uint32_t i = 1; i < clock->request_count; i++)
         if (clock->request_ns[i] > out->max_request_ns)

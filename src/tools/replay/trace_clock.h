@@ -90,12 +90,12 @@ struct trace_clock {
 
 struct trace_clock_result {
     bool has_clock;
-    uint64_t live_time_avg, reserved_time_avg; /* bytes */
+    uint64_t allocated_time_avg, reserved_time_avg; /* bytes */
     uint64_t request_path_syncs;
-    bool has_times;          /* the following are known: modelled */
-    uint64_t max_call_ns;    /* longest allocation or free */
-    uint32_t requests;       /* of the trace */
-    uint64_t max_request_ns; /* longest sum of the allocations and frees of a request */
+    bool has_times;            /* the following are known: modeled */
+    uint64_t max_operation_ns; /* longest allocation or free */
+    uint32_t requests;         /* of the trace */
+    uint64_t max_request_ns;   /* longest sum of the allocations and frees of a request */
 };
 
 /* tick_ms: 0: no ticks.  Returns false if out of host memory. */

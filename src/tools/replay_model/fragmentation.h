@@ -26,6 +26,10 @@
 
 #include "src/tools/replay_model/replay_model.h"
 
+/* The rows of a report that belong to no site. */
+#define FRAGMENTATION_PENDING_ROW "pending: freed, but another stream may still use it"
+#define FRAGMENTATION_IDLE_ROW    "idle: whole pages without a block"
+
 /* Bytes times microseconds. */
 __extension__ typedef unsigned __int128 fragmentation_sum;
 

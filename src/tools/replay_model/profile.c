@@ -163,7 +163,7 @@ bool profile_init(struct profile *profile, const struct recording *recording,
     bool fine;
 
     *profile = (struct profile){
-        .events = device->event_count, .lost = device->lost, .no_room = device->no_room};
+        .entries = device->event_count, .lost = device->lost, .truncated = device->truncated};
     if (!sites_init(&sites, recording, rules->by, rules->depth))
         return false;
     if (!find_figures(&figures, profile, &sites, device, rules)) {
@@ -255,9 +255,9 @@ bool profile_add(struct profile *to, const struct profile *from)
     add(&to->pending, &from->pending);
     add(&to->idle, &from->idle);
     add(&to->whole, &from->whole);
-    to->events = bounded((fragmentation_sum)to->events + from->events);
+    to->entries = bounded((fragmentation_sum)to->entries + from->entries);
     to->lost = bounded((fragmentation_sum)to->lost + from->lost);
-    to->no_room = bounded((fragmentation_sum)to->no_room + from->no_room);
+    to->truncated = bounded((fragmentation_sum)to->truncated + from->truncated);
     to->dropped.blocks += from->dropped.blocks;
     to->dropped.bytes += from->dropped.bytes;
     to->omitted = bounded((fragmentation_sum)to->omitted + from->omitted);

@@ -51,7 +51,7 @@ struct profile {
     size_t site_count;
     struct profile_figures pending, idle;
     struct profile_figures whole; /* all rows */
-    uint64_t events, lost, no_room, omitted;
+    uint64_t entries, lost, truncated, omitted;
     struct replay_model_dropped dropped;
 };
 

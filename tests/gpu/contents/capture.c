@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Captures: kernels whose memory is allocated and freed while they are captured, and that are replayed while
- * other memory comes and goes, and after their pool was paused.
+ * Captures: kernels whose memory is allocated and freed during the capture.  The graphs are replayed while other memory
+ * is allocated and freed, and after a pause of their pool.
  *
- *     in --> a --> b --> c --> d --> out     on the stream of the capture; each step is a copy XOR a mask, and
- *                  |                         c may lie where a was, but d not where b was:
- *                  `--> aside                a second stream, which joins the capture, still uses that
+ *     in --> a --> b --> c --> d --> out     the stream of the capture; each step is a copy XOR a mask.  c may reuse
+ *                  |                         the memory of a; d must not reuse that of b, because
+ *                  `--> aside                a second stream, which joins the capture, still uses it
  *
- * `in` is written anew before each replay, so that what `out` and `aside` contain shows which replay it was.
+ * `in` is written again before each replay, so the contents of `out` and `aside` identify the replay.
  */
 #include <inttypes.h>
 
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define REPLAYS  8u
-#define MOST     (64 * MIB) /* maximum bytes of each block */
-#define BESIDES  3u
-#define CAPTURED 0u /* the streams */
-#define JOINING  1u
-#define OTHER    2u
+#define REPLAYS   8u
+#define MAX_BLOCK (64 * MIB) /* maximum bytes of each block */
+#define BESIDES   3u
+#define CAPTURED  0u /* the streams */
+#define JOINING   1u
+#define OTHER     2u
 
 static const uint64_t masks[] = {0x00ff00ff00ff00ff, 0x0f0f0f0f0f0f0f0f, 0x1111111111111111,
                                  0x8000000000000001, 0x5a5a5a5a5a5a5a5a, 0x3300330033003300};
@@ -92,8 +92,7 @@ static void replay(struct capture *capture)
     kernel_check(capture->stage->checks[0], stream, &capture->aside);
 }
 
-/* Other requests allocate, write and free, and idle memory is released, during replays: the graph's memory must not
- * be. */
+/* Other requests use and release memory during replays, but not that of the graph. */
 static void work_besides(struct capture *capture)
 {
     const CUstream other = capture->stage->stream[OTHER];
@@ -136,7 +135,8 @@ static void pause_and_resume(struct capture *capture, enum xseg_keep keep)
 
 static void play_round(struct capture *capture)
 {
-    const size_t most = capture->stage->memory / 16 < MOST ? capture->stage->memory / 16 : MOST;
+    const size_t most =
+        capture->stage->memory / 16 < MAX_BLOCK ? capture->stage->memory / 16 : MAX_BLOCK;
     const size_t bytes = 1 + draw(&capture->stage->draws, most);
 
     XSEG(pool_create, capture->allocator, 0, NULL, &capture->pool);
@@ -169,16 +169,16 @@ void play_capture(struct stage *stage)
     do
         play_round(&capture);
     while (stage_goes_on(stage));
-    journal_say("replays", capture.replays, "ok", "%s",
-                device.is_simulated
-                    ? "the captured kernels were queued again: the simulator runs no graphs"
-                    : "of graphs");
+    journal_note("replays", capture.replays, "ok", "%s",
+                 device.is_simulated
+                     ? "the captured kernels were queued again: the simulator runs no graphs"
+                     : "of graphs");
     if (stage->is_classic)
-        journal_say("replays_after_a_pause", 0, "skipped", "a classic pool cannot be paused");
+        journal_note("replays_after_a_pause", 0, "skipped", "a classic pool cannot be paused");
     else
-        journal_say("replays_after_a_pause", capture.after_host, "ok",
-                    "contents kept in host memory");
+        journal_note("replays_after_a_pause", capture.after_host, "ok",
+                     "contents kept in host memory");
     if (!stage->is_classic)
-        journal_say("replays_after_a_pause", capture.after_nothing, "ok", "contents kept nowhere");
+        journal_note("replays_after_a_pause", capture.after_nothing, "ok", "contents kept nowhere");
     stage_close(capture.allocator);
 }

@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Whether memory contains what was written to it: kernels write and check patterns in the blocks of an
- * allocator while it grows, trims, steals, pauses, captures and shares.
+ * Verifies memory contents: kernels write and check patterns in the blocks of an allocator while it grows, trims,
+ * remaps, pauses, captures and exports.
  *
- *     gpu-contents --list             the sections
- *     gpu-contents SECTION            one of them
- *         --seconds N                 for so long (10)
- *         --operations N              until some N operations are done instead, however long that takes
- *         --seed N                    begin the random numbers there; otherwise where the clock stands
- *         --memory-mb N               of the device's memory (half of what is free, 8 GiB at the most)
- *         --folder FOLDER             for the contents of paused pools (.)
+ *     gpu-contents --list             list the sections
+ *     gpu-contents SECTION            run a section
+ *         --seconds N                 duration (10)
+ *         --operations N              run about N operations, without a time limit
+ *         --seed N                    seed of the random numbers; default: the time
+ *         --memory-mb N               device memory to use (half of the free memory, at most 8 GiB)
+ *         --folder FOLDER             folder for the contents of paused pools (.)
  *         --classic                   expandable_segments:False
- *         --corrupt                   overwrite a byte of one block behind the allocator's back, which the
- *                                     checks have to find
+ *         --corrupt                   overwrite a byte of a block, which the checks must detect
  *
- * Prints results as journal.h says.  Exits with 0 if nothing is wrong, 1 if something is, 2 if it was called
- * wrongly, 77 if it cannot run here.
+ * Prints results (journal.h).  Exit status: 0 without errors, 1 with errors, 2 for an invalid argument, 77 if the
+ * section cannot run on this host.
  *
- * At the end of each section: the allocator closes, the device has no error that stays, and as much memory is
- * free as before.  On a GPU 32 MiB may be missing: the driver keeps what its own pools grew by for events,
- * graphs and launches, in pieces of 2 MiB, until the context ends.  On the simulator nothing may.
+ * At the end of each section, the allocator is closed, the device must have no sticky error, and as much memory must be
+ * free as at the start.  On a GPU, 32 MiB may be missing: until the context is destroyed, the driver keeps its own
+ * pools for events, graphs and launches, which grow in units of 2 MiB.  On the simulator, nothing may be missing.
  *
- * XSEG_DRIVER names the driver's library; otherwise it is libcuda.so.1.
+ * XSEG_DRIVER names the driver library; the default is libcuda.so.1.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,11 +32,11 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define SLACK       (32 * MIB)
-#define LEAST_FREE  (64 * MIB)
-#define MOST_MEMORY (8 * GIB)
-#define GRACE       100u /* seconds that a section may exceed its time */
-#define PATIENCE    900u /* seconds that a number of operations may take */
+#define SLACK      (32 * MIB)
+#define MIN_FREE   (64 * MIB)
+#define MAX_MEMORY (8 * GIB)
+#define GRACE      100u /* seconds that a section may exceed its time */
+#define PATIENCE   900u /* seconds that a number of operations may take */
 
 static const struct section sections[] = {
     {"selftest", "the checks find what is wrong, and nothing else", play_selftest, false, false},
@@ -117,7 +116,7 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     if (level != XSEG_LOG_INFO)
-        journal_say("log", 1, "note", "%s", line);
+        journal_note("log", 1, "note", "%s", line);
 }
 
 struct xseg_allocator *stage_open(const char *config)
@@ -228,8 +227,8 @@ static void check_memory(size_t before)
         (void)usleep(100000);
         after = device_free_memory();
     }
-    journal_say("memory_before", before / MIB, "note", "MiB free");
-    journal_say("memory_after", after / MIB, "note", "MiB free");
+    journal_note("memory_before", before / MIB, "note", "MiB free");
+    journal_note("memory_after", after / MIB, "note", "MiB free");
     if (after + slack < before)
         journal_wrong(
             "memory did not come back: %zu bytes were free before and %zu afterwards, %zu may be "
@@ -247,12 +246,12 @@ static void check_leaks(void)
 
 static void choose_memory(struct stage *stage, size_t free_bytes)
 {
-    if (free_bytes < LEAST_FREE)
+    if (free_bytes < MIN_FREE)
         journal_skip(
             "%zu MiB of the device's memory are free, and %zu are needed: end what holds it",
-            free_bytes / MIB, LEAST_FREE / MIB);
+            free_bytes / MIB, MIN_FREE / MIB);
     if (stage->memory == 0)
-        stage->memory = free_bytes / 2 < MOST_MEMORY ? free_bytes / 2 : MOST_MEMORY;
+        stage->memory = free_bytes / 2 < MAX_MEMORY ? free_bytes / 2 : MAX_MEMORY;
     if (stage->memory > free_bytes)
         journal_skip("--memory-mb says %zu, and %zu MiB are free", stage->memory / MIB,
                      free_bytes / MIB);
@@ -274,10 +273,10 @@ static int play(const struct section *section, struct stage *stage)
     choose_memory(stage, before);
     name_command(section, stage);
     if (!section->is_hidden)
-        journal_say("begin", stage->memory / MIB, "note",
-                    "MiB, %" PRIu64 " %s, seed %" PRIu64 ", %s", stage_length(stage),
-                    stage_unit(stage), stage->seed,
-                    device.is_simulated ? "simulated kernels" : "kernels of the GPU");
+        journal_note("begin", stage->memory / MIB, "note",
+                     "MiB, %" PRIu64 " %s, seed %" PRIu64 ", %s", stage_length(stage),
+                     stage_unit(stage), stage->seed,
+                     device.is_simulated ? "simulated kernels" : "kernels of the GPU");
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         journal_counts[kind] = 0;
     stage->ends = now() + (uint64_t)stage->seconds * 1000000000;
@@ -285,7 +284,7 @@ static int play(const struct section *section, struct stage *stage)
     section->play(stage);
     stage_rest(stage);
     if (!section->is_hidden) {
-        journal_say("context", 0, "ok", "no error stays");
+        journal_note("context", 0, "ok", "no error stays");
         check_memory(before);
     }
     strike(stage);
@@ -343,7 +342,7 @@ static int read_option(char **argument, struct stage *stage)
     else if (strcmp(argument[0], "--seed") == 0 && read_number(argument[1], 0, UINT64_MAX, &number))
         stage->seed = number;
     else if (strcmp(argument[0], "--memory-mb") == 0 &&
-             read_number(argument[1], LEAST_FREE / MIB / 2, 1 << 24, &number))
+             read_number(argument[1], MIN_FREE / MIB / 2, 1 << 24, &number))
         stage->memory = (size_t)number * MIB;
     else if (strcmp(argument[0], "--socket") == 0 && read_number(argument[1], 0, 1 << 20, &number))
         stage->socket = (int)number;

@@ -98,24 +98,23 @@ int device_attribute(CUdevice_attribute which)
     return cu.DeviceGetAttribute(&value, which, device.ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
+static bool has_failed(CUresult result, const char *what)
+{
+    if (result != CUDA_SUCCESS)
+        (void)refuse("%s: %s (%d)", what, device_error(result), (int)result);
+    return result != CUDA_SUCCESS;
+}
+
 static const char *open_device(void)
 {
-    CUresult result = cu.Init(0);
-
-    if (result != CUDA_SUCCESS)
-        return refuse("cuInit: %s (%d)", device_error(result), (int)result);
-    result = cu.DeviceGet(&device.ordinal, 0);
-    if (result != CUDA_SUCCESS)
-        return refuse("there is no device 0: %s (%d)", device_error(result), (int)result);
-    result = cu.DevicePrimaryCtxRetain(&device.context, device.ordinal);
-    if (result != CUDA_SUCCESS)
-        return refuse("device 0 gives no context: %s (%d)", device_error(result), (int)result);
+    if (has_failed(cu.Init(0), "cuInit") ||
+        has_failed(cu.DeviceGet(&device.ordinal, 0), "there is no device 0") ||
+        has_failed(cu.DevicePrimaryCtxRetain(&device.context, device.ordinal),
+                   "device 0 gives no context"))
+        return problem;
     device.has_vmm = device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
     device.clock_khz = device_attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
-    result = cu.CtxPushCurrent(device.context);
-    return result == CUDA_SUCCESS
-               ? NULL
-               : refuse("cuCtxPushCurrent: %s (%d)", device_error(result), (int)result);
+    return has_failed(cu.CtxPushCurrent(device.context), "cuCtxPushCurrent") ? problem : NULL;
 }
 
 const char *device_open(void)

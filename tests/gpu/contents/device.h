@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The device that contents are checked on: the driver that XSEG_DRIVER names, its entry points, and
- * device 0 with its primary context current.
+ * The device of the sections: the driver that XSEG_DRIVER names, its entry points, and device 0 with its current
+ * primary context.
  *
- * A driver call that fails ends the section: device_check() says which call it was, and what was done last.
- * Most errors of a real driver are sticky, so nothing that would follow could be believed.
+ * A failed driver call ends the section: device_check() reports the call and the last operations.  Most errors of a
+ * real driver are sticky, so later results would be meaningless.
  *
- * A simulated driver runs no kernels and no graphs.  There `device.is_simulated`, `sim` has its own functions,
- * and the entry points for modules, launches and running graphs are NULL.
+ * A simulated driver runs no kernels and no graphs.  For it, `device.is_simulated` is true, `sim` has its own
+ * functions, and the entry points for modules, launches and graph launches are NULL.
  */
 #ifndef XSEG_TESTS_GPU_CONTENTS_DEVICE_H
 #define XSEG_TESTS_GPU_CONTENTS_DEVICE_H
@@ -95,8 +95,7 @@ struct device {
 
 extern struct device device;
 
-/* Open the driver and device 0, and make its context current in the calling thread. Returns NULL, or a message why
- * that failed. */
+/* Open the driver and device 0, and make its context current; returns NULL, or an error message. */
 const char *device_open(void);
 
 /* Release the context. Streams, events and memory must have been destroyed. */
@@ -110,12 +109,10 @@ void device_leave(void);
 void device_check(CUresult result, const char *call);
 #define CU(name, ...) device_check(cu.name(__VA_ARGS__), "cu" #name)
 
-/* The name of an error, such as CUDA_ERROR_ILLEGAL_ADDRESS. */
 const char *device_error(CUresult result);
 
 int device_attribute(CUdevice_attribute which);
 
-/* Free memory according to cuMemGetInfo, in bytes. */
 size_t device_free_memory(void);
 
 CUstream device_stream(void);
@@ -124,7 +121,6 @@ CUevent device_event(void);
 /* Later work on `waits` waits for the current work of `other`. */
 void device_order(CUstream waits, CUstream other, CUevent event);
 
-/* Whether a stream has uncompleted work. */
 bool device_is_busy(CUstream stream);
 
 #endif

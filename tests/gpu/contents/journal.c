@@ -12,7 +12,7 @@
 
 #define OPERATIONS      20u
 #define OPERATION_BYTES 120
-#define MOST_WRONG      10
+#define MAX_WRONG       10
 
 atomic_uint_fast64_t journal_counts[COUNT_KINDS];
 
@@ -57,9 +57,7 @@ static void write_last_words(void)
     }
 }
 
-/* All signals are blocked here, so a second one can only interrupt another thread: timeout(1) sends its signal
- * twice, and two threads may crash together. That thread waits, and the process ends when the first one has printed
- * everything. */
+/* A second signal, as of timeout(1), can only interrupt another thread, which waits until the first one has printed all. */
 static void end_by_signal(int number)
 {
     static atomic_flag ends = ATOMIC_FLAG_INIT;
@@ -144,7 +142,7 @@ void journal_operation(const char *format, ...)
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-void journal_say(const char *what, uint64_t count, const char *status, const char *format, ...)
+void journal_note(const char *what, uint64_t count, const char *status, const char *format, ...)
 {
     char detail[512];
     va_list arguments;
@@ -158,7 +156,7 @@ void journal_say(const char *what, uint64_t count, const char *status, const cha
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-static unsigned tell_wrong(const char *what, const char *format, va_list arguments)
+static unsigned report_error(const char *what, const char *format, va_list arguments)
 {
     char detail[1024];
     unsigned wrong;
@@ -188,10 +186,10 @@ void journal_wrong(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    const unsigned wrong = tell_wrong("wrong", format, arguments);
+    const unsigned wrong = report_error("wrong", format, arguments);
     va_end(arguments);
-    if (wrong == MOST_WRONG)
-        journal_stop("%d things are wrong: the section ends", MOST_WRONG);
+    if (wrong == MAX_WRONG)
+        journal_stop("%d things are wrong: the section ends", MAX_WRONG);
 }
 
 /* Threads may be inside the driver, so nothing is released. */
@@ -200,7 +198,7 @@ void journal_stop(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    (void)tell_wrong("stopped", format, arguments);
+    (void)report_error("stopped", format, arguments);
     va_end(arguments);
     _exit(1);
 }
@@ -213,16 +211,16 @@ void journal_skip(const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(detail, sizeof(detail), format, arguments);
     va_end(arguments);
-    journal_say("end", 0, "skipped", "%s", detail);
+    journal_note("end", 0, "skipped", "%s", detail);
     _exit(JOURNAL_SKIPPED);
 }
 
 int journal_close(void)
 {
     for (int kind = 0; kind < COUNT_KINDS; kind++)
-        journal_say(count_names[kind], journal_counts[kind], "note", "%s", "");
-    journal_say("end", journal.wrong, journal.wrong == 0 ? "ok" : "wrong", "%s",
-                journal.wrong == 0 ? "" : "things are wrong");
+        journal_note(count_names[kind], journal_counts[kind], "note", "%s", "");
+    journal_note("end", journal.wrong, journal.wrong == 0 ? "ok" : "wrong", "%s",
+                 journal.wrong == 0 ? "" : "things are wrong");
     return journal_exit();
 }
 

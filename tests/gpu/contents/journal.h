@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The journal of a section: its results as lines, what it counted, and what it did last.
+ * The journal of a section: results, counts and the last operations.
  *
- * A result is a line of section, what, count, status and detail, with tabs between, and is written out at
- * once, so that nothing of it is lost when the process ends for whatever reason.  status is
- *     ok        as it should be
- *     note      a figure that nothing is demanded of
- *     wrong     what should not be: the step lists it
- *     skipped   why something could not be tried
+ * A result is a line of section, subject, count, status and detail, separated by tabs.  It is written immediately, so
+ * it is not lost if the process ends.  Status:
+ *     ok        as expected
+ *     note      a value without an expectation
+ *     wrong     an error, which the step lists
+ *     skipped   the reason why a property could not be verified
  *
- * Operations are kept in a ring of the last twenty, of all threads; what is wrong is told with them.
+ * A ring keeps the last twenty operations of all threads; errors are printed with them.
  *
- * Threads: any.
+ * Thread safety: any thread.
  */
 #ifndef XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
 #define XSEG_TESTS_GPU_CONTENTS_JOURNAL_H
@@ -60,12 +60,11 @@ int journal_close(void);
 /* 0 if no error was found so far, else 1. */
 int journal_exit(void);
 
-/* Record an operation as the latest one. */
 __attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
 
 /* A result that is no error. */
-__attribute__((format(printf, 4, 5))) void journal_say(const char *what, uint64_t count,
-                                                       const char *status, const char *format, ...);
+__attribute__((format(printf, 4, 5))) void
+journal_note(const char *what, uint64_t count, const char *status, const char *format, ...);
 
 /* An error: printed with the last operations and how to repeat it. The tenth error ends the section. */
 __attribute__((format(printf, 1, 2))) void journal_wrong(const char *format, ...);

@@ -7,9 +7,9 @@
 
 #include "tests/gpu/contents/journal.h"
 
-#define THREADS     256u
-#define MOST_BLOCKS 2048u /* of threads; each thread then processes several words */
-#define IN_FLIGHT   64u   /* checks whose reports have not been read yet */
+#define THREADS    256u
+#define MAX_BLOCKS 2048u /* of threads; each thread then processes several words */
+#define IN_FLIGHT  64u   /* checks whose reports have not been read yet */
 
 enum kind { WRITE, CHECK, COPY, SPIN, KINDS };
 
@@ -151,7 +151,7 @@ static void simulate(CUstream stream, const struct job *job)
 static void launch_on_gpu(CUstream stream, struct job *job)
 {
     const uint64_t groups = (pattern_words(job->piece.bytes) + THREADS - 1) / THREADS;
-    const unsigned blocks = groups > MOST_BLOCKS ? MOST_BLOCKS : groups < 1 ? 1 : (unsigned)groups;
+    const unsigned blocks = groups > MAX_BLOCKS ? MAX_BLOCKS : groups < 1 ? 1 : (unsigned)groups;
     const uint64_t khz = device.clock_khz > 0 ? (uint64_t)device.clock_khz : 1500000;
     uint64_t cycles = job->microseconds * khz / 1000, bytes = job->piece.bytes;
     void *written[] = {&job->piece.address, &bytes, &job->piece.seed, &job->piece.mask};
@@ -251,14 +251,15 @@ void checks_close(struct checks *checks)
     free(checks);
 }
 
-void kernel_tell(const struct piece *piece, const struct pattern_report *report)
+void kernel_report(const struct piece *piece, const struct pattern_report *report)
 {
     const uint64_t words = pattern_words(piece->bytes), offset = report->index * sizeof(uint64_t);
 
-    if (report->looked != words)
-        journal_wrong("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": a check looked at %" PRIu64
+    if (report->compared != words)
+        journal_wrong("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": a check compared %" PRIu64
                       " of its %" PRIu64 " words",
-                      piece->block, piece->bytes, (uint64_t)piece->address, report->looked, words);
+                      piece->block, piece->bytes, (uint64_t)piece->address, report->compared,
+                      words);
     if (report->count == 0)
         return;
     journal_count(COUNT_MISMATCHES, report->count);
@@ -280,7 +281,7 @@ static void finish(struct checks *checks, unsigned number)
         return;
     CU(EventSynchronize, check->event);
     check->is_under_way = false;
-    kernel_tell(&check->piece, &checks->host[number]);
+    kernel_report(&check->piece, &checks->host[number]);
 }
 
 void checks_wait(struct checks *checks)

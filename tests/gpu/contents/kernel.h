@@ -2,17 +2,17 @@
 /*
  * Kernels: work on a stream that writes, checks or copies the pattern, or that takes time.
  *
- * On a GPU they are those of tests/gpu/kernels.ptx, compiled by the driver.  The simulator runs none: there a
- * kernel is work that touches the memory and takes some virtual time, and behind it a function of the host,
- * queued on the stream, that does the same to the bytes that the simulator keeps.
+ * On a GPU, the kernels are those of tests/gpu/kernels.ptx, compiled by the driver.  The simulator runs no kernels: a
+ * kernel is work that accesses the memory and takes virtual time, followed by a host function on the stream, which
+ * processes the bytes that the simulator stores.
  *
- * Nothing here waits for the device but what says so: a block is freed, or its memory trimmed, while its
- * kernels still run.
+ * Functions do not wait for the device unless documented: a block is freed, or its memory trimmed, while its kernels
+ * run.
  *
- * A check leaves a report, which is read when it has come: at the latest when its place in the ring is needed
- * again, or in checks_wait().  What differs is told through the journal.
+ * A check writes a report, which is read after the check has completed: at the latest when its entry in the ring is
+ * reused, or in checks_wait().  Differences are reported through the journal.
  *
- * Threads: any, and each thread has `struct checks` of its own.
+ * Thread safety: any thread; each thread has its own `struct checks`.
  */
 #ifndef XSEG_TESTS_GPU_CONTENTS_KERNEL_H
 #define XSEG_TESTS_GPU_CONTENTS_KERNEL_H
@@ -40,7 +40,6 @@ void kernel_write(CUstream stream, const struct piece *piece);
 /* Copy a piece, each word XOR a mask. */
 void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask);
 
-/* A kernel of some duration. */
 void kernel_spin(CUstream stream, unsigned microseconds);
 
 struct checks;
@@ -50,7 +49,6 @@ void checks_close(struct checks *checks);
 
 void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece);
 
-/* Wait for all checks, and report differences. */
 void checks_wait(struct checks *checks);
 
 /* Check, wait and return the result without reporting it. */
@@ -58,10 +56,9 @@ struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
                                        const struct piece *piece);
 
 /* Report a difference, or words that were not compared. */
-void kernel_tell(const struct piece *piece, const struct pattern_report *report);
+void kernel_report(const struct piece *piece, const struct pattern_report *report);
 
-/* Graphs: captured kernels that run repeatedly. The simulator captures kernels, but cannot run a graph: a launch
- * queues the kernels of the capture again. */
+/* Graphs of captured kernels.  The simulator cannot run a graph: a launch queues its kernels again. */
 struct graph;
 
 struct graph *graph_begin(CUstream stream);

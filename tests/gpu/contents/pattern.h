@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The pattern that blocks contain: what kernels write, what they check, and what the host compares with.
+ * The pattern of blocks, which kernels write and check, and its comparison on the host.
  *
- * Word i of 64 bits is output number i of the generator splitmix64, begun at a seed, XOR a mask.  The formula
- * and its constants are those of Steele, Lea and Flood, "Fast splittable pseudorandom number generators"
- * (OOPSLA 2014), figure 16, with the finalizer that is known as Mix13.  Its outputs differ from word to word
- * and from seed to seed, so that what belongs to another block, or to another place of this one, is found.
+ * Word i of 64 bits is output i of the generator splitmix64 with a seed, XOR a mask.  The formula and its constants are
+ * those of Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014), figure 16, with the
+ * finalizer known as Mix13.  Outputs differ between words and between seeds, so data of another block or of another
+ * offset is detected.
  *
- * As bytes: each word with its lowest byte first.  Of a last word that is cut short, its lowest bytes.
+ * Words are little-endian.  A truncated last word has its low bytes.
  *
  * tests/gpu/kernels.ptx has the same formula for the GPU.
  */
@@ -62,7 +62,7 @@ struct pattern_report {
     uint64_t index;  /* of the difference that was found first, */
     uint64_t got;    /* and its value */
     uint64_t
-        looked; /* words that were compared: reveals a kernel that did not run, or not completely */
+        compared; /* words that were compared: reveals a kernel that did not run, or not completely */
 };
 
 /* clang-format off */
@@ -83,7 +83,7 @@ static inline struct pattern_report pattern_check(const unsigned char *block, si
     for (uint64_t index = 0; index < pattern_words(bytes); index++) {
         const uint64_t got = pattern_at(block, bytes, index);
 
-        report.looked++;
+        report.compared++;
         if (got ==
             pattern_cut(pattern_word(seed, mask, index), bytes - (size_t)index * sizeof(got)))
             continue;

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Pause and resume: the memory of a pool is released, other pools use it, and it is mapped again at the same addresses,
- * with its contents if they were kept.
- *
- * While the pool is paused, another pool allocates and overwrites as much memory, so that contents that were not kept
- * could be there only by an error.
- */
+/* Pause and resume: the memory of a pool is released, another pool allocates and overwrites as much, and the pool is mapped
+ * again at the same addresses, with its contents if they were kept. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +9,8 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define BLOCKS      12u
-#define MOST_PAUSED (512 * MIB) /* pinned host memory and the file have the same size */
+#define BLOCKS     12u
+#define MAX_PAUSED (512 * MIB) /* pinned host memory and the file have the same size */
 
 static const struct {
     enum xseg_keep keep;
@@ -119,8 +114,7 @@ static uint64_t reserved_by(const struct pause *pause)
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* The memory that the pool had reserved must be free. On a real GPU other processes may allocate it, so the bound is
- * loose. */
+/* The pool's memory must be free; the bound is loose on a GPU, where other processes may allocate it. */
 static void check_taken(size_t before, uint64_t reserved)
 {
     const size_t after = device_free_memory();
@@ -144,7 +138,7 @@ static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *nam
         xseg_pool_pause(pause->pool, keep, keep == XSEG_KEEP_FILE ? file : NULL);
     if (status == XSEG_ERR_HOST_MEMORY || status == XSEG_ERR_FILE) {
         (void)xseg_error_message(text, sizeof(text));
-        journal_say(name, 0, "skipped", "%s", text);
+        journal_note(name, 0, "skipped", "%s", text);
         return false;
     }
     journal_status(status, "xseg_pool_pause");
@@ -207,7 +201,7 @@ void play_pause(struct stage *stage)
     struct pause pause = {.stage = stage};
     char file[4096];
 
-    pause.budget = stage->memory / 4 < MOST_PAUSED ? stage->memory / 4 : MOST_PAUSED;
+    pause.budget = stage->memory / 4 < MAX_PAUSED ? stage->memory / 4 : MAX_PAUSED;
     (void)snprintf(file, sizeof(file), "%s/paused-%d", stage->folder, (int)getpid());
     pause.allocator = stage_open("expandable_segments:True");
     do {
@@ -216,6 +210,6 @@ void play_pause(struct stage *stage)
     } while (stage_goes_on(stage));
     for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
         if (pause.rounds[mode] != 0)
-            journal_say(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);
+            journal_note(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);
     stage_close(pause.allocator);
 }

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The kernels of tests/gpu/kernels.ptx: that they do what contents/pattern.h says, and that they can be assembled.
+"""The kernels of tests/gpu/kernels.ptx implement contents/pattern.h, and NVIDIA's assembler accepts them.
 
 ptx_test.py SOURCE_ROOT Kernels | Assembled
 
-The first is found out by an interpreter, instruction by instruction: an independent reading of NVIDIA's "Parallel
-Thread Execution ISA", as far as these kernels go.  Threads run one after the other, each to its end, which kernels
-without barriers allow.  What the kernels ought to do is written here once more, in Python.  The second is found out by
-NVIDIA's assembler in .deps/ptxas, where .ci/setup --ptxas could fetch it.
-"""
+Kernels: an interpreter executes the kernels.  It is an independent implementation of the instructions that they use, from NVIDIA's
+"Parallel Thread Execution ISA".  It runs one thread at a time to its end, which is valid for kernels without barriers.  The
+expected results are computed in Python.  Assembled: NVIDIA's assembler in .deps/ptxas, if .ci/setup --ptxas has installed it."""
 import itertools
 import pathlib
 import random
@@ -163,7 +161,6 @@ def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: num
 
 
 def splitmix64(seed, count):
-    """The first outputs of the generator."""
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) % 2**64
         word = (seed ^ seed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
@@ -233,9 +230,9 @@ class Kernels(unittest.TestCase):
                 wrong = sorted(numbers.sample(range((size + 7) // 8), min(3, (size + 7) // 8)))
                 for word in wrong:
                     data[word * 8] ^= 1
-                count, lowest, index, got, looked = self.check(
+                count, lowest, index, got, compared = self.check(
                     data, size, grid, lambda threads: numbers.sample(threads, len(threads)))
-                self.assertEqual((count, lowest, looked), (len(wrong), wrong[0], (size + 7) // 8))
+                self.assertEqual((count, lowest, compared), (len(wrong), wrong[0], (size + 7) // 8))
                 self.assertIn(index, wrong)
                 self.assertEqual(got, int.from_bytes(data[index * 8:index * 8 + 8], "little"))
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programs: two threads allocate, write, check, hand over and free blocks on four streams, while
- * memory is trimmed, decays, and is taken from other streams and pools because of a hard limit.
+ * Random programs: two threads allocate, write, check, pass to each other and free blocks on four streams.
+ * Concurrently, memory is trimmed, decays, and is remapped from other streams and pools because of a hard limit.
  *
- * A block is written as soon as it is allocated and checked before it is freed, always by kernels that are
- * only queued: the stream that owns the block orders them, and another stream uses it behind an event and
- * after xseg_record_stream(), or until xseg_free_after().  Many kernels have one before them that takes time, so that
- * frees, trims and growths happen while there is work under way.
+ * A block is written after its allocation and checked before its free, by kernels that are only queued.  The block's
+ * stream orders them.  Another stream uses the block after an event and xseg_record_stream(), or until
+ * xseg_free_after().  Many kernels follow a kernel that takes time, so frees, trims and growth happen while work is
+ * pending.
  *
- * One game is one allocator with one configuration.  The threads draw from seeds of their own, but how their
- * calls interleave is the system's: a seed repeats what each does, not the interleaving.
+ * A game is one allocator with one configuration.  Each thread has its own seed, but the interleaving of their calls
+ * depends on the scheduler: a seed repeats the operations of each thread, not their interleaving.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,10 +19,10 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define MOST_BLOCKS   400u
-#define LEAST_MOVES   60u /* of a thread in a game, on any machine */
+#define MAX_BLOCKS    400u
+#define MIN_MOVES     60u /* of a thread in a game, on any machine */
 #define POOLS         2u
-#define MOST_BYTES    (200 * MIB)
+#define MAX_BYTES     (200 * MIB)
 #define COPIED_BYTES  MIB /* of a block that the host compares */
 #define CORRUPT_AFTER 20u /* blocks */
 
@@ -48,7 +48,7 @@ struct player {
     uint64_t draws;
     size_t budget, bytes; /* its limit, and its current sum */
     unsigned count;
-    struct block block[MOST_BLOCKS];
+    struct block block[MAX_BLOCKS];
     unsigned char *copy; /* COPIED_BYTES */
 };
 
@@ -135,7 +135,7 @@ static void drop_any(struct player *player)
 
 static size_t choose_bytes(struct player *player)
 {
-    const size_t most = player->budget / 3 < MOST_BYTES ? player->budget / 3 : MOST_BYTES;
+    const size_t most = player->budget / 3 < MAX_BYTES ? player->budget / 3 : MAX_BYTES;
     const uint64_t kind = choose(player, 16);
     size_t bytes;
 
@@ -156,8 +156,8 @@ static void corrupt(struct player *player, struct block *block)
     const uint64_t word = pattern_word(block->piece.seed, block->piece.mask, offset / 8);
     const unsigned char byte = (unsigned char)((word >> (offset % 8 * 8)) ^ 0x5a);
 
-    journal_say("corrupted", block->piece.block, "note", "byte %" PRIu64 " of block %" PRIu64,
-                offset, block->piece.block);
+    journal_note("corrupted", block->piece.block, "note", "byte %" PRIu64 " of block %" PRIu64,
+                 offset, block->piece.block);
     CU(MemsetD8Async, block->piece.address + offset, byte, 1, stream_of(player, block));
     drop(player, block);
 }
@@ -178,7 +178,7 @@ static void add(struct player *player)
     request.bytes = choose_bytes(player);
     request.stream = game->stage->stream[stream];
     request.pool = choose(player, 6) == 0 ? game->pool[choose(player, POOLS)] : NULL;
-    while (player->count == MOST_BLOCKS ||
+    while (player->count == MAX_BLOCKS ||
            (player->count > 0 && player->bytes + request.bytes > player->budget))
         drop_any(player);
     block = &player->block[player->count];
@@ -296,7 +296,7 @@ static void hand_over(struct player *player)
     struct block *block = any_block(player);
 
     (void)pthread_mutex_lock(&game->lock);
-    if (game->has_left && player->count < MOST_BLOCKS) {
+    if (game->has_left && player->count < MAX_BLOCKS) {
         journal_operation("thread %u: take %" PRIu64, player->number, game->left.piece.block);
         player->block[player->count++] = game->left;
         player->bytes += game->left.piece.bytes;
@@ -324,7 +324,7 @@ static void copy_back(struct player *player)
     CU(StreamSynchronize, stream_of(player, block));
     const struct pattern_report report =
         pattern_check(player->copy, piece.bytes, piece.seed, piece.mask);
-    kernel_tell(&piece, &report);
+    kernel_report(&piece, &report);
     journal_count(COUNT_CHECKED, piece.bytes);
 }
 
@@ -404,7 +404,7 @@ static bool goes_on(const struct game *game, uint64_t made)
 {
     struct stage until = {.ends = game->ends};
 
-    if (made < LEAST_MOVES)
+    if (made < MIN_MOVES)
         return true;
     return game->thread_moves > 0 ? made < game->thread_moves : stage_goes_on(&until);
 }
@@ -447,17 +447,17 @@ static void free_left(struct game *game)
     XSEG(free, game->allocator, pointer_of(&game->left));
 }
 
-static void tell_figures(const struct game *game, const char *config)
+static void report_statistics(const struct game *game, const char *config)
 {
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
     where.device = 0;
     XSEG(stats_get, game->allocator, &where, &stats);
-    journal_say("memory_taken", stats.num_device_alloc, "note", "growths, with %s", config);
-    journal_say("memory_given_back", stats.num_device_free, "note", "shrinks, with %s", config);
-    journal_say("memory_short", stats.num_alloc_retries, "note",
-                "requests served after others' cached memory went back, with %s", config);
+    journal_note("memory_taken", stats.num_device_alloc, "note", "growths, with %s", config);
+    journal_note("memory_given_back", stats.num_device_free, "note", "shrinks, with %s", config);
+    journal_note("memory_short", stats.num_alloc_retries, "note",
+                 "allocations that succeeded after cached memory was released, with %s", config);
 }
 
 static void play_game(struct stage *stage, const char *config, uint64_t draws, uint64_t ends,
@@ -486,7 +486,7 @@ static void play_game(struct stage *stage, const char *config, uint64_t draws, u
         free(player[i]);
     }
     free_left(&game);
-    tell_figures(&game, config);
+    report_statistics(&game, config);
     for (unsigned i = 0; i < POOLS; i++)
         XSEG(pool_release, game.pool[i]);
     stage_close(game.allocator);

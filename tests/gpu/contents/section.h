@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Sections of gpu-contents, and their common stage.
- *
- * The stage is set up before free memory is measured first and destroyed after it is measured last: the context, the
- * compiled kernels, streams that have run one, events, reports. So memory that is missing at the end was leaked by the
- * section or the allocator.
- */
+/* Sections of gpu-contents, and their common stage, which exists before free memory is measured first and until it was measured
+ * last: memory that is missing at the end was leaked by the section or the allocator. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_SECTION_H
 #define XSEG_TESTS_GPU_CONTENTS_SECTION_H
 
@@ -54,7 +49,6 @@ void play_peer(struct stage *stage);
 uint64_t stage_length(const struct stage *stage);
 const char *stage_unit(const struct stage *stage);
 
-/* Whether there is time left, or an operation to make. */
 bool stage_goes_on(const struct stage *stage);
 
 /* Wait until the device is idle, and report the differences that checks found. */
@@ -70,7 +64,6 @@ struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
                          struct xseg_pool *pool, unsigned stream, size_t bytes);
 void stage_free(struct xseg_allocator *allocator, const struct piece *piece);
 
-/* The next random number of a sequence, below a bound. */
 uint64_t draw(uint64_t *state, uint64_t below);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the other sections rest on: kernels and host have the same pattern, and a check finds exactly what is
- * wrong, down to a single byte.
+ * The assumption of all other sections: kernels and the host compute the same pattern, and a check detects a difference
+ * of a single byte.
  *
- * The pattern is compared with known outputs of splitmix64; what kernels wrote, with the pattern, by the host;
- * what the host wrote, by a kernel.  Then single bytes are overwritten behind the allocator's back.
+ * The host compares the pattern with known outputs of splitmix64, and the data of kernels with the pattern; a kernel
+ * checks data of the host.  Then single bytes are overwritten without calls of the allocator.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static void check_known_outputs(void)
             journal_wrong("word %" PRIu64 " of the pattern is %" PRIu64
                           ", and splitmix64's is %" PRIu64,
                           i, pattern_word(1234567, 0, i), known[i]);
-    journal_say("known_words", sizeof(known) / sizeof(known[0]), "ok", "of splitmix64");
+    journal_note("known_words", sizeof(known) / sizeof(known[0]), "ok", "of splitmix64");
 }
 
 static void copy_back(const struct test *test, CUdeviceptr from)
@@ -52,7 +52,7 @@ static void compare_by_host(const struct test *test, const struct piece *piece, 
     copy_back(test, piece->address);
     const struct pattern_report report =
         pattern_check(test->host, piece->bytes, piece->seed, piece->mask);
-    kernel_tell(piece, &report);
+    kernel_report(piece, &report);
     for (unsigned i = 0; i < GUARD; i++)
         if (test->host[piece->bytes + i] != FILL)
             journal_wrong("%s of %zu bytes: a kernel wrote to byte %u behind them", what,
@@ -66,12 +66,12 @@ static void demand(const struct test *test, const char *what, uint64_t count, ui
         kernel_check_now(test->stage->checks[0], test->stream, piece);
 
     if (report.count != count || report.lowest != lowest ||
-        report.looked != pattern_words(piece->bytes))
+        report.compared != pattern_words(piece->bytes))
         journal_wrong("%s, %zu bytes: a check found %" PRIu64
                       " words that differ, the lowest number %" PRIu64 ", of %" PRIu64
                       " words; there are %" PRIu64 ", number %" PRIu64 ", of %" PRIu64,
-                      what, piece->bytes, report.count, report.lowest, report.looked, count, lowest,
-                      pattern_words(piece->bytes));
+                      what, piece->bytes, report.count, report.lowest, report.compared, count,
+                      lowest, pattern_words(piece->bytes));
     if (count != 1)
         return;
     const uint64_t there = pattern_at(test->host, piece->bytes, lowest);
@@ -174,7 +174,7 @@ void play_selftest(struct stage *stage)
         stage_open(stage->is_classic ? "expandable_segments:False" : "expandable_segments:True");
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         play_size(&test, sizes[i], stage->seed + i);
-    journal_say("sizes", sizeof(sizes) / sizeof(sizes[0]), "ok",
-                "written, copied, compared, and overwritten bytes found");
+    journal_note("sizes", sizeof(sizes) / sizeof(sizes[0]), "ok",
+                 "written, copied, compared, and overwritten bytes found");
     stage_close(test.allocator);
 }

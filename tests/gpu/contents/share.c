@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sharing: blocks that two processes have.
+ * Sharing: blocks that two processes map.
  *
  *     share                                              peer, the same program
- *     write, wait, export, send tokens ----------->      import, check, write anew, wait
- *     check, free, take the export back  <--------       tell
- *     trim, tell                       ----------->      check again: an importer keeps the memory
- *                                      <-----------      close the import, tell
+ *     write, wait, export, send tokens ----------->      import, check, write again, wait
+ *     check, free, close the export    <-----------      notify
+ *     trim, notify                     ----------->      check again: the importer retains the memory
+ *                                      <-----------      close the import, notify
  *
- * No stream of one process waits for one of the other: each waits for its own work before it tells the other.
+ * Streams of different processes do not wait for each other: each process waits for its own work before it notifies the
+ * other.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -24,9 +25,9 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define BLOCKS   4u
-#define MOST     (64 * MIB)
-#define PATIENCE 60 /* seconds that the other process may take for an answer */
+#define BLOCKS    4u
+#define MAX_BLOCK (64 * MIB)
+#define PATIENCE  60 /* seconds that the other process may take for an answer */
 
 extern char **environ;
 
@@ -43,7 +44,7 @@ struct message {
 static pid_t peer; /* 0 in the other process itself */
 
 /* The reason why the other process does not answer: it prints it itself, unless it crashed. */
-__attribute__((noreturn)) static void tell_end(void)
+__attribute__((noreturn)) static void report_end(void)
 {
     int status = 0;
 
@@ -57,7 +58,7 @@ static void send_message(int socket, enum kind kind, struct message *message)
 {
     message->kind = kind;
     if (send(socket, message, sizeof(*message), MSG_NOSIGNAL) != (ssize_t)sizeof(*message))
-        tell_end();
+        report_end();
 }
 
 static void receive_message(int socket, enum kind kind, struct message *message)
@@ -65,7 +66,7 @@ static void receive_message(int socket, enum kind kind, struct message *message)
     const ssize_t got = recv(socket, message, sizeof(*message), MSG_WAITALL);
 
     if (got == 0 || (got < 0 && errno == ECONNRESET))
-        tell_end();
+        report_end();
     if (got != (ssize_t)sizeof(*message))
         journal_stop("the other process did not answer within %d s: %s", PATIENCE, strerror(errno));
     if (message->kind != kind)
@@ -89,7 +90,6 @@ static void *pointer_of(const struct piece *piece)
 
 /* --- The process that exports. --- */
 
-/* Returns this side's end of a socket. */
 static int start_peer(const struct stage *stage)
 {
     int ends[2];
@@ -125,7 +125,7 @@ static void export_block(struct xseg_allocator *allocator, const struct piece *p
 static struct piece make_block(struct stage *stage, struct xseg_allocator *allocator,
                                struct xseg_pool *pool)
 {
-    const size_t most = stage->memory / 16 < MOST ? stage->memory / 16 : MOST;
+    const size_t most = stage->memory / 16 < MAX_BLOCK ? stage->memory / 16 : MAX_BLOCK;
     const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : most);
     const struct piece piece = stage_block(stage, allocator, pool, 0, bytes);
 
@@ -217,7 +217,7 @@ void play_share(struct stage *stage)
         rounds++;
     } while (stage_goes_on(stage));
     end_peer(socket);
-    journal_say("shared", rounds * BLOCKS, "ok", "blocks, to the other process and back");
+    journal_note("shared", rounds * BLOCKS, "ok", "blocks, to the other process and back");
     XSEG(pool_release, pool);
     stage_close(allocator);
 }

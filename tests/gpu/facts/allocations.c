@@ -3,14 +3,14 @@
 
 /* --- FACT-ALC: allocations of the classic kind. --- */
 
-static void an_allocation_of_nothing_is_refused(void)
+FACT("FACT-ALC-1", an_allocation_of_nothing_is_refused, DEVICE)
 {
     CUdeviceptr address = 0;
 
     ASSERT_CU(cu.MemAlloc(&address, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void small_allocations_are_aligned_to_512(void)
+FACT("FACT-ALC-2", small_allocations_are_aligned_to_512, DEVICE)
 {
     static const size_t bytes[] = {1, 511, 513, 4096, 100000};
     CUdeviceptr address[5] = {0}, all = 0;
@@ -25,7 +25,7 @@ static void small_allocations_are_aligned_to_512(void)
         ASSERT_OK(cu.MemFree(address[i]));
 }
 
-static void large_allocations_are_aligned_to_2_mib(void)
+FACT("FACT-ALC-3", large_allocations_are_aligned_to_2_mib, DEVICE)
 {
     static const size_t mib[] = {2, 20, 22};
     CUdeviceptr address[3] = {0}, all = 0;
@@ -41,7 +41,7 @@ static void large_allocations_are_aligned_to_2_mib(void)
         ASSERT_OK(cu.MemFree(address[i]));
 }
 
-static void only_the_start_can_be_freed_and_once(void)
+FACT("FACT-ALC-4", only_the_start_can_be_freed_and_once, DEVICE)
 {
     CUdeviceptr address = 0;
 
@@ -52,18 +52,16 @@ static void only_the_start_can_be_freed_and_once(void)
     ASSERT_CU(cu.MemFree(address), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void mapped_memory_is_no_allocation(void)
+FACT("FACT-ALC-5", mapped_memory_is_no_allocation, VMM)
 {
-    const CUdeviceptr base = reserve(GRANULE);
+    const CUdeviceptr base = map(GRANULE);
 
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
     ASSERT_CU(cu.MemFree(base), CUDA_ERROR_INVALID_VALUE);
     ASSERT(is_mapped(base));
     unmap_and_free(base, GRANULE);
 }
 
-static void an_allocation_too_large_is_refused_and_no_more(void)
+FACT("FACT-ALC-6", an_allocation_too_large_is_refused_and_no_more, DEVICE)
 {
     const size_t before = free_memory();
     CUdeviceptr address = 0;
@@ -76,7 +74,7 @@ static void an_allocation_too_large_is_refused_and_no_more(void)
     ASSERT_OK(cu.MemFree(address));
 }
 
-static void an_allocation_counts_until_it_is_freed(void)
+FACT("FACT-ALC-7", an_allocation_counts_until_it_is_freed, DEVICE)
 {
     const size_t before = free_memory();
     CUdeviceptr address = 0;
@@ -92,7 +90,7 @@ static void an_allocation_counts_until_it_is_freed(void)
 
 /* --- FACT-INFO: what the driver tells. --- */
 
-static void the_total_is_that_of_the_device(void)
+FACT("FACT-INFO-1", the_total_is_that_of_the_device, DEVICE)
 {
     size_t free_bytes = 0, total = 0, of_device = 0;
 
@@ -103,7 +101,7 @@ static void the_total_is_that_of_the_device(void)
     ASSERT(free_bytes <= total);
 }
 
-static void a_mapped_address_tells_its_reservation(void)
+FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     unsigned type = 0;
@@ -128,6 +126,23 @@ static void a_mapped_address_tells_its_reservation(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
+FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles, VMM)
+{
+    const CUdeviceptr base = map(GRANULE);
+    unsigned mapped_can = 1, allocation_can = 0;
+    CUdeviceptr address = 0;
+
+    ASSERT_OK(cu.MemAlloc(&address, GRANULE));
+    ASSERT_OK(
+        cu.PointerGetAttribute(&mapped_can, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
+    ASSERT_OK(cu.PointerGetAttribute(&allocation_can,
+                                     CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
+    ASSERT_EQUAL(mapped_can, 0);
+    ASSERT_EQUAL(allocation_can, 1);
+    ASSERT_OK(cu.MemFree(address));
+    unmap_and_free(base, GRANULE);
+}
+
 static bool says_mapped(CUdeviceptr address)
 {
     CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MAPPED;
@@ -140,7 +155,7 @@ static bool says_mapped(CUdeviceptr address)
 }
 
 /* With and without access rights; an address that is not mapped, or not reserved, is no error. */
-static void any_address_tells_whether_it_is_mapped(void)
+FACT("FACT-INFO-4", any_address_tells_whether_it_is_mapped, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -158,28 +173,9 @@ static void any_address_tells_whether_it_is_mapped(void)
     ASSERT(!says_mapped(4096));
 }
 
-static void only_allocations_have_legacy_ipc_handles(void)
-{
-    const CUdeviceptr base = reserve(GRANULE);
-    unsigned mapped_can = 1, allocation_can = 0;
-    CUdeviceptr address = 0;
-
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
-    ASSERT_OK(cu.MemAlloc(&address, GRANULE));
-    ASSERT_OK(
-        cu.PointerGetAttribute(&mapped_can, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
-    ASSERT_OK(cu.PointerGetAttribute(&allocation_can,
-                                     CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
-    ASSERT_EQUAL(mapped_can, 0);
-    ASSERT_EQUAL(allocation_can, 1);
-    ASSERT_OK(cu.MemFree(address));
-    unmap_and_free(base, GRANULE);
-}
-
 /* --- FACT-HOST: pinned memory of the host. --- */
 
-static void pinned_memory_is_freed_by_its_start_and_once(void)
+FACT("FACT-HOST-1", pinned_memory_is_freed_by_its_start_and_once, DEVICE)
 {
     unsigned char *host = NULL;
 
@@ -190,14 +186,12 @@ static void pinned_memory_is_freed_by_its_start_and_once(void)
     ASSERT_REFUSED(cu.MemFreeHost(host));
 }
 
-static void copies_of_pinned_memory_keep_the_order_of_their_stream(void)
+FACT("FACT-HOST-2", copies_of_pinned_memory_keep_the_order_of_their_stream, VMM)
 {
-    const CUdeviceptr base = reserve(GRANULE);
+    const CUdeviceptr base = map(GRANULE);
     const CUstream stream = new_stream();
     unsigned char *from = NULL, *to = NULL;
 
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
     ASSERT_OK(cu.MemHostAlloc((void **)&from, GRANULE, 0));
     ASSERT_OK(cu.MemHostAlloc((void **)&to, GRANULE, 0));
     for (size_t i = 0; i < GRANULE; i++)
@@ -212,21 +206,3 @@ static void copies_of_pinned_memory_keep_the_order_of_their_stream(void)
     ASSERT_OK(cu.StreamDestroy(stream));
     unmap_and_free(base, GRANULE);
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-ALC-1", an_allocation_of_nothing_is_refused, DEVICE),
-    FACT("FACT-ALC-2", small_allocations_are_aligned_to_512, DEVICE),
-    FACT("FACT-ALC-3", large_allocations_are_aligned_to_2_mib, DEVICE),
-    FACT("FACT-ALC-4", only_the_start_can_be_freed_and_once, DEVICE),
-    FACT("FACT-ALC-5", mapped_memory_is_no_allocation, VMM),
-    FACT("FACT-ALC-6", an_allocation_too_large_is_refused_and_no_more, DEVICE),
-    FACT("FACT-ALC-7", an_allocation_counts_until_it_is_freed, DEVICE),
-    FACT("FACT-INFO-1", the_total_is_that_of_the_device, DEVICE),
-    FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation, VMM),
-    FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles, VMM),
-    FACT("FACT-INFO-4", any_address_tells_whether_it_is_mapped, VMM),
-    FACT("FACT-HOST-1", pinned_memory_is_freed_by_its_start_and_once, DEVICE),
-    FACT("FACT-HOST-2", copies_of_pinned_memory_keep_the_order_of_their_stream, VMM),
-};
-
-const struct fact_group facts_of_allocations = GROUP(facts);

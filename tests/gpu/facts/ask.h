@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One process that asks one fact after the other, and the process that starts it.
+ * A process that verifies facts one at a time, and its parent.
  *
- * Whatever a driver does to the process that asks, the answers so far are there, and the facts behind are
- * asked by another process:
+ * The answers survive any failure of the driver in the process, and another process verifies the remaining facts:
  *
- *   ASK-1  each answer is written at once, and so is the id of the fact that is asked next;
- *   ASK-2  an alarm ends a check that hangs, and whoever waits does not wait for ever if even that fails;
- *   ASK-3  after a fact that does not hold, the process ends: what the check had made stays behind, and the
- *          context may have an error that does not go away.
+ *   ASK-1  each answer, and the ID of the next fact, are written immediately;
+ *   ASK-2  an alarm ends a check that hangs, and the parent has a timeout in case the alarm fails;
+ *   ASK-3  the process ends after a fact that does not hold, because objects of its check remain and the context may have
+ *          a sticky error.
  *
- * The process that starts the others never opens the driver.
+ * The parent never opens the driver.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_ASK_H
 #define XSEG_TESTS_GPU_FACTS_ASK_H
@@ -38,8 +37,7 @@ struct asked {
 /* Ask from `first` on, in as many processes as necessary. */
 void ask_all(const struct asking *asking, struct asked *asked);
 
-/* The process that asks: facts from `first` on, until one does not hold. Answers are written to standard output;
- * `report` and `seconds` are ignored. */
+/* The process that asks: prints answers from `first` on, until a fact does not hold; ignores `report` and `seconds`. */
 int ask_here(const struct asking *asking);
 
 #endif

@@ -19,6 +19,14 @@ static void begin(CUstream stream, CUstreamCaptureMode mode)
     ASSERT_EQUAL(capture_of(stream, NULL), CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
+static CUstream new_capture(CUstreamCaptureMode mode)
+{
+    const CUstream stream = new_stream();
+
+    begin(stream, mode);
+    return stream;
+}
+
 /* A capture that must be valid, or invalidated. */
 static void finish(CUstream stream, CUresult expected)
 {
@@ -44,7 +52,7 @@ static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
     return mode;
 }
 
-static void each_capture_has_an_id_of_its_own(void)
+FACT("FACT-CAP-1", each_capture_has_an_id_of_its_own, DEVICE)
 {
     cuuint64_t id[2] = {0, 0};
 
@@ -60,7 +68,7 @@ static void each_capture_has_an_id_of_its_own(void)
     ASSERT_DIFFERENT(id[0], id[1]);
 }
 
-static void a_stream_that_waits_joins_the_capture(void)
+FACT("FACT-CAP-2", a_stream_that_waits_joins_the_capture, DEVICE)
 {
     const CUstream first = new_stream(), second = new_stream();
     const CUevent event = new_event();
@@ -76,43 +84,38 @@ static void a_stream_that_waits_joins_the_capture(void)
     ASSERT_OK(cu.StreamWaitEvent(first, event, 0));
     finish(first, CUDA_SUCCESS);
     ASSERT_EQUAL(capture_of(second, NULL), CU_STREAM_CAPTURE_STATUS_NONE);
-    ASSERT_OK(cu.StreamDestroy(second));
-    ASSERT_OK(cu.EventDestroy(event));
+    destroy(second, event);
 }
 
-static void a_capturing_stream_is_not_queried(void)
+FACT("FACT-CAP-3", a_capturing_stream_is_not_queried, DEVICE)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cu.StreamQuery(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-static void a_capturing_stream_is_not_waited_for(void)
+FACT("FACT-CAP-4", a_capturing_stream_is_not_waited_for, DEVICE)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cu.StreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-static void a_capturing_context_is_not_waited_for(void)
+FACT("FACT-CAP-5", a_capturing_context_is_not_waited_for, DEVICE)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cu.CtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-static void a_captured_event_is_not_queried(void)
+FACT("FACT-CAP-6", a_captured_event_is_not_queried, DEVICE)
 {
-    const CUstream stream = new_stream();
     const CUevent event = new_event();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventRecord(event, stream));
     const CUstreamCaptureMode old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cu.EventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
@@ -122,23 +125,21 @@ static void a_captured_event_is_not_queried(void)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-static void an_event_query_spoils_a_global_capture(void)
+FACT("FACT-CAP-7", an_event_query_spoils_a_global_capture, DEVICE)
 {
-    const CUstream stream = new_stream();
     const CUevent event = new_event();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_CU(cu.EventQuery(event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-static void a_relaxed_thread_may_query_events(void)
+FACT("FACT-CAP-8", a_relaxed_thread_may_query_events, DEVICE)
 {
-    const CUstream stream = new_stream();
     const CUevent event = new_event();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     const CUstreamCaptureMode old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventQuery(event));
     (void)exchange(old);
@@ -146,17 +147,16 @@ static void a_relaxed_thread_may_query_events(void)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-static void an_allocation_spoils_a_global_capture(void)
+FACT("FACT-CAP-9", an_allocation_spoils_a_global_capture, DEVICE)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUdeviceptr address = 0;
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_CU(cu.MemAlloc(&address, GRANULE), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-static void a_free_spoils_a_global_capture(void)
+FACT("FACT-CAP-10", a_free_spoils_a_global_capture, DEVICE)
 {
     const CUstream stream = new_stream();
     CUdeviceptr address = 0;
@@ -168,12 +168,11 @@ static void a_free_spoils_a_global_capture(void)
     ASSERT_OK(cu.MemFree(address));
 }
 
-static void a_relaxed_thread_may_allocate_and_free(void)
+FACT("FACT-CAP-11", a_relaxed_thread_may_allocate_and_free, DEVICE)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUdeviceptr address = 0;
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     const CUstreamCaptureMode old = exchange(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
     ASSERT_OK(cu.MemFree(address));
@@ -181,37 +180,32 @@ static void a_relaxed_thread_may_allocate_and_free(void)
     finish(stream, CUDA_SUCCESS);
 }
 
-static void a_relaxed_capture_lets_everybody_allocate(void)
+FACT("FACT-CAP-12", a_relaxed_capture_lets_everybody_allocate, DEVICE)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     CUdeviceptr address = 0;
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
     ASSERT_OK(cu.MemFree(address));
     finish(stream, CUDA_SUCCESS);
 }
 
-static void memory_can_be_mapped_in_a_capture(void)
+FACT("FACT-CAP-13", memory_can_be_mapped_in_a_capture, VMM)
 {
-    const CUstream stream = new_stream();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUdeviceptr base = 0;
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     base = reserve(2 * GRANULE);
-    back(base, GRANULE);
-    back(base + GRANULE, GRANULE);
+    BACK(base, 1, 1);
     ASSERT_OK(allow(base, GRANULE));
     ASSERT_OK(allow(base + GRANULE, GRANULE));
     finish(stream, CUDA_SUCCESS);
     fill(base, 2 * GRANULE, 0x77);
     ASSERT_EQUAL(byte_at(base + GRANULE), 0x77);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemUnmap(base + GRANULE, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
+    PUT(base, 1, 1);
 }
 
-static void questions_do_not_harm_a_capture(void)
+FACT("FACT-CAP-14", questions_do_not_harm_a_capture, DEVICE)
 {
     const CUstream stream = new_stream(), other = new_stream();
     CUcontext owner = NULL;
@@ -226,7 +220,7 @@ static void questions_do_not_harm_a_capture(void)
     ASSERT_OK(cu.StreamDestroy(other));
 }
 
-static void events_can_be_made_and_recorded_beside_a_capture(void)
+FACT("FACT-CAP-15", events_can_be_made_and_recorded_beside_a_capture, DEVICE)
 {
     const CUstream stream = new_stream(), other = new_stream();
     CUevent event = NULL;
@@ -236,8 +230,7 @@ static void events_can_be_made_and_recorded_beside_a_capture(void)
     ASSERT_OK(cu.EventRecord(event, other));
     finish(stream, CUDA_SUCCESS);
     ASSERT_OK(cu.EventSynchronize(event));
-    ASSERT_OK(cu.EventDestroy(event));
-    ASSERT_OK(cu.StreamDestroy(other));
+    destroy(other, event);
 }
 
 struct elsewhere {
@@ -270,12 +263,11 @@ static struct elsewhere query_in_thread(CUevent event, CUstreamCaptureMode mode)
     return there;
 }
 
-static void a_global_capture_stands_against_other_threads(void)
+FACT("FACT-CAP-16", a_global_capture_stands_against_other_threads, DEVICE)
 {
-    const CUstream stream = new_stream();
     const CUevent event = new_event();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_SAID("cuEventQuery in another thread, in global mode",
                 query_in_thread(event, CU_STREAM_CAPTURE_MODE_GLOBAL).result,
                 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -283,12 +275,11 @@ static void a_global_capture_stands_against_other_threads(void)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-static void a_thread_can_leave_others_captures_aside(void)
+FACT("FACT-CAP-17", a_thread_can_leave_others_captures_aside, DEVICE)
 {
-    const CUstream stream = new_stream();
     const CUevent event = new_event();
+    const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 
-    begin(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_SAID("cuEventQuery in another thread, in thread-local mode",
                 query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).result, CUDA_SUCCESS);
     ASSERT_SAID("cuEventQuery in another thread, in relaxed mode",
@@ -297,7 +288,7 @@ static void a_thread_can_leave_others_captures_aside(void)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-static void the_capture_mode_is_a_threads_own(void)
+FACT("FACT-CAP-18", the_capture_mode_is_a_threads_own, DEVICE)
 {
     const CUevent event = new_event();
 
@@ -307,26 +298,3 @@ static void the_capture_mode_is_a_threads_own(void)
     ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventDestroy(event));
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-CAP-1", each_capture_has_an_id_of_its_own, DEVICE),
-    FACT("FACT-CAP-2", a_stream_that_waits_joins_the_capture, DEVICE),
-    FACT("FACT-CAP-3", a_capturing_stream_is_not_queried, DEVICE),
-    FACT("FACT-CAP-4", a_capturing_stream_is_not_waited_for, DEVICE),
-    FACT("FACT-CAP-5", a_capturing_context_is_not_waited_for, DEVICE),
-    FACT("FACT-CAP-6", a_captured_event_is_not_queried, DEVICE),
-    FACT("FACT-CAP-7", an_event_query_spoils_a_global_capture, DEVICE),
-    FACT("FACT-CAP-8", a_relaxed_thread_may_query_events, DEVICE),
-    FACT("FACT-CAP-9", an_allocation_spoils_a_global_capture, DEVICE),
-    FACT("FACT-CAP-10", a_free_spoils_a_global_capture, DEVICE),
-    FACT("FACT-CAP-11", a_relaxed_thread_may_allocate_and_free, DEVICE),
-    FACT("FACT-CAP-12", a_relaxed_capture_lets_everybody_allocate, DEVICE),
-    FACT("FACT-CAP-13", memory_can_be_mapped_in_a_capture, VMM),
-    FACT("FACT-CAP-14", questions_do_not_harm_a_capture, DEVICE),
-    FACT("FACT-CAP-15", events_can_be_made_and_recorded_beside_a_capture, DEVICE),
-    FACT("FACT-CAP-16", a_global_capture_stands_against_other_threads, DEVICE),
-    FACT("FACT-CAP-17", a_thread_can_leave_others_captures_aside, DEVICE),
-    FACT("FACT-CAP-18", the_capture_mode_is_a_threads_own, DEVICE),
-};
-
-const struct fact_group facts_of_captures = GROUP(facts);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * This program once more, in a process of its own: for what a fact must not do in the process that asks.
+ * A child process of this program: for parts of a fact that must not run in the process that verifies facts.
  *
- * Such a process is ended with the process that started it, and ends itself after CHILD_SECONDS.
+ * The child ends with its parent, and at the latest after CHILD_SECONDS.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_CHILD_H
 #define XSEG_TESTS_GPU_FACTS_CHILD_H
@@ -20,8 +20,7 @@ struct child_end {
     int status; /* from waitpid() */
 };
 
-/* Run the program with these arguments until it exits, and read its output. A file of -1 is none. A failure ends the
- * check. */
+/* Run the program with these arguments and a file (-1: none), and read its output; a failure ends the check. */
 void child_run(const char *const *arguments, int file, struct child_end *end);
 
 /* Must be called first in such a process. Disables core files as well. */

@@ -162,19 +162,19 @@ static void addresses_mb(void)
 }
 
 static const struct fact things[] = {
-    FACT("simulated", simulated, NOTHING),
-    FACT("driver", driver, NOTHING),
-    FACT("name", name, DEVICE),
-    FACT("devices", devices, DEVICE),
-    FACT("memory_mb", memory_mb, DEVICE),
-    FACT("vmm", vmm, DEVICE),
-    FACT("peers", peers, TWO),
-    FACT("rdma", rdma, DEVICE),
-    FACT("dma_bufs", dma_bufs, DEVICE),
-    FACT("address_range", address_range, VMM),
-    FACT("streams_come_again", streams_come_again, DEVICE),
-    FACT("events_come_again", events_come_again, DEVICE),
-    FACT("addresses_mb", addresses_mb, VMM),
+    {"simulated", NULL, simulated, NOTHING},
+    {"driver", NULL, driver, NOTHING},
+    {"name", NULL, name, DEVICE},
+    {"devices", NULL, devices, DEVICE},
+    {"memory_mb", NULL, memory_mb, DEVICE},
+    {"vmm", NULL, vmm, DEVICE},
+    {"peers", NULL, peers, TWO},
+    {"rdma", NULL, rdma, DEVICE},
+    {"dma_bufs", NULL, dma_bufs, DEVICE},
+    {"address_range", NULL, address_range, VMM},
+    {"streams_come_again", NULL, streams_come_again, DEVICE},
+    {"events_come_again", NULL, events_come_again, DEVICE},
+    {"addresses_mb", NULL, addresses_mb, VMM},
 };
 
 int describe(void)

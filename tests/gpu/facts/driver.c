@@ -273,9 +273,33 @@ CUresult allow(CUdeviceptr address, size_t bytes)
     return cu.MemSetAccess(address, bytes, &desc, 1);
 }
 
+CUdeviceptr map(size_t bytes)
+{
+    const CUdeviceptr base = reserve(bytes);
+
+    back(base, bytes);
+    ASSERT_OK(allow(base, bytes));
+    return base;
+}
+
 void unmap_and_free(CUdeviceptr base, size_t bytes)
 {
     ASSERT_OK(cu.MemUnmap(base, bytes));
+    ASSERT_OK(cu.MemAddressFree(base, bytes));
+}
+
+void back_all(CUdeviceptr base, const size_t *granules)
+{
+    for (; *granules != 0; base += *granules++ * GRANULE)
+        back(base, *granules * GRANULE);
+}
+
+void unmap_all_and_free(CUdeviceptr base, const size_t *granules)
+{
+    size_t bytes = 0;
+
+    for (; *granules != 0; bytes += *granules++ * GRANULE)
+        ASSERT_OK(cu.MemUnmap(base + bytes, *granules * GRANULE));
     ASSERT_OK(cu.MemAddressFree(base, bytes));
 }
 
@@ -338,6 +362,12 @@ CUevent new_event(void)
 
     ASSERT_OK(cu.EventCreate(&event, CU_EVENT_DISABLE_TIMING));
     return event;
+}
+
+void destroy(CUstream stream, CUevent event)
+{
+    ASSERT_OK(cu.EventDestroy(event));
+    ASSERT_OK(cu.StreamDestroy(stream));
 }
 
 unsigned long long id_of(CUstream stream)

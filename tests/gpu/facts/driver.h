@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the checks of driver facts stand on: a driver that is opened by name, its entry points, and
- * short ways to make things with them.
+ * The basis of the checks: a driver that is opened by name, its entry points, and functions that create objects with
+ * them.
  *
- * The driver is whatever XSEG_DRIVER names, else libcuda.so.1; the program links none.  Where it is
- * the simulator, work without an end and the count of what is left come from its own functions.
+ * XSEG_DRIVER names the driver; the default is libcuda.so.1.  The program is not linked with a driver.  On the
+ * simulator, unlimited work and the leak check use functions of the simulator.
  *
- * A driver may be too old to have an entry point.  A call of it is then refused and noted, and the fact
- * that needed it counts as not asked.  So whatever the driver has is asked for.
+ * A driver may be too old for an entry point.  A call of a missing entry point fails and is recorded, and the fact is
+ * skipped, so all facts that the driver supports are verified.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_DRIVER_H
 #define XSEG_TESTS_GPU_FACTS_DRIVER_H
@@ -149,8 +149,15 @@ CUdeviceptr reserve(size_t bytes);
 /* Memory that lives as long as its mapping. */
 void back(CUdeviceptr address, size_t bytes);
 CUresult allow(CUdeviceptr address, size_t bytes);
-/* A reservation that is one mapping. */
+/* A reservation that is one mapping, with access. */
+CUdeviceptr map(size_t bytes);
 void unmap_and_free(CUdeviceptr base, size_t bytes);
+/* BACK(base, 1, 2) backs a range with mappings of these numbers of granules; PUT() unmaps each and frees the range. */
+#define BACK(base, ...) back_all((base), (const size_t[]){__VA_ARGS__, 0})
+#define PUT(base, ...)  unmap_all_and_free((base), (const size_t[]){__VA_ARGS__, 0})
+void back_all(CUdeviceptr base, const size_t *granules);
+void unmap_all_and_free(CUdeviceptr base, const size_t *granules);
+void destroy(CUstream stream, CUevent event);
 CUmemAccess_flags rights_of(CUdeviceptr address, int device);
 bool is_mapped(CUdeviceptr address);
 void fill(CUdeviceptr address, size_t bytes, unsigned char value);
@@ -161,10 +168,8 @@ CUevent new_event(void);
 unsigned long long id_of(CUstream stream);
 /* The largest power of two that divides the address. */
 size_t alignment_of(CUdeviceptr address);
-/* Skip the check if less than this is free. */
 void need_memory(size_t bytes);
 
-/* A clock of the host, for durations of calls. */
 double microseconds(void);
 
 #endif

@@ -4,7 +4,7 @@
 
 /* --- FACT-EVT: events. --- */
 
-static void an_event_that_was_never_recorded_is_done(void)
+FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done, DEVICE)
 {
     const CUevent event = new_event();
 
@@ -13,7 +13,7 @@ static void an_event_that_was_never_recorded_is_done(void)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-static void an_event_is_done_with_the_work_before_it(void)
+FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -25,11 +25,10 @@ static void an_event_is_done_with_the_work_before_it(void)
     ASSERT_OK(cu.EventQuery(event));
     let_rest(stream);
     ASSERT_SAID("cuEventQuery before the work has ended", busy, CUDA_ERROR_NOT_READY);
-    ASSERT_OK(cu.EventDestroy(event));
-    ASSERT_OK(cu.StreamDestroy(stream));
+    destroy(stream, event);
 }
 
-static void an_event_does_not_mind_later_work(void)
+FACT("FACT-EVT-3", an_event_does_not_mind_later_work, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -41,14 +40,13 @@ static void an_event_does_not_mind_later_work(void)
     ASSERT_OK(cu.EventRecord(event, stream));
     const CUresult busy = cu.EventQuery(event);
     let_rest(stream);
-    ASSERT_OK(cu.EventDestroy(event));
-    ASSERT_OK(cu.StreamDestroy(stream));
+    destroy(stream, event);
     ASSERT_SAID("cuEventQuery after later work was queued", done, CUDA_SUCCESS);
     ASSERT_SAID("cuEventQuery after a second record, behind later work", busy,
                 CUDA_ERROR_NOT_READY);
 }
 
-static void an_unfinished_event_can_be_destroyed(void)
+FACT("FACT-EVT-4", an_unfinished_event_can_be_destroyed, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -62,7 +60,7 @@ static void an_unfinished_event_can_be_destroyed(void)
     ASSERT_SAID("cuStreamQuery after cuEventDestroy", busy, CUDA_ERROR_NOT_READY);
 }
 
-static void a_stream_waits_for_an_event(void)
+FACT("FACT-EVT-5", a_stream_waits_for_an_event, DEVICE)
 {
     const CUstream first = new_stream(), second = new_stream();
     const CUevent event = new_event();
@@ -73,13 +71,12 @@ static void a_stream_waits_for_an_event(void)
     const CUresult busy = cu.StreamQuery(second);
     let_rest(first);
     ASSERT_OK(cu.StreamSynchronize(second));
-    ASSERT_OK(cu.EventDestroy(event));
-    ASSERT_OK(cu.StreamDestroy(first));
+    destroy(first, event);
     ASSERT_OK(cu.StreamDestroy(second));
     ASSERT_SAID("cuStreamQuery of a stream that waits for an event", busy, CUDA_ERROR_NOT_READY);
 }
 
-static void an_event_belongs_to_its_context(void)
+FACT("FACT-EVT-6", an_event_belongs_to_its_context, TWO)
 {
     const CUevent event = new_event();
     CUcontext other = NULL, popped = NULL;
@@ -97,14 +94,3 @@ static void an_event_belongs_to_its_context(void)
     ASSERT_OK(cu.DevicePrimaryCtxRelease(1));
     ASSERT_OK(cu.EventDestroy(event));
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done, DEVICE),
-    FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it, DEVICE),
-    FACT("FACT-EVT-3", an_event_does_not_mind_later_work, DEVICE),
-    FACT("FACT-EVT-4", an_unfinished_event_can_be_destroyed, DEVICE),
-    FACT("FACT-EVT-5", a_stream_waits_for_an_event, DEVICE),
-    FACT("FACT-EVT-6", an_event_belongs_to_its_context, TWO),
-};
-
-const struct fact_group facts_of_events = GROUP(facts);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A fact: something that xseg takes for granted about a driver, and a check that asks a driver for it.
+ * A fact: an assumption of xseg about the driver, with a check that verifies it.
  *
  * Terms
- *   verdict  what came of asking: the fact holds, the driver differs, or it was not asked
- *   answer   the verdict in words: the call that differed with the error it gave and the expected one,
- *            why a fact was not asked, or what the check has measured
- *   needs    what a machine must have before the check is begun
+ *   verdict  the result: the fact holds, the driver differs, or the fact was not verified
+ *   answer   the verdict in words: the call that differed, with its error and the expected one; the reason why the fact was
+ *            not verified; or a measurement
+ *   needs    requirements of the check
  *
- * A check asserts with the macros below.  The first assertion that fails ends the check, by longjmp, and
- * leaves behind whatever the check had made.  So the process asks nothing more then (ask.h).
+ * A check asserts with the macros below.  The first failed assertion ends the check by longjmp(), and objects of the
+ * check remain, so the process verifies no further fact (ask.h).
  *
- * Why no cmocka: what a driver answers has to come out as data, and a fact that cannot be asked on some
- * machine is neither passed nor failed.
+ * cmocka is not used, because the answers are data, and a fact that cannot be verified on a host is neither passed nor
+ * failed.
  *
- * Locking: only the thread that runs the check may assert.
+ * Locking: only the thread of the check asserts.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_FACT_H
 #define XSEG_TESTS_GPU_FACTS_FACT_H
@@ -37,31 +37,26 @@ enum need {
 };
 
 struct fact {
-    const char *id;   /* FACT-..., of docs/internals/driver-facts.md; never reused */
+    const char *id;   /* FACT-..., of docs/driver-facts.md; never reused */
     const char *name; /* the fact as a sentence */
     void (*check)(void);
     unsigned needs; /* enum need; all but NOTHING imply DEVICE */
 };
 
-struct fact_group {
-    const struct fact *facts;
-    size_t count;
-};
+/* The function of a check, which registers itself. */
+#define FACT(id, name, needs)                                      \
+    static void name(void);                                        \
+    __attribute__((constructor)) static void name##_register(void) \
+    {                                                              \
+        static const struct fact fact = {id, #name, name, needs};  \
+                                                                   \
+        fact_add(&fact);                                           \
+    }                                                              \
+    static void name(void)
 
-#define FACT(id, function, needs)      \
-    {                                  \
-        id, #function, function, needs \
-    }
-#define GROUP(facts)                                  \
-    {                                                 \
-        (facts), sizeof((facts)) / sizeof((facts)[0]) \
-    }
+void fact_add(const struct fact *fact);
 
-extern const struct fact_group facts_of_open, facts_of_memory, facts_of_mapping, facts_of_sharing,
-    facts_of_registration, facts_of_allocations, facts_of_streams, facts_of_events,
-    facts_of_captures, facts_of_late;
-
-/* All facts, in the order of their page. */
+/* All facts, in the order of the sources in tests/gpu/meson.build. */
 size_t fact_count(void);
 const struct fact *fact_at(size_t number);
 /* Returns the index, or fact_count() for an unknown id. */
@@ -113,8 +108,7 @@ struct outcome {
     bool is_clean; /* nothing was left: the process may ask the next fact */
 };
 
-/* Ask for a fact. After a fact that holds, the context is synchronized: an error of its work belongs to this fact,
- * not to the next one. */
+/* Ask for a fact; one that holds ends with a synchronized context, so an error of its work belongs to it. */
 void fact_ask(const struct fact *fact, struct outcome *outcome);
 
 #endif

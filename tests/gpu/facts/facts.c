@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What xseg takes for granted about a CUDA driver, asked of one.
+ * Verifies the assumptions of xseg about a CUDA driver.
  *
  *   gpu-facts [--skip-without-gpu]      as a test: TAP
- *   gpu-facts --table [--seconds N]     lines of id, verdict, answer, milliseconds and place; within N
- *                                       seconds, of which three quarters are for asking
- *   gpu-facts --limit N                 a fact may take N seconds, and opening the driver 30; otherwise both
- *                                       have a part of the seconds for all; beside the others
- *   gpu-facts --from ID                 begin with this fact; beside the others
- *   gpu-facts --describe                what the simulator has settings for
- *   gpu-facts --list                    ids and names
+ *   gpu-facts --table [--seconds N]     lines of ID, verdict, answer, milliseconds and position; within N seconds, of which
+ *                                       three quarters are for the checks
+ *   gpu-facts --limit N                 at most N seconds for a fact, and 30 for opening the driver; by default both depend on
+ *                                       --seconds; with other options
+ *   gpu-facts --from ID                 start with this fact; with other options
+ *   gpu-facts --describe                properties for which the simulator has settings
+ *   gpu-facts --list                    IDs and names
  *
- * Every run of the tests asks the simulator, which has to answer as drivers do; where there is a GPU, its
- * driver is asked the same.  docs/internals/driver-facts.md has a row for each number: what the header
- * says, and which code relies on it.  ask.h says how one answer is kept from spoiling another.
+ * Each run of the tests verifies the facts on the simulator and, if the host has a GPU, on its driver.
+ * docs/internals/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
+ * fact.  ask.h describes how checks are isolated.
  *
- * Exits with 0 if each fact holds that could be asked, else with 1; with 2 for a wrong option.
+ * Exit status: 0 if each fact that could be verified holds, else 1; 2 for an unknown option.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +26,12 @@
 #include "tests/gpu/facts/describe.h"
 #include "tests/gpu/facts/driver.h"
 
-/* Seconds for a fact, and for opening the driver, which is slow on a machine with many devices and without a
- * persistent driver; and their parts of the seconds for all. */
-#define FACT_MAX  20u
-#define FACT_PART 5u
-#define OPEN_MAX  30u
-#define OPEN_PART 3u
-#define LEAST     2u
+/* Seconds for a fact and for opening the driver, which is slow with many devices; and their parts of all seconds. */
+#define FACT_MAX    20u
+#define FACT_PART   5u
+#define OPEN_MAX    30u
+#define OPEN_PART   3u
+#define MIN_SECONDS 2u
 
 struct options {
     bool is_table;
@@ -152,7 +151,7 @@ static unsigned part_of(unsigned seconds, unsigned part, unsigned most)
 {
     if (seconds == 0 || seconds / part > most)
         return most;
-    return seconds / part < LEAST ? LEAST : seconds / part;
+    return seconds / part < MIN_SECONDS ? MIN_SECONDS : seconds / part;
 }
 
 static int ask(const struct options *options)

@@ -8,7 +8,7 @@
 
 #include "tests/gpu/facts/child.h"
 
-/* --- FACT-LATE: touching what is gone, in a process of its own, since it may not survive. --- */
+/* --- FACT-LATE: access to unmapped memory, in a child process, because it may crash. --- */
 
 /* Exit statuses of that process; 0: the access succeeded. */
 enum late { LATE_WENT_WELL, LATE_REFUSED, LATE_UNPREPARED };
@@ -67,19 +67,12 @@ static void expect_no_late_access(const char *what)
            (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT));
 }
 
-static void an_unmapped_address_is_not_touched_unnoticed(void)
+FACT("FACT-LATE-1", an_unmapped_address_is_not_touched_unnoticed, VMM)
 {
     expect_no_late_access("unmapped");
 }
 
-static void memory_without_rights_is_not_touched_unnoticed(void)
+FACT("FACT-LATE-2", memory_without_rights_is_not_touched_unnoticed, VMM)
 {
     expect_no_late_access("without-rights");
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-LATE-1", an_unmapped_address_is_not_touched_unnoticed, VMM),
-    FACT("FACT-LATE-2", memory_without_rights_is_not_touched_unnoticed, VMM),
-};
-
-const struct fact_group facts_of_late = GROUP(facts);

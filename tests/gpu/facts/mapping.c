@@ -4,7 +4,7 @@
 
 /* --- FACT-MAP: mappings. --- */
 
-static void odd_mappings_are_refused(void)
+FACT("FACT-MAP-1", odd_mappings_are_refused, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -18,7 +18,7 @@ static void odd_mappings_are_refused(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-static void a_mapping_lies_in_a_reservation(void)
+FACT("FACT-MAP-2", a_mapping_lies_in_a_reservation, VMM)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -29,7 +29,7 @@ static void a_mapping_lies_in_a_reservation(void)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-static void a_mapped_address_is_not_mapped_over(void)
+FACT("FACT-MAP-3", a_mapped_address_is_not_mapped_over, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -45,7 +45,7 @@ static void a_mapped_address_is_not_mapped_over(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-static void a_mapping_is_at_most_its_memory(void)
+FACT("FACT-MAP-4", a_mapping_is_at_most_its_memory, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -57,7 +57,7 @@ static void a_mapping_is_at_most_its_memory(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-static void a_fresh_mapping_has_no_access(void)
+FACT("FACT-MAP-5", a_fresh_mapping_has_no_access, VMM)
 {
     const CUdeviceptr base = reserve(GRANULE);
 
@@ -66,7 +66,7 @@ static void a_fresh_mapping_has_no_access(void)
     unmap_and_free(base, GRANULE);
 }
 
-static void the_same_memory_at_two_addresses(void)
+FACT("FACT-MAP-6", the_same_memory_at_two_addresses, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(GRANULE);
@@ -87,25 +87,20 @@ static void the_same_memory_at_two_addresses(void)
 
 /* --- FACT-ACC: access rights. --- */
 
-static void one_call_gives_access_to_several_mappings(void)
+FACT("FACT-ACC-1", one_call_gives_access_to_several_mappings, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
-    back(base, GRANULE);
-    back(base + GRANULE, 2 * GRANULE);
-    back(base + 3 * GRANULE, GRANULE);
+    BACK(base, 1, 2, 1);
     ASSERT_OK(allow(base, 4 * GRANULE));
     for (unsigned i = 0; i < 4; i++)
         ASSERT_EQUAL(rights_of(base + i * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     fill(base, 4 * GRANULE, 0x11);
     ASSERT_EQUAL(byte_at(base + 4 * GRANULE - 1), 0x11);
-    ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    ASSERT_OK(cu.MemUnmap(base + GRANULE, 2 * GRANULE));
-    ASSERT_OK(cu.MemUnmap(base + 3 * GRANULE, GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+    PUT(base, 1, 2, 1);
 }
 
-static void a_hole_gets_no_access(void)
+FACT("FACT-ACC-2", a_hole_gets_no_access, VMM)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
 
@@ -119,7 +114,7 @@ static void a_hole_gets_no_access(void)
     ASSERT_OK(cu.MemAddressFree(base, 3 * GRANULE));
 }
 
-static void part_of_a_mapping_gets_no_access(void)
+FACT("FACT-ACC-3", part_of_a_mapping_gets_no_access, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
 
@@ -131,7 +126,7 @@ static void part_of_a_mapping_gets_no_access(void)
     unmap_and_free(base, 2 * GRANULE);
 }
 
-static void a_device_that_is_not_there_gets_no_access(void)
+FACT("FACT-ACC-4", a_device_that_is_not_there_gets_no_access, VMM)
 {
     const CUmemAccessDesc desc = rights(device_count, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     const CUdeviceptr base = reserve(GRANULE);
@@ -141,13 +136,11 @@ static void a_device_that_is_not_there_gets_no_access(void)
     unmap_and_free(base, GRANULE);
 }
 
-static void access_can_be_taken_away_and_given_again(void)
+FACT("FACT-ACC-5", access_can_be_taken_away_and_given_again, VMM)
 {
     const CUmemAccessDesc none = rights(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    const CUdeviceptr base = reserve(GRANULE);
+    const CUdeviceptr base = map(GRANULE);
 
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
     fill(base, GRANULE, 0x21);
     ASSERT_OK(cu.MemSetAccess(base, GRANULE, &none, 1));
     ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -156,14 +149,12 @@ static void access_can_be_taken_away_and_given_again(void)
     unmap_and_free(base, GRANULE);
 }
 
-static void another_device_needs_rights_of_its_own(void)
+FACT("FACT-ACC-6", another_device_needs_rights_of_its_own, VMM | TWO)
 {
     const CUmemAccessDesc desc = rights(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-    const CUdeviceptr base = reserve(GRANULE);
+    const CUdeviceptr base = map(GRANULE);
     int reaches = 0;
 
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
     ASSERT_EQUAL(rights_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(cu.DeviceCanAccessPeer(&reaches, 1, 0));
     if (reaches) {
@@ -178,30 +169,25 @@ static void another_device_needs_rights_of_its_own(void)
 
 /* --- FACT-UNM: unmapping. --- */
 
-static void part_of_a_mapping_is_not_unmapped(void)
+FACT("FACT-UNM-1", part_of_a_mapping_is_not_unmapped, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
-    back(base, 2 * GRANULE);
-    back(base + 2 * GRANULE, 2 * GRANULE);
+    BACK(base, 2, 2);
     ASSERT_CU(cu.MemUnmap(base, GRANULE), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cu.MemUnmap(base + GRANULE, GRANULE), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cu.MemUnmap(base + GRANULE, 2 * GRANULE), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(cu.MemUnmap(base, 2 * GRANULE - 1), CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < 4; i++)
         ASSERT(is_mapped(base + i * GRANULE));
-    ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
-    ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, 2 * GRANULE));
-    ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
+    PUT(base, 2, 2);
 }
 
-static void one_call_unmaps_several_mappings(void)
+FACT("FACT-UNM-2", one_call_unmaps_several_mappings, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
-    back(base, GRANULE);
-    back(base + GRANULE, 2 * GRANULE);
-    back(base + 3 * GRANULE, GRANULE);
+    BACK(base, 1, 2, 1);
     ASSERT_OK(allow(base, GRANULE));
     ASSERT_OK(allow(base + GRANULE, 2 * GRANULE));
     ASSERT_OK(allow(base + 3 * GRANULE, GRANULE));
@@ -213,7 +199,7 @@ static void one_call_unmaps_several_mappings(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-static void a_hole_is_not_unmapped(void)
+FACT("FACT-UNM-3", a_hole_is_not_unmapped, VMM)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
 
@@ -229,12 +215,11 @@ static void a_hole_is_not_unmapped(void)
     ASSERT_OK(cu.MemAddressFree(base, 3 * GRANULE));
 }
 
-static void an_unmapped_range_can_be_mapped_again(void)
+FACT("FACT-UNM-4", an_unmapped_range_can_be_mapped_again, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
-    back(base, 2 * GRANULE);
-    back(base + 2 * GRANULE, 2 * GRANULE);
+    BACK(base, 2, 2);
     ASSERT_OK(allow(base, 2 * GRANULE));
     ASSERT_OK(allow(base + 2 * GRANULE, 2 * GRANULE));
     ASSERT_OK(cu.MemUnmap(base, 2 * GRANULE));
@@ -246,7 +231,7 @@ static void an_unmapped_range_can_be_mapped_again(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-static void memory_keeps_its_bytes_while_unmapped(void)
+FACT("FACT-UNM-5", memory_keeps_its_bytes_while_unmapped, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(GRANULE);
@@ -264,13 +249,11 @@ static void memory_keeps_its_bytes_while_unmapped(void)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
-static void unmap_waits_for_no_work(void)
+FACT("FACT-UNM-6", unmap_waits_for_no_work, VMM)
 {
-    const CUdeviceptr base = reserve(GRANULE);
+    const CUdeviceptr base = map(GRANULE);
     const CUstream stream = new_stream();
 
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
     keep_busy(stream);
     const double began = microseconds();
     ASSERT_OK(cu.MemUnmap(base, GRANULE));
@@ -283,7 +266,7 @@ static void unmap_waits_for_no_work(void)
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-static void growing_waits_for_no_work(void)
+FACT("FACT-UNM-7", growing_waits_for_no_work, VMM)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const CUstream stream = new_stream();
@@ -306,7 +289,7 @@ static void growing_waits_for_no_work(void)
 
 /* --- FACT-REL: references to memory. --- */
 
-static void released_memory_stays_while_it_is_mapped(void)
+FACT("FACT-REL-1", released_memory_stays_while_it_is_mapped, VMM)
 {
     const size_t before = free_memory();
 
@@ -323,7 +306,7 @@ static void released_memory_stays_while_it_is_mapped(void)
     ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
 }
 
-static void a_retained_handle_is_the_same_and_counts(void)
+FACT("FACT-REL-2", a_retained_handle_is_the_same_and_counts, VMM)
 {
     CUmemGenericAllocationHandle handle, first = 0, middle = 0;
 
@@ -344,7 +327,7 @@ static void a_retained_handle_is_the_same_and_counts(void)
     ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
 }
 
-static void an_unmapped_address_has_no_handle(void)
+FACT("FACT-REL-3", an_unmapped_address_has_no_handle, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     CUmemGenericAllocationHandle handle = 0;
@@ -357,30 +340,3 @@ static void an_unmapped_address_has_no_handle(void)
               CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-MAP-1", odd_mappings_are_refused, VMM),
-    FACT("FACT-MAP-2", a_mapping_lies_in_a_reservation, VMM),
-    FACT("FACT-MAP-3", a_mapped_address_is_not_mapped_over, VMM),
-    FACT("FACT-MAP-4", a_mapping_is_at_most_its_memory, VMM),
-    FACT("FACT-MAP-5", a_fresh_mapping_has_no_access, VMM),
-    FACT("FACT-MAP-6", the_same_memory_at_two_addresses, VMM),
-    FACT("FACT-ACC-1", one_call_gives_access_to_several_mappings, VMM),
-    FACT("FACT-ACC-2", a_hole_gets_no_access, VMM),
-    FACT("FACT-ACC-3", part_of_a_mapping_gets_no_access, VMM),
-    FACT("FACT-ACC-4", a_device_that_is_not_there_gets_no_access, VMM),
-    FACT("FACT-ACC-5", access_can_be_taken_away_and_given_again, VMM),
-    FACT("FACT-ACC-6", another_device_needs_rights_of_its_own, VMM | TWO),
-    FACT("FACT-UNM-1", part_of_a_mapping_is_not_unmapped, VMM),
-    FACT("FACT-UNM-2", one_call_unmaps_several_mappings, VMM),
-    FACT("FACT-UNM-3", a_hole_is_not_unmapped, VMM),
-    FACT("FACT-UNM-4", an_unmapped_range_can_be_mapped_again, VMM),
-    FACT("FACT-UNM-5", memory_keeps_its_bytes_while_unmapped, VMM),
-    FACT("FACT-UNM-6", unmap_waits_for_no_work, VMM),
-    FACT("FACT-UNM-7", growing_waits_for_no_work, VMM),
-    FACT("FACT-REL-1", released_memory_stays_while_it_is_mapped, VMM),
-    FACT("FACT-REL-2", a_retained_handle_is_the_same_and_counts, VMM),
-    FACT("FACT-REL-3", an_unmapped_address_has_no_handle, VMM),
-};
-
-const struct fact_group facts_of_mapping = GROUP(facts);

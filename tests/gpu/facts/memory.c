@@ -3,7 +3,7 @@
 
 /* --- FACT-GRAN: granularity. --- */
 
-static void the_granularity_is_2_mib(void)
+FACT("FACT-GRAN-1", the_granularity_is_2_mib, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     size_t least = 0;
@@ -13,7 +13,7 @@ static void the_granularity_is_2_mib(void)
     ASSERT_EQUAL(least, GRANULE);
 }
 
-static void the_recommended_granularity_is_a_multiple(void)
+FACT("FACT-GRAN-2", the_recommended_granularity_is_a_multiple, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     size_t least = 0, best = 0;
@@ -27,7 +27,7 @@ static void the_recommended_granularity_is_a_multiple(void)
 
 /* --- FACT-RES: reserved addresses. --- */
 
-static void bad_reservations_are_refused(void)
+FACT("FACT-RES-1", bad_reservations_are_refused, VMM)
 {
     CUdeviceptr base = 0;
 
@@ -37,7 +37,7 @@ static void bad_reservations_are_refused(void)
     ASSERT_CU(cu.MemAddressReserve(&base, GRANULE, 0, 0, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void a_reservation_is_aligned_as_asked(void)
+FACT("FACT-RES-2", a_reservation_is_aligned_as_asked, VMM)
 {
     CUdeviceptr first = 0, second = 0;
 
@@ -49,7 +49,7 @@ static void a_reservation_is_aligned_as_asked(void)
     ASSERT_OK(cu.MemAddressFree(second, GIB));
 }
 
-static void a_reservation_is_aligned_to_the_granularity(void)
+FACT("FACT-RES-3", a_reservation_is_aligned_to_the_granularity, VMM)
 {
     const CUdeviceptr first = reserve(GRANULE), second = reserve(3 * GRANULE);
     const size_t alignment = alignment_of(first | second);
@@ -61,7 +61,7 @@ static void a_reservation_is_aligned_to_the_granularity(void)
     ASSERT_OK(cu.MemAddressFree(second, 3 * GRANULE));
 }
 
-static void addresses_can_run_out(void)
+FACT("FACT-RES-4", addresses_can_run_out, VMM)
 {
     CUdeviceptr base = 0;
 
@@ -70,7 +70,7 @@ static void addresses_can_run_out(void)
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-static void a_range_is_given_back_whole(void)
+FACT("FACT-RES-5", a_range_is_given_back_whole, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -80,7 +80,7 @@ static void a_range_is_given_back_whole(void)
     ASSERT_CU(cu.MemAddressFree(base, 4 * GRANULE), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void a_range_with_mappings_stays(void)
+FACT("FACT-RES-6", a_range_with_mappings_stays, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
 
@@ -91,7 +91,7 @@ static void a_range_with_mappings_stays(void)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
-static void addresses_take_no_memory(void)
+FACT("FACT-RES-7", addresses_take_no_memory, VMM)
 {
     const size_t before = free_memory();
     const CUdeviceptr base = reserve(64 * GIB);
@@ -104,7 +104,7 @@ static void addresses_take_no_memory(void)
 
 /* --- FACT-CRE: physical memory. --- */
 
-static void bad_sizes_and_flags_are_refused(void)
+FACT("FACT-CRE-1", bad_sizes_and_flags_are_refused, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -115,7 +115,7 @@ static void bad_sizes_and_flags_are_refused(void)
     ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-static void bad_properties_are_refused(void)
+FACT("FACT-CRE-2", bad_properties_are_refused, VMM)
 {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -126,7 +126,7 @@ static void bad_properties_are_refused(void)
     ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
 }
 
-static void memory_counts_from_its_creation(void)
+FACT("FACT-CRE-3", memory_counts_from_its_creation, VMM)
 {
     const size_t before = free_memory();
 
@@ -139,7 +139,7 @@ static void memory_counts_from_its_creation(void)
     ASSERT(free_memory() >= between + 64 * MIB);
 }
 
-static void memory_can_run_out(void)
+FACT("FACT-CRE-4", memory_can_run_out, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -155,28 +155,9 @@ static void memory_can_run_out(void)
 }
 
 /* Jetson boards are reported to fail with this error, with most of their memory free. */
-static void a_page_can_be_made_where_plenty_is_free(void)
+FACT("FACT-CRE-5", a_page_can_be_made_where_plenty_is_free, VMM)
 {
     need_memory(256 * MIB);
     for (unsigned i = 0; i < 8; i++)
         ASSERT_OK(cu.MemRelease(create(GRANULE)));
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-GRAN-1", the_granularity_is_2_mib, VMM),
-    FACT("FACT-GRAN-2", the_recommended_granularity_is_a_multiple, VMM),
-    FACT("FACT-RES-1", bad_reservations_are_refused, VMM),
-    FACT("FACT-RES-2", a_reservation_is_aligned_as_asked, VMM),
-    FACT("FACT-RES-3", a_reservation_is_aligned_to_the_granularity, VMM),
-    FACT("FACT-RES-4", addresses_can_run_out, VMM),
-    FACT("FACT-RES-5", a_range_is_given_back_whole, VMM),
-    FACT("FACT-RES-6", a_range_with_mappings_stays, VMM),
-    FACT("FACT-RES-7", addresses_take_no_memory, VMM),
-    FACT("FACT-CRE-1", bad_sizes_and_flags_are_refused, VMM),
-    FACT("FACT-CRE-2", bad_properties_are_refused, VMM),
-    FACT("FACT-CRE-3", memory_counts_from_its_creation, VMM),
-    FACT("FACT-CRE-4", memory_can_run_out, VMM),
-    FACT("FACT-CRE-5", a_page_can_be_made_where_plenty_is_free, VMM),
-};
-
-const struct fact_group facts_of_memory = GROUP(facts);

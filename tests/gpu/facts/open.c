@@ -11,7 +11,7 @@
 
 /* --- FACT-OPEN: the entry points. --- */
 
-static void every_entry_point_is_found(void)
+FACT("FACT-OPEN-1", every_entry_point_is_found, NOTHING)
 {
     const char *missing = driver_all_missing();
 
@@ -19,7 +19,7 @@ static void every_entry_point_is_found(void)
         fact_fail(__FILE__, __LINE__, "the driver has no %s", missing);
 }
 
-static void an_unknown_name_gives_no_function(void)
+FACT("FACT-OPEN-2", an_unknown_name_gives_no_function, NOTHING)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
     void *function = &found;
@@ -29,7 +29,7 @@ static void an_unknown_name_gives_no_function(void)
     ASSERT_EQUAL(found, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 }
 
-static void a_later_signature_is_not_given_to_an_older_version(void)
+FACT("FACT-OPEN-3", a_later_signature_is_not_given_to_an_older_version, NOTHING)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
     void *function = &found;
@@ -41,7 +41,7 @@ static void a_later_signature_is_not_given_to_an_older_version(void)
     ASSERT_EQUAL(found, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
 }
 
-static void the_driver_is_of_cuda_12_or_later(void)
+FACT("FACT-OPEN-4", the_driver_is_of_cuda_12_or_later, NOTHING)
 {
     int version = 0;
 
@@ -50,12 +50,12 @@ static void the_driver_is_of_cuda_12_or_later(void)
     ASSERT(version >= 12000);
 }
 
-static void init_may_be_called_again(void)
+FACT("FACT-OPEN-5", init_may_be_called_again, DEVICE)
 {
     ASSERT_OK(cu.Init(0));
 }
 
-static void a_device_that_is_not_there_is_refused(void)
+FACT("FACT-OPEN-6", a_device_that_is_not_there_is_refused, DEVICE)
 {
     CUdevice device = -1;
 
@@ -63,7 +63,7 @@ static void a_device_that_is_not_there_is_refused(void)
     ASSERT_CU(cu.DeviceGet(&device, device_count), CUDA_ERROR_INVALID_DEVICE);
 }
 
-static void errors_have_names_and_other_numbers_none(void)
+FACT("FACT-OPEN-7", errors_have_names_and_other_numbers_none, NOTHING)
 {
     const char *name = NULL;
 
@@ -75,7 +75,7 @@ static void errors_have_names_and_other_numbers_none(void)
 
 /* --- FACT-CTX: the primary context. --- */
 
-static void a_context_lives_until_its_last_release(void)
+FACT("FACT-CTX-1", a_context_lives_until_its_last_release, DEVICE)
 {
     CUcontext again = NULL;
     unsigned flags = 0;
@@ -89,7 +89,7 @@ static void a_context_lives_until_its_last_release(void)
     (void)free_memory();
 }
 
-static void what_is_not_retained_cannot_be_released(void)
+FACT("FACT-CTX-2", what_is_not_retained_cannot_be_released, DEVICE)
 {
     CUcontext popped = NULL;
     char name[64];
@@ -106,7 +106,7 @@ static void what_is_not_retained_cannot_be_released(void)
     ASSERT(pushed == CUDA_ERROR_INVALID_CONTEXT || pushed == CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
-static void push_and_pop_are_a_stack(void)
+FACT("FACT-CTX-3", push_and_pop_are_a_stack, DEVICE)
 {
     CUcontext popped = NULL, current = NULL;
 
@@ -122,20 +122,18 @@ static void push_and_pop_are_a_stack(void)
     ASSERT_OK(cu.CtxPushCurrent(primary));
 }
 
-static void virtual_memory_needs_no_context(void)
+FACT("FACT-CTX-4", virtual_memory_needs_no_context, VMM)
 {
     CUcontext popped = NULL;
 
     ASSERT_OK(cu.CtxPopCurrent(&popped));
-    const CUdeviceptr base = reserve(GRANULE);
-    back(base, GRANULE);
-    ASSERT_OK(allow(base, GRANULE));
+    const CUdeviceptr base = map(GRANULE);
     ASSERT(is_mapped(base));
     unmap_and_free(base, GRANULE);
     ASSERT_OK(cu.CtxPushCurrent(popped));
 }
 
-static void allocations_and_streams_need_a_context(void)
+FACT("FACT-CTX-5", allocations_and_streams_need_a_context, DEVICE)
 {
     size_t free_bytes = 0, total = 0;
     CUcontext popped = NULL;
@@ -154,7 +152,7 @@ static void allocations_and_streams_need_a_context(void)
 
 #define FORKED_SECONDS 10
 
-static void a_forked_child_is_refused(void)
+FACT("FACT-CTX-6", a_forked_child_is_refused, DEVICE)
 {
     int result = 0;
 
@@ -172,21 +170,3 @@ static void a_forked_child_is_refused(void)
     ASSERT_EQUAL(WEXITSTATUS(result), CUDA_ERROR_NOT_INITIALIZED);
     (void)free_memory();
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-OPEN-1", every_entry_point_is_found, NOTHING),
-    FACT("FACT-OPEN-2", an_unknown_name_gives_no_function, NOTHING),
-    FACT("FACT-OPEN-3", a_later_signature_is_not_given_to_an_older_version, NOTHING),
-    FACT("FACT-OPEN-4", the_driver_is_of_cuda_12_or_later, NOTHING),
-    FACT("FACT-OPEN-5", init_may_be_called_again, DEVICE),
-    FACT("FACT-OPEN-6", a_device_that_is_not_there_is_refused, DEVICE),
-    FACT("FACT-OPEN-7", errors_have_names_and_other_numbers_none, NOTHING),
-    FACT("FACT-CTX-1", a_context_lives_until_its_last_release, DEVICE),
-    FACT("FACT-CTX-2", what_is_not_retained_cannot_be_released, DEVICE),
-    FACT("FACT-CTX-3", push_and_pop_are_a_stack, DEVICE),
-    FACT("FACT-CTX-4", virtual_memory_needs_no_context, VMM),
-    FACT("FACT-CTX-5", allocations_and_streams_need_a_context, DEVICE),
-    FACT("FACT-CTX-6", a_forked_child_is_refused, DEVICE),
-};
-
-const struct fact_group facts_of_open = GROUP(facts);

@@ -54,21 +54,7 @@ static unsigned is_capable(CUdeviceptr address)
     return value;
 }
 
-/* Unmap mappings of these numbers of granules, up to a 0, and release the range. */
-static void put(CUdeviceptr base, const size_t *granules)
-{
-    size_t bytes = 0;
-
-    for (; *granules != 0; granules++) {
-        ASSERT_OK(cu.MemUnmap(base + bytes, *granules * GRANULE));
-        bytes += *granules * GRANULE;
-    }
-    ASSERT_OK(cu.MemAddressFree(base, bytes));
-}
-
-#define PUT(base, ...) put((base), (const size_t[]){__VA_ARGS__, 0})
-
-static void an_address_range_is_one_mapping(void)
+FACT("FACT-RDMA-1", an_address_range_is_one_mapping, VMM)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
     CUdeviceptr start = 0;
@@ -85,7 +71,7 @@ static void an_address_range_is_one_mapping(void)
     PUT(base, 1, 2);
 }
 
-static void memory_is_made_for_rdma(void)
+FACT("FACT-RDMA-2", memory_is_made_for_rdma, VMM | RDMA)
 {
     const CUdeviceptr base = reserve(GRANULE);
 
@@ -95,7 +81,7 @@ static void memory_is_made_for_rdma(void)
     PUT(base, 1);
 }
 
-static void an_address_tells_whether_rdma_reaches_it(void)
+FACT("FACT-RDMA-3", an_address_tells_whether_rdma_reaches_it, VMM | RDMA)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
 
@@ -106,7 +92,7 @@ static void an_address_tells_whether_rdma_reaches_it(void)
     PUT(base, 1, 1);
 }
 
-static void several_mappings_have_one_descriptor(void)
+FACT("FACT-RDMA-4", several_mappings_have_one_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     int file = -1;
@@ -121,7 +107,7 @@ static void several_mappings_have_one_descriptor(void)
     PUT(base, 1, 2, 1);
 }
 
-static void a_descriptor_is_as_long_as_its_range(void)
+FACT("FACT-RDMA-5", a_descriptor_is_as_long_as_its_range, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     int file = -1;
@@ -134,7 +120,7 @@ static void a_descriptor_is_as_long_as_its_range(void)
     PUT(base, 2);
 }
 
-static void part_of_a_page_has_no_descriptor(void)
+FACT("FACT-RDMA-6", part_of_a_page_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(GRANULE);
     int file = -1;
@@ -146,7 +132,7 @@ static void part_of_a_page_has_no_descriptor(void)
     PUT(base, 1);
 }
 
-static void a_range_with_a_hole_has_no_descriptor(void)
+FACT("FACT-RDMA-7", a_range_with_a_hole_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
     int file = -1;
@@ -161,7 +147,7 @@ static void a_range_with_a_hole_has_no_descriptor(void)
     ASSERT_OK(cu.MemAddressFree(base, 3 * GRANULE));
 }
 
-static void a_range_without_access_has_no_descriptor(void)
+FACT("FACT-RDMA-8", a_range_without_access_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     const CUmemAccessDesc none = rights(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -174,7 +160,7 @@ static void a_range_without_access_has_no_descriptor(void)
     PUT(base, 1, 1);
 }
 
-static void a_range_of_two_kinds_has_no_descriptor(void)
+FACT("FACT-RDMA-9", a_range_of_two_kinds_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     int file = -1;
@@ -185,7 +171,7 @@ static void a_range_of_two_kinds_has_no_descriptor(void)
     PUT(base, 1, 1);
 }
 
-static void memory_that_was_not_made_for_it_has_no_descriptor(void)
+FACT("FACT-RDMA-10", memory_that_was_not_made_for_it_has_no_descriptor, VMM | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(GRANULE);
     int file = -1;
@@ -195,7 +181,7 @@ static void memory_that_was_not_made_for_it_has_no_descriptor(void)
     PUT(base, 1);
 }
 
-static void an_open_descriptor_keeps_the_memory(void)
+FACT("FACT-RDMA-11", an_open_descriptor_keeps_the_memory, VMM | RDMA | DMA_BUFS)
 {
     const size_t before = free_memory();
     int file = -1;
@@ -210,7 +196,7 @@ static void an_open_descriptor_keeps_the_memory(void)
     ASSERT(free_memory() + SLACK >= before);
 }
 
-static void an_allocation_has_a_descriptor(void)
+FACT("FACT-RDMA-12", an_allocation_has_a_descriptor, DMA_BUFS)
 {
     CUdeviceptr address = 0;
     int file = -1;
@@ -221,7 +207,7 @@ static void an_allocation_has_a_descriptor(void)
     ASSERT_OK(cu.MemFree(address));
 }
 
-static void mapped_memory_cannot_have_waiting_copies(void)
+FACT("FACT-RDMA-13", mapped_memory_cannot_have_waiting_copies, VMM)
 {
     const unsigned on = 1;
     CUdeviceptr address = 0, base = reserve(GRANULE);
@@ -237,21 +223,3 @@ static void mapped_memory_cannot_have_waiting_copies(void)
     PUT(base, 1);
     ASSERT_OK(cu.MemFree(address));
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-RDMA-1", an_address_range_is_one_mapping, VMM),
-    FACT("FACT-RDMA-2", memory_is_made_for_rdma, VMM | RDMA),
-    FACT("FACT-RDMA-3", an_address_tells_whether_rdma_reaches_it, VMM | RDMA),
-    FACT("FACT-RDMA-4", several_mappings_have_one_descriptor, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-5", a_descriptor_is_as_long_as_its_range, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-6", part_of_a_page_has_no_descriptor, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-7", a_range_with_a_hole_has_no_descriptor, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-8", a_range_without_access_has_no_descriptor, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-9", a_range_of_two_kinds_has_no_descriptor, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-10", memory_that_was_not_made_for_it_has_no_descriptor, VMM | DMA_BUFS),
-    FACT("FACT-RDMA-11", an_open_descriptor_keeps_the_memory, VMM | RDMA | DMA_BUFS),
-    FACT("FACT-RDMA-12", an_allocation_has_a_descriptor, DMA_BUFS),
-    FACT("FACT-RDMA-13", mapped_memory_cannot_have_waiting_copies, VMM),
-};
-
-const struct fact_group facts_of_registration = GROUP(facts);

@@ -37,7 +37,7 @@ static CUmemGenericAllocationHandle import_of(int file)
     return handle;
 }
 
-static void each_export_is_a_descriptor_of_its_own(void)
+FACT("FACT-SHR-1", each_export_is_a_descriptor_of_its_own, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const int first = export_of(handle), second = export_of(handle);
@@ -49,7 +49,7 @@ static void each_export_is_a_descriptor_of_its_own(void)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-static void only_memory_made_for_it_is_exported(void)
+FACT("FACT-SHR-2", only_memory_made_for_it_is_exported, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create(GRANULE);
     int file = -1;
@@ -58,7 +58,7 @@ static void only_memory_made_for_it_is_exported(void)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-static void an_import_needs_its_descriptor_no_more(void)
+FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE);
     const int file = export_of(handle);
@@ -83,7 +83,7 @@ static void an_import_needs_its_descriptor_no_more(void)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-static void an_import_maps_no_more_than_its_memory(void)
+FACT("FACT-SHR-4", an_import_maps_no_more_than_its_memory, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const int file = export_of(handle);
@@ -98,7 +98,7 @@ static void an_import_maps_no_more_than_its_memory(void)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
-static void exported_memory_stays_until_nobody_has_it(void)
+FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it, EXPORT)
 {
     const size_t before = free_memory();
 
@@ -121,7 +121,7 @@ static void exported_memory_stays_until_nobody_has_it(void)
     ASSERT(free_memory() + SLACK >= before);
 }
 
-static void another_descriptor_is_not_imported(void)
+FACT("FACT-SHR-6", another_descriptor_is_not_imported, EXPORT)
 {
     CUmemGenericAllocationHandle handle = 0;
     int ends[2];
@@ -157,7 +157,7 @@ int use_shared(void)
     return cu.MemsetD8(base, 8, GRANULE) != CUDA_SUCCESS || cu.CtxSynchronize() != CUDA_SUCCESS;
 }
 
-static void another_process_has_the_same_bytes(void)
+FACT("FACT-SHR-7", another_process_has_the_same_bytes, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const int file = export_of(handle);
@@ -180,7 +180,7 @@ static void another_process_has_the_same_bytes(void)
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-static void two_devices_have_two_uuids(void)
+FACT("FACT-SHR-8", two_devices_have_two_uuids, TWO)
 {
     CUuuid first, second;
 
@@ -188,16 +188,3 @@ static void two_devices_have_two_uuids(void)
     ASSERT_OK(cu.DeviceGetUuid(&second, 1));
     ASSERT(memcmp(&first, &second, sizeof(first)) != 0);
 }
-
-static const struct fact facts[] = {
-    FACT("FACT-SHR-1", each_export_is_a_descriptor_of_its_own, EXPORT),
-    FACT("FACT-SHR-2", only_memory_made_for_it_is_exported, EXPORT),
-    FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more, EXPORT),
-    FACT("FACT-SHR-4", an_import_maps_no_more_than_its_memory, EXPORT),
-    FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it, EXPORT),
-    FACT("FACT-SHR-6", another_descriptor_is_not_imported, EXPORT),
-    FACT("FACT-SHR-7", another_process_has_the_same_bytes, EXPORT),
-    FACT("FACT-SHR-8", two_devices_have_two_uuids, TWO),
-};
-
-const struct fact_group facts_of_sharing = GROUP(facts);

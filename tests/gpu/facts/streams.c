@@ -8,7 +8,7 @@
 
 /* --- FACT-STR: streams. --- */
 
-static void a_stream_id_never_comes_again(void)
+FACT("FACT-STR-1", a_stream_id_never_comes_again, DEVICE)
 {
     unsigned long long seen[32];
 
@@ -23,7 +23,7 @@ static void a_stream_id_never_comes_again(void)
     }
 }
 
-static void the_default_stream_has_one_id_by_both_names(void)
+FACT("FACT-STR-2", the_default_stream_has_one_id_by_both_names, DEVICE)
 {
     ASSERT_EQUAL(id_of(NULL), id_of(CU_STREAM_LEGACY));
     ASSERT_DIFFERENT(id_of(NULL), id_of(CU_STREAM_PER_THREAD));
@@ -44,7 +44,7 @@ static void *id_elsewhere(void *out)
     return NULL;
 }
 
-static void each_thread_has_a_default_stream_of_its_own(void)
+FACT("FACT-STR-3", each_thread_has_a_default_stream_of_its_own, DEVICE)
 {
     unsigned long long there[2] = {0, 0};
     pthread_t thread;
@@ -56,7 +56,7 @@ static void each_thread_has_a_default_stream_of_its_own(void)
     ASSERT_EQUAL(there[1], id_of(NULL));
 }
 
-static void a_stream_tells_its_context(void)
+FACT("FACT-STR-4", a_stream_tells_its_context, DEVICE)
 {
     const CUstream stream = new_stream();
     CUcontext popped = NULL, owner = NULL;
@@ -72,7 +72,7 @@ static void a_stream_tells_its_context(void)
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
-static void a_stream_is_busy_until_its_work_has_ended(void)
+FACT("FACT-STR-5", a_stream_is_busy_until_its_work_has_ended, DEVICE)
 {
     const CUstream stream = new_stream();
 
@@ -85,7 +85,7 @@ static void a_stream_is_busy_until_its_work_has_ended(void)
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
-static void a_busy_stream_can_be_destroyed_and_goes_on(void)
+FACT("FACT-STR-6", a_busy_stream_can_be_destroyed_and_goes_on, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -102,7 +102,7 @@ static void a_busy_stream_can_be_destroyed_and_goes_on(void)
     ASSERT_SAID("cuEventQuery after cuStreamDestroy", after, CUDA_ERROR_NOT_READY);
 }
 
-static void the_context_waits_for_every_stream(void)
+FACT("FACT-STR-7", the_context_waits_for_every_stream, DEVICE)
 {
     const CUstream stream = new_stream();
 
@@ -111,67 +111,6 @@ static void the_context_waits_for_every_stream(void)
     ASSERT_OK(cu.StreamQuery(stream));
     let_rest(stream);
     ASSERT_OK(cu.StreamDestroy(stream));
-}
-
-static void *be_busy_elsewhere(void *out)
-{
-    CUresult *result = out;
-    CUcontext popped = NULL;
-
-    *result = cu.CtxPushCurrent(primary);
-    if (*result == CUDA_SUCCESS) {
-        *result = queue_work(CU_STREAM_PER_THREAD);
-        (void)cu.CtxPopCurrent(&popped);
-    }
-    return NULL;
-}
-
-static void the_legacy_stream_waits_for_other_threads_default_streams(void)
-{
-    const CUevent behind = new_event(), beside = new_event();
-    const CUstream apart = new_stream();
-    CUresult queued = CUDA_ERROR_UNKNOWN, before, unrelated;
-    pthread_t thread;
-
-    prepare_work();
-    ASSERT_EQUAL(pthread_create(&thread, NULL, be_busy_elsewhere, &queued), 0);
-    ASSERT_EQUAL(pthread_join(thread, NULL), 0);
-    ASSERT_SAID("work on another thread's default stream", queued, CUDA_SUCCESS);
-    ASSERT_OK(cu.EventRecord(behind, NULL));
-    ASSERT_OK(cu.EventRecord(beside, apart));
-    before = cu.EventQuery(behind);
-    unrelated = cu.EventQuery(beside);
-    ASSERT_OK(cu.EventSynchronize(behind));
-    ASSERT_OK(cu.CtxSynchronize());
-    ASSERT_OK(cu.EventDestroy(behind));
-    ASSERT_OK(cu.EventDestroy(beside));
-    ASSERT_OK(cu.StreamDestroy(apart));
-    ASSERT_SAID("cuEventQuery on the legacy stream, behind a thread's default stream", before,
-                CUDA_ERROR_NOT_READY);
-    ASSERT_SAID("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
-}
-
-static void blocking_streams_wait_for_the_legacy_one(void)
-{
-    const CUevent behind = new_event(), beside = new_event();
-    const CUstream apart = new_stream();
-    CUstream blocking = NULL;
-
-    ASSERT_OK(cu.StreamCreate(&blocking, CU_STREAM_DEFAULT));
-    keep_busy(NULL);
-    ASSERT_OK(cu.EventRecord(behind, blocking));
-    ASSERT_OK(cu.EventRecord(beside, apart));
-    const CUresult before = cu.EventQuery(behind);
-    const CUresult unrelated = cu.EventQuery(beside);
-    let_rest(NULL);
-    ASSERT_OK(cu.EventSynchronize(behind));
-    ASSERT_OK(cu.EventDestroy(behind));
-    ASSERT_OK(cu.EventDestroy(beside));
-    ASSERT_OK(cu.StreamDestroy(blocking));
-    ASSERT_OK(cu.StreamDestroy(apart));
-    ASSERT_SAID("cuEventQuery on a blocking stream, behind the legacy stream", before,
-                CUDA_ERROR_NOT_READY);
-    ASSERT_SAID("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
 }
 
 struct gate {
@@ -205,7 +144,7 @@ static void *launch_gate(void *argument)
     return NULL;
 }
 
-static void a_query_waits_for_no_host_function(void)
+FACT("FACT-STR-8", a_query_waits_for_no_host_function, DEVICE)
 {
     struct gate gate = {.stream = new_stream()};
     const CUevent event = new_event();
@@ -227,23 +166,66 @@ static void a_query_waits_for_no_host_function(void)
     ASSERT_SAID("cuEventQuery behind a host function", event_busy, CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamSynchronize(gate.stream));
     ASSERT_OK(cu.EventQuery(event));
-    ASSERT_OK(cu.EventDestroy(event));
-    ASSERT_OK(cu.StreamDestroy(gate.stream));
+    destroy(gate.stream, event);
     (void)sem_destroy(&gate.entered);
     (void)sem_destroy(&gate.opened);
 }
 
-static const struct fact facts[] = {
-    FACT("FACT-STR-1", a_stream_id_never_comes_again, DEVICE),
-    FACT("FACT-STR-2", the_default_stream_has_one_id_by_both_names, DEVICE),
-    FACT("FACT-STR-3", each_thread_has_a_default_stream_of_its_own, DEVICE),
-    FACT("FACT-STR-4", a_stream_tells_its_context, DEVICE),
-    FACT("FACT-STR-5", a_stream_is_busy_until_its_work_has_ended, DEVICE),
-    FACT("FACT-STR-6", a_busy_stream_can_be_destroyed_and_goes_on, DEVICE),
-    FACT("FACT-STR-7", the_context_waits_for_every_stream, DEVICE),
-    FACT("FACT-STR-8", a_query_waits_for_no_host_function, DEVICE),
-    FACT("FACT-STR-9", the_legacy_stream_waits_for_other_threads_default_streams, DEVICE),
-    FACT("FACT-STR-10", blocking_streams_wait_for_the_legacy_one, DEVICE),
-};
+static void *be_busy_elsewhere(void *out)
+{
+    CUresult *result = out;
+    CUcontext popped = NULL;
 
-const struct fact_group facts_of_streams = GROUP(facts);
+    *result = cu.CtxPushCurrent(primary);
+    if (*result == CUDA_SUCCESS) {
+        *result = queue_work(CU_STREAM_PER_THREAD);
+        (void)cu.CtxPopCurrent(&popped);
+    }
+    return NULL;
+}
+
+FACT("FACT-STR-9", the_legacy_stream_waits_for_other_threads_default_streams, DEVICE)
+{
+    const CUevent behind = new_event(), beside = new_event();
+    const CUstream apart = new_stream();
+    CUresult queued = CUDA_ERROR_UNKNOWN, before, unrelated;
+    pthread_t thread;
+
+    prepare_work();
+    ASSERT_EQUAL(pthread_create(&thread, NULL, be_busy_elsewhere, &queued), 0);
+    ASSERT_EQUAL(pthread_join(thread, NULL), 0);
+    ASSERT_SAID("work on another thread's default stream", queued, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventRecord(behind, NULL));
+    ASSERT_OK(cu.EventRecord(beside, apart));
+    before = cu.EventQuery(behind);
+    unrelated = cu.EventQuery(beside);
+    ASSERT_OK(cu.EventSynchronize(behind));
+    ASSERT_OK(cu.CtxSynchronize());
+    ASSERT_OK(cu.EventDestroy(behind));
+    destroy(apart, beside);
+    ASSERT_SAID("cuEventQuery on the legacy stream, behind a thread's default stream", before,
+                CUDA_ERROR_NOT_READY);
+    ASSERT_SAID("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
+}
+
+FACT("FACT-STR-10", blocking_streams_wait_for_the_legacy_one, DEVICE)
+{
+    const CUevent behind = new_event(), beside = new_event();
+    const CUstream apart = new_stream();
+    CUstream blocking = NULL;
+
+    ASSERT_OK(cu.StreamCreate(&blocking, CU_STREAM_DEFAULT));
+    keep_busy(NULL);
+    ASSERT_OK(cu.EventRecord(behind, blocking));
+    ASSERT_OK(cu.EventRecord(beside, apart));
+    const CUresult before = cu.EventQuery(behind);
+    const CUresult unrelated = cu.EventQuery(beside);
+    let_rest(NULL);
+    ASSERT_OK(cu.EventSynchronize(behind));
+    ASSERT_OK(cu.EventDestroy(behind));
+    destroy(blocking, beside);
+    ASSERT_OK(cu.StreamDestroy(apart));
+    ASSERT_SAID("cuEventQuery on a blocking stream, behind the legacy stream", before,
+                CUDA_ERROR_NOT_READY);
+    ASSERT_SAID("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
+}

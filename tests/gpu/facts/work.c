@@ -3,12 +3,12 @@
 
 #include "tests/gpu/facts/driver.h"
 
-#define MOST_BYTES  GIB
-#define LEAST_BYTES (64 * MIB)
-#define TRIALS      8u
-#define WANTED_US   200e3
+#define MAX_BYTES GIB
+#define MIN_BYTES (64 * MIB)
+#define TRIALS    8u
+#define WANTED_US 200e3
 /* A stream accepts some 1000 launches before another launch waits for the first to complete. */
-#define MOST_FILLS       800u
+#define MAX_FILLS        800u
 #define FILLS_TO_WARM_UP 2u
 
 static CUdeviceptr scratch;
@@ -19,8 +19,8 @@ static void take_scratch(void)
 {
     const size_t free_bytes = free_memory();
 
-    scratch_bytes = MOST_BYTES;
-    while (scratch_bytes > LEAST_BYTES && scratch_bytes > free_bytes / 4)
+    scratch_bytes = MAX_BYTES;
+    while (scratch_bytes > MIN_BYTES && scratch_bytes > free_bytes / 4)
         scratch_bytes /= 2;
     if (free_bytes < 2 * scratch_bytes)
         fact_skip("only %zu MiB are free, and %zu are needed to keep the device busy",
@@ -47,7 +47,7 @@ void prepare_work(void)
     ASSERT_OK(cu.StreamSynchronize(stream));
     began = (microseconds() - began) / TRIALS;
     ASSERT_OK(cu.StreamDestroy(stream));
-    fills = began * MOST_FILLS > WANTED_US ? (unsigned)(WANTED_US / began) + 1 : MOST_FILLS;
+    fills = began * MAX_FILLS > WANTED_US ? (unsigned)(WANTED_US / began) + 1 : MAX_FILLS;
 }
 
 CUresult queue_work(CUstream stream)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Work that keeps a stream busy: on the simulator for ever, until somebody waits for it; on a GPU for
- * some 200 ms, with fills of memory that the process keeps until it ends.
+ * Work that keeps a stream busy: on the simulator until it is completed by a wait; on a GPU for about 200 ms, by fills
+ * of memory that the process keeps until it ends.
  *
- * How many fills take so long is measured once in a process.  That also loads the driver's own kernels,
- * which could otherwise be loaded, and waited for, in the middle of a check.
+ * The number of fills is measured once in a process.  This also loads the driver's kernels, whose load would otherwise
+ * block a check.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_WORK_H
 #define XSEG_TESTS_GPU_FACTS_WORK_H
@@ -22,7 +22,6 @@ CUresult queue_work(CUstream stream);
 /* The context was destroyed, and with it the memory for the fills. */
 void forget_work(void);
 
-/* Release that memory. */
 CUresult end_work(void);
 
 #endif

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Programs with PyTorch on its own allocator and on xseg: what they compute and count, and how long their steps take.
+"""Programs with PyTorch on its own allocator and on xseg: their results, statistics and step times.
 
     both.py --driver cuda|FILE --library FILE --out FOLDER --seconds N [--classic] [--quick]
 
---driver is this machine's driver, or the file of a simulated one, on which PyTorch runs under the runtime of
-tests/support/cudart; there kernels compute nothing, so that only counts are compared.  Leaves report.md, differs.md and
-torch.tsv in FOLDER, and begins no program once N seconds are over; with --quick none but the training run.
+--driver: the host's driver, or the file of a simulated one.  On a simulated driver, PyTorch runs with the runtime of
+tests/support/cudart, in which kernels compute nothing, so only statistics are compared.  Writes report.md, differs.md and
+torch.tsv in FOLDER, and starts no program after N seconds; with --quick, only the training run.
 
-Exits with 1 when a program failed, and with 77 and a sentence where there is no PyTorch.
-"""
+Exit status: 1 if a program failed; 77 with a message without PyTorch."""
 import argparse
 import json
 import os
@@ -51,15 +50,12 @@ def flat(value, name=""):
 
 
 def differences(own, ours):
-    """Figures that are not the same, as texts."""
     own, ours = flat(own), flat(ours)
     return [f"{name[1:]}: {own.get(name, 'nothing')} on PyTorch's own allocator, {ours.get(name, 'nothing')} on xseg"
             for name in sorted(own.keys() | ours.keys()) if own.get(name) != ours.get(name)]
 
 
 class Machine:
-    """PyTorch here, on either allocator."""
-
     def __init__(self, options):
         self.options, self.deadline = options, time.monotonic() + options.seconds
         if options.driver == "cuda":
@@ -95,7 +91,6 @@ class Machine:
         return result
 
     def start(self, backend, code, *arguments):
-        """Run Python code on an allocator; what it printed."""
         first = "import xseg.torch; " if backend == "xseg" else ""
         left = max(5, self.deadline - time.monotonic())
         try:
@@ -125,7 +120,6 @@ class Machine:
                 sys.exit(SKIPPED)
 
     def run(self, program, backend):
-        """The report of a program on an allocator, with the seconds that it took as "seconds"."""
         began = time.monotonic()
         text = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", program)
         result = json.loads(text.splitlines()[-1])
@@ -143,7 +137,6 @@ class Report:
         self.rows, self.differs, self.training, self.not_reached, self.failed = [], [], [], [], False
 
     def compare(self, program):
-        """Run a program on both and note what differs."""
         name = program.stem
         if time.monotonic() > self.machine.deadline:
             self.not_reached.append(name)

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""A training run that computes the same numbers each time: its losses, its weights, and how long its steps take.
+"""A reproducible training run: losses, weights and step times.
 
-The last line is an object of JSON.  Weights and data come from the host with a fixed seed, algorithms are
-deterministic ones.
-"""
+The last line is a JSON object.  Weights and data are generated on the host with a fixed seed; algorithms are
+deterministic."""
 import hashlib
 import json
 import os
 import statistics
 import time
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic products of matrices want
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required for deterministic matrix products
 
 import torch  # pylint: disable=wrong-import-position
 

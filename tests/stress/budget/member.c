@@ -1,20 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "tests/stress/budget/member.h"
 
-#include <inttypes.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include "src/core/budget/budget.h"
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
-#include "tests/support/check.h"
-#include "tests/support/rng.h"
+#include "tests/stress/stress.h"
 #include "xseg/pool.h"
 #include "xseg/range.h"
 
@@ -46,11 +40,6 @@ static struct {
     uint64_t budget_requests, served; /* counts of earlier members of the seat */
 } own;
 
-static uint64_t below(struct thread *thread, uint64_t bound)
-{
-    return (rng_next(&thread->random) >> 16) % bound;
-}
-
 /* --- Steps. --- */
 
 /* Whether memory was allocated; denial is valid. */
@@ -76,7 +65,7 @@ static uint64_t draw_bytes(struct thread *thread)
 static void free_block(void **block)
 {
     if (*block != NULL)
-        CHECK(xseg_free(own.allocator, *block) == XSEG_OK);
+        CHECK_OK(xseg_free(own.allocator, *block));
     *block = NULL;
 }
 
@@ -92,8 +81,8 @@ static void change_block(struct thread *thread)
     if (!is_allocated(xseg_alloc(own.allocator, 0, bytes, thread->stream, block)))
         *block = NULL;
     else if (below(thread, 2) == 0)
-        CHECK(xseg_sim_launch_on(thread->stream, below(thread, 1000000),
-                                 (uint64_t)(uintptr_t)*block, bytes) == XSEG_OK);
+        CHECK_OK(xseg_sim_launch_on(thread->stream, below(thread, 1000000),
+                                    (uint64_t)(uintptr_t)*block, bytes));
 }
 
 static void free_many(struct thread *thread)
@@ -112,8 +101,7 @@ static void change_range(struct thread *thread)
     while (count < 6 && first + count < GRANULES && thread->has[first + count] == had)
         count++;
     if (had)
-        CHECK(xseg_range_decommit(thread->range, first * PAGE, count * PAGE, thread->stream) ==
-              XSEG_OK);
+        CHECK_OK(xseg_range_decommit(thread->range, first * PAGE, count * PAGE, thread->stream));
     else if (!is_allocated(
                  xseg_range_commit(thread->range, first * PAGE, count * PAGE, thread->stream)))
         return;
@@ -148,7 +136,7 @@ static void trim(struct thread *thread)
 {
     const struct xseg_trim_options how = {sizeof(how), .wait = below(thread, 2) == 0};
 
-    CHECK(xseg_trim(own.allocator, NULL, &how, NULL) == XSEG_OK);
+    CHECK_OK(xseg_trim(own.allocator, NULL, &how, NULL));
 }
 
 static void configure(struct thread *thread)
@@ -172,9 +160,9 @@ static void configure(struct thread *thread)
 /* During a capture on the device no process is asked, and no memory is released. */
 static void capture(struct thread *thread)
 {
-    CHECK(xseg_capture_mark(own.allocator, 0) == XSEG_OK);
+    CHECK_OK(xseg_capture_mark(own.allocator, 0));
     change_block(thread);
-    CHECK(xseg_capture_unmark(own.allocator, 0) == XSEG_OK);
+    CHECK_OK(xseg_capture_unmark(own.allocator, 0));
 }
 
 static void step(struct thread *thread)
@@ -251,13 +239,12 @@ static void free_all(void)
             free_block(&thread->block[at]);
         for (unsigned at = 0; at < GRANULES; at++)
             if (thread->has[at])
-                CHECK(xseg_range_decommit(thread->range, at * PAGE, PAGE, thread->stream) ==
-                      XSEG_OK);
+                CHECK_OK(xseg_range_decommit(thread->range, at * PAGE, PAGE, thread->stream));
         memset(thread->has, 0, sizeof(thread->has));
         /* A retained pool keeps its memory, because a graph may use it: the next capture begins without a block. */
         free_block(&thread->pooled);
-        CHECK(xseg_pool_release(thread->pool) == XSEG_OK);
-        CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
+        CHECK_OK(xseg_pool_release(thread->pool));
+        CHECK_OK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool));
         thread->is_paused = false;
     }
     free_block(&own.block);
@@ -270,10 +257,10 @@ static _Noreturn void end(void)
     free_all();
     for (unsigned i = 0; i < THREADS; i++) {
         CHECK(pthread_join(own.thread[i].thread, NULL) == 0);
-        CHECK(xseg_range_release(own.thread[i].range) == XSEG_OK);
-        CHECK(xseg_pool_release(own.thread[i].pool) == XSEG_OK);
+        CHECK_OK(xseg_range_release(own.thread[i].range));
+        CHECK_OK(xseg_pool_release(own.thread[i].pool));
     }
-    CHECK(xseg_close(own.allocator) == XSEG_OK);
+    CHECK_OK(xseg_close(own.allocator));
     CHECK(xseg_sim_used(0) == 0);
     _exit(0);
 }
@@ -291,7 +278,7 @@ static void execute_order(void)
     if (seat->order == ORDER_END)
         end();
     if (seat->order == ORDER_IDLE)
-        CHECK(xseg_config_set(own.allocator, seat->text) == XSEG_OK);
+        CHECK_OK(xseg_config_set(own.allocator, seat->text));
     if (seat->order == ORDER_FREE)
         free_all();
     if (seat->order == ORDER_FREE_BLOCK)
@@ -319,18 +306,17 @@ static void open_member(uint64_t seed)
     char config[256];
 
     own.shared->sim.shared = own.shared->sim_name;
-    CHECK(xseg_sim_reset(&own.shared->sim) == XSEG_OK);
+    CHECK_OK(xseg_sim_reset(&own.shared->sim));
     (void)snprintf(config, sizeof(config),
                    "budget_file:%s,budget_wait_ms:150,expandable_segments:%s",
                    own.shared->budget_file, seed % 3 == 0 ? "False" : "True");
-    CHECK(xseg_open(config, &options, &own.allocator) == XSEG_OK);
+    CHECK_OK(xseg_open(config, &options, &own.allocator));
     for (unsigned i = 0; i < THREADS; i++) {
         struct thread *thread = &own.thread[i];
 
         thread->random = (seed * THREADS + i) * UINT64_C(88172645463325252) | 1;
-        CHECK(xseg_range_reserve(own.allocator, 0, GRANULES * PAGE, NULL, &thread->range) ==
-              XSEG_OK);
-        CHECK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool) == XSEG_OK);
+        CHECK_OK(xseg_range_reserve(own.allocator, 0, GRANULES * PAGE, NULL, &thread->range));
+        CHECK_OK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool));
         thread->stream = env_stream();
         CHECK(pthread_mutex_init(&thread->lock, NULL) == 0);
         CHECK(pthread_create(&thread->thread, NULL, play, thread) == 0);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A process that shares a device by a shared budget file: two threads make random calls, or are idle, as the parent
- * orders in shared memory. */
+/* A process on a shared device with a shared budget file: its two threads make random calls, or are idle, as ordered. */
 #ifndef XSEG_TESTS_BUDGET_MEMBER_H
 #define XSEG_TESTS_BUDGET_MEMBER_H
 
@@ -22,8 +21,7 @@ enum budget_order {
     ORDER_END = 'e'         /* free everything, close, and expect no leaks */
 };
 
-/* The slot of a member in the memory that it shares with the parent. Counts continue when another member takes the
- * seat. */
+/* The part of the shared memory that belongs to a member; its counts continue with the next member of the seat. */
 struct budget_seat {
     atomic_uint ordered,
         done; /* number of the last order, written last; of the last order that was completed */

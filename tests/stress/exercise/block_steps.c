@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that allocate, use and free blocks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,8 +26,7 @@ static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status
     }
 }
 
-/* Expect that the block overlaps no other live block of this worker; world_check() compares the blocks of all
- * workers. */
+/* Expect that the block overlaps no other block of this worker; world_check() compares those of all workers. */
 static void expect_apart(const struct worker *worker, const struct block *made)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
@@ -46,8 +44,8 @@ static void expect_described(struct worker *worker, struct block *block, const s
 {
     struct xseg_block_info info = {sizeof(info)};
 
-    CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
-               &info) == XSEG_OK);
+    CHECK_OK(CALL(xseg_block_query, worker->world->allocator,
+                  block->ptr + below(worker, block->bytes), &info));
     CHECK(info.base == block->ptr);
     CHECK(info.state == XSEG_BLOCK_ALLOCATED);
     CHECK(info.requested == block->bytes);
@@ -179,7 +177,7 @@ void free_block_of(struct worker *worker, struct block *block)
     } else {
         struct xseg_block_info info = {sizeof(info)};
 
-        CHECK(CALL(xseg_block_query, world->allocator, ptr, &info) == XSEG_OK);
+        CHECK_OK(CALL(xseg_block_query, world->allocator, ptr, &info));
         CHECK(info.base == ptr && info.state == XSEG_BLOCK_ALLOCATED);
     }
 }
@@ -234,7 +232,6 @@ void step_free_after(struct worker *worker)
         block->ptr = NULL;
 }
 
-/* A part of the blocks is freed in one burst. */
 void step_burst(struct worker *worker)
 {
     const unsigned first = (unsigned)below(worker, WORLD_BLOCKS);
@@ -291,7 +288,7 @@ void step_refused(struct worker *worker)
     CHECK(CALL(xseg_alloc_with, allocator, &request, &ptr) == XSEG_ERR_ARGUMENT);
     CHECK(CALL(xseg_alloc, allocator, 99, 1, NULL, &ptr) == XSEG_ERR_ARGUMENT);
     CHECK(CALL(xseg_alloc, allocator, 0, 0, NULL, &ptr) == XSEG_OK && ptr == NULL);
-    CHECK(CALL(xseg_free, allocator, NULL) == XSEG_OK);
+    CHECK_OK(CALL(xseg_free, allocator, NULL));
     if (block == NULL || block->bytes <= 512)
         return;
     CHECK(CALL(xseg_free, allocator, block->ptr + 512) == XSEG_ERR_NOT_ALLOCATED);

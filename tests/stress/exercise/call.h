@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count its results and compare them with
- * the statuses that its header documents.
- *
- * Locking: none; the counts are atomic.
- */
+/* Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count its results atomically and compare them with the
+ * documented statuses. */
 #ifndef XSEG_TESTS_EXERCISE_CALL_H
 #define XSEG_TESTS_EXERCISE_CALL_H
 
@@ -28,10 +24,8 @@ enum call_function {
 xseg_status call_answered(enum call_function function, xseg_status status);
 void call_made(enum call_function function);
 
-/* The number of calls of all functions so far. */
 uint64_t call_total(void);
 
-/* Print one line per function with its results and their counts. */
 void call_print(void);
 
 /* The first function that was never called, or never with success; NULL: none. */

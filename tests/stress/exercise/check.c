@@ -23,7 +23,6 @@ struct sums {
     uint64_t live, live_bytes, active, active_bytes, requested, reserved;
 };
 
-/* The state of one device. */
 struct view {
     struct world *world;
     int device;
@@ -99,7 +98,7 @@ static void read_stats(struct view *view, struct xseg_statistics *stats)
     const struct xseg_scope where = {sizeof(where), .device = view->device};
 
     *stats = (struct xseg_statistics){.struct_size = sizeof(*stats)};
-    CHECK(CALL(xseg_stats_get, view->world->allocator, &where, stats) == XSEG_OK);
+    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &where, stats));
 }
 
 /* Whether nothing has changed in the meantime, for example by the background thread. */
@@ -116,9 +115,9 @@ static bool gather(struct view *view)
     view->explained =
         (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
     read_stats(view, &view->stats);
-    CHECK(CALL(xseg_for_each_block, allocator, &where, take_block, view) == XSEG_OK);
-    CHECK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained) == XSEG_OK);
-    CHECK(CALL(xseg_for_each_mapping, allocator, &where, take_mapping, view) == XSEG_OK);
+    CHECK_OK(CALL(xseg_for_each_block, allocator, &where, take_block, view));
+    CHECK_OK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained));
+    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &where, take_mapping, view));
     read_stats(view, &after);
     /* Queries may allocate host memory. */
     after.host_bytes = view->stats.host_bytes;
@@ -263,7 +262,7 @@ static void check_pool(const struct view *view, const struct tag *tag)
     struct sums sums = {0};
     uint64_t paused = 0;
 
-    CHECK(CALL(xseg_stats_get, view->world->allocator, &where, &stats) == XSEG_OK);
+    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &where, &stats));
     for (unsigned i = 0; i < view->blocks; i++) {
         if (view->block[i].pool == tag->pool) {
             add(&sums, &view->block[i]);
@@ -303,7 +302,7 @@ static void check_calls(struct world *world)
     struct xseg_driver_call calls[128];
     size_t count = 0;
 
-    CHECK(CALL(xseg_driver_calls, world->allocator, calls, 128, &count) == XSEG_OK);
+    CHECK_OK(CALL(xseg_driver_calls, world->allocator, calls, 128, &count));
     for (size_t i = 0; i < count; i++)
         for (unsigned k = 0; k < COUNT_OF(names); k++)
             if (strcmp(calls[i].name, names[k]) == 0 && calls[i].count != xseg_sim_calls(names[k]))

@@ -175,7 +175,7 @@ void step_trim_due(struct worker *worker)
         .max_us = 1 + below(worker, 2000),
     };
 
-    CHECK(CALL(xseg_trim, worker->world->allocator, NULL, &options, NULL) == XSEG_OK);
+    CHECK_OK(CALL(xseg_trim, worker->world->allocator, NULL, &options, NULL));
 }
 
 void step_prewarm(struct worker *worker)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Failures: the cause, and the command that repeats it. A failure ends the process, as reports of the simulator and
- * the sanitizers do; in each case the program and the last operations of each thread are printed. */
+/* A failure ends the process, and prints its cause, the last operations and the command that repeats the program. */
 #ifndef XSEG_TESTS_EXERCISE_FAILURE_H
 #define XSEG_TESTS_EXERCISE_FAILURE_H
 
@@ -17,6 +16,7 @@ _Noreturn void failure(const char *form, ...) __attribute__((format(printf, 1, 2
             failure("%s:%d: %s (last error: %s)", __FILE__, __LINE__, #condition, text_); \
         }                                                                                 \
     } while (0)
+#define CHECK_OK(call) CHECK((call) == XSEG_OK)
 
 /* Print the program and its operations when the process ends abnormally. */
 void failure_install(void);

@@ -90,7 +90,7 @@ static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
     } else {
         const uint64_t held = draw(state, UINT64_C(1) << 30);
 
-        CHECK(xseg_sim_set_external_memory(device, held) == XSEG_OK);
+        CHECK_OK(xseg_sim_set_external_memory(device, held));
         (void)snprintf(text, bytes, "%llu bytes held of device %u", (unsigned long long)held,
                        device);
     }
@@ -113,7 +113,7 @@ static void refuse(uint64_t *state, char *text, unsigned bytes)
     /* Only unmap and set-access can fail halfway. */
     if (xseg_sim_fault_set(slot, &fault) != XSEG_OK) {
         fault.halfway = 0;
-        CHECK(xseg_sim_fault_set(slot, &fault) == XSEG_OK);
+        CHECK_OK(xseg_sim_fault_set(slot, &fault));
     }
     (void)snprintf(text, bytes, "%s from call %llu on, every %llu, error %d, halfway %llu",
                    fault.call == NULL ? "any call" : fault.call, (unsigned long long)fault.nth,
@@ -138,9 +138,9 @@ void fault_lift(void)
 {
     (void)pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < SLOTS; i++)
-        CHECK(xseg_sim_fault_set(i, NULL) == XSEG_OK);
+        CHECK_OK(xseg_sim_fault_set(i, NULL));
     for (unsigned i = 0; i < held_devices; i++)
-        CHECK(xseg_sim_set_external_memory(i, 0) == XSEG_OK);
+        CHECK_OK(xseg_sim_set_external_memory(i, 0));
     xseg_sim_set_external_addresses(0);
     held_devices = 0;
     if (epoch % 2 != 0)

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Faults that are set and lifted. The n-th call fails, of any name or of one, or every n-th call; or all calls of one
- * or two names fail until the fault is lifted. Or another process uses the memory of a device, or addresses.
- *
- * Thread safety: any thread.
- */
+/* Faults that are set and lifted by any thread: the n-th call fails, of any name or of one, or every n-th call, or all calls of one or
+ * two names; or another process uses the memory of a device, or addresses. */
 #ifndef XSEG_TESTS_EXERCISE_FAULT_H
 #define XSEG_TESTS_EXERCISE_FAULT_H
 
@@ -14,7 +10,6 @@
 /* Set a fault that is determined by `draw`; `text` receives its name. */
 void fault_set(uint64_t draw, unsigned devices, char *text, unsigned bytes);
 
-/* Lift all faults. */
 void fault_lift(void);
 
 /* A counter that rises whenever a fault is set or lifted; odd while a fault is set. */
@@ -23,7 +18,6 @@ uint64_t fault_epoch(void);
 /* Whether no fault can have occurred since then. */
 bool fault_was_none(uint64_t epoch);
 
-/* The number of faults so far. */
 uint64_t fault_count(void);
 
 #endif

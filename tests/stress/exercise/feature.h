@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Features, and how often each pair met: both were in effect, or used, on one pool, block, stream or device during
- * an operation. */
+/* How often each two features met: both were in effect, or used, on one pool, block, stream or device. */
 #ifndef XSEG_TESTS_EXERCISE_FEATURE_H
 #define XSEG_TESTS_EXERCISE_FEATURE_H
 
@@ -44,7 +43,6 @@ enum feature {
 /* All features of a set have met; `served`: in a call that succeeded. */
 void feature_meet(uint64_t set, bool served);
 
-/* Print the pairs and their counts. */
 void feature_print(void);
 
 /* The number of pairs that can meet; `reached`: that have met. */

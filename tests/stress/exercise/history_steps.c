@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about the history. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * Kernels: work that writes or reads a block, in stream order.
- *
- * A kernel writes words at sampled offsets, derived from the block's number and the offset, or compares them, or
- * expects zeros. Offsets are multiples of 64 KiB of the address, and all words of a small block: two blocks that
- * overlap by this much share one. A kernel touches the whole block, so that the strict simulator ends the process if
- * one of its pages is unmapped.
- *
- * Where memory has no bytes (with ThreadSanitizer) only the touches remain.
- */
+/* Kernels write or compare words at sampled offsets of a block, in stream order: all words of a small block, else those at multiples of
+ * 64 KiB of the address, so blocks that overlap by this much share one.  A kernel touches the whole block, so the strict simulator
+ * ends the process if one of its pages is unmapped.  With ThreadSanitizer, without bytes, only the touches remain. */
 #ifndef XSEG_TESTS_EXERCISE_KERNEL_H
 #define XSEG_TESTS_EXERCISE_KERNEL_H
 
@@ -33,7 +26,6 @@ struct kernel {
 void kernel_launch(const struct kernel *kernel, int device, xseg_stream stream,
                    uint64_t nanoseconds);
 
-/* The number of kernels that have compared contents so far. */
 uint64_t kernel_count(void);
 
 #endif

@@ -45,7 +45,7 @@ void step_observe(struct worker *worker)
     const uint64_t epoch = fault_epoch();
 
     if (*id != 0) {
-        CHECK(CALL(xseg_observer_remove, world->allocator, *id) == XSEG_OK);
+        CHECK_OK(CALL(xseg_observer_remove, world->allocator, *id));
         failure_note(worker->number, "unobserve %llu", (unsigned long long)*id);
         *id = 0;
         return;
@@ -82,5 +82,5 @@ void world_trace(struct world *world)
 {
     const struct xseg_observer observer = {sizeof(observer), .context = world, .on_trace = account};
 
-    CHECK(CALL(xseg_observer_add, world->allocator, &observer, &world->tracer) == XSEG_OK);
+    CHECK_OK(CALL(xseg_observer_add, world->allocator, &observer, &world->tracer));
 }

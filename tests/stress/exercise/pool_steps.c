@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about private pools. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +110,14 @@ void step_retain(struct worker *worker)
     struct tag *own = any_own_tag(worker);
 
     if (own != NULL && own->holders < 4) {
-        CHECK(CALL(xseg_pool_retain, own->pool) == XSEG_OK);
+        CHECK_OK(CALL(xseg_pool_retain, own->pool));
         own->holders++;
     }
     if (own != NULL) {
         const enum xseg_pool_setting setting =
             chance(worker, 2) ? XSEG_POOL_NO_SPLIT : XSEG_POOL_USE_ON_OOM;
 
-        CHECK(CALL(xseg_pool_set, own->pool, setting, chance(worker, 2)) == XSEG_OK);
+        CHECK_OK(CALL(xseg_pool_set, own->pool, setting, chance(worker, 2)));
         atomic_fetch_or(&own->features,
                         setting == XSEG_POOL_NO_SPLIT ? FEATURE(NO_SPLIT) : FEATURE(LEND));
     }
@@ -135,7 +134,7 @@ static void end_checkpoint(struct tag *tag)
 
 static void end_route(struct tag *tag)
 {
-    CHECK(CALL(xseg_route_end, tag->pool) == XSEG_OK);
+    CHECK_OK(CALL(xseg_route_end, tag->pool));
     tag->is_routed = false;
     atomic_fetch_and(&tag->features, ~FEATURE(ROUTE));
 }
@@ -169,7 +168,7 @@ void release_tag(struct worker *worker, unsigned at)
         end_checkpoint(tag);
         atomic_fetch_or(&tag->features, FEATURE(RELEASED));
     }
-    CHECK(CALL(xseg_pool_release, tag->pool) == XSEG_OK);
+    CHECK_OK(CALL(xseg_pool_release, tag->pool));
     failure_note(worker->number, "release pool %p, held %u times", (void *)tag->pool, tag->holders);
     note_features(worker->world, FEATURE(RELEASED), tag->device, tag, NULL, true);
     if (--tag->holders == 0)
@@ -274,7 +273,7 @@ void step_mark(struct worker *worker)
     step_alloc(worker);
     step_free(worker);
     step_route_end(worker);
-    CHECK(CALL(xseg_capture_unmark, allocator, device) == XSEG_OK);
+    CHECK_OK(CALL(xseg_capture_unmark, allocator, device));
     failure_note(worker->number, "mark of device %d is taken back", device);
 }
 
@@ -425,12 +424,12 @@ static void add_block(struct restoring *restoring, char *ptr)
             continue;
         restoring->live++;
         if (block == NULL) {
-            CHECK(CALL(xseg_free, restoring->worker->world->allocator, ptr) == XSEG_OK);
+            CHECK_OK(CALL(xseg_free, restoring->worker->world->allocator, ptr));
             return;
         }
         struct xseg_block_info info = {sizeof(info)};
 
-        CHECK(CALL(xseg_block_query, restoring->worker->world->allocator, ptr, &info) == XSEG_OK);
+        CHECK_OK(CALL(xseg_block_query, restoring->worker->world->allocator, ptr, &info));
         *block = (struct block){.ptr = ptr,
                                 .bytes = tag->saved[i].bytes,
                                 .device = tag->device,
@@ -487,10 +486,10 @@ void step_holds(struct worker *worker)
     for (unsigned i = 0; i < count; i++)
         ptrs[i] = saved[i].ptr;
     free(saved);
-    CHECK(CALL(xseg_pool_check_live, tag->pool, ptrs, count, &exactly) == XSEG_OK);
+    CHECK_OK(CALL(xseg_pool_check_live, tag->pool, ptrs, count, &exactly));
     CHECK(exactly);
     if (count == 0)
         return;
-    CHECK(CALL(xseg_pool_check_live, tag->pool, ptrs, count - 1, &exactly) == XSEG_OK);
+    CHECK_OK(CALL(xseg_pool_check_live, tag->pool, ptrs, count - 1, &exactly));
     CHECK(!exactly);
 }

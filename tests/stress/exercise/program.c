@@ -114,8 +114,7 @@ static void operate(struct worker *worker, const struct operation *operation)
     (void)pthread_rwlock_unlock(&world->lock);
 }
 
-/* Set and lift faults between operations, as the program's random numbers determine; not while another worker's
- * operation runs alone, which may have lifted the faults. */
+/* Set and lift faults between operations, unless another worker's operation runs alone. */
 static void disturb(struct worker *worker, uint64_t number)
 {
     const unsigned faults = worker->world->options.faults;

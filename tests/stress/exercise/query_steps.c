@@ -16,8 +16,8 @@ static void see_devices(const struct world *world)
     struct xseg_device_stats devices[64];
     size_t count = 0;
 
-    CHECK(CALL(xseg_device_stats_get, world->allocator, devices, sizeof(devices[0]),
-               COUNT_OF(devices), &count) == XSEG_OK);
+    CHECK_OK(CALL(xseg_device_stats_get, world->allocator, devices, sizeof(devices[0]),
+                  COUNT_OF(devices), &count));
     CHECK(count == world->options.devices);
     for (size_t i = 0; i < count; i++) {
         CHECK(devices[i].device == (int)i && devices[i].is_open == (devices[i].total_bytes != 0));
@@ -105,8 +105,8 @@ void step_block(struct worker *worker)
 
     if (block == NULL)
         return;
-    CHECK(CALL(xseg_block_query, worker->world->allocator, block->ptr + below(worker, block->bytes),
-               &info) == XSEG_OK);
+    CHECK_OK(CALL(xseg_block_query, worker->world->allocator,
+                  block->ptr + below(worker, block->bytes), &info));
     CHECK(info.base == block->ptr && info.state == XSEG_BLOCK_ALLOCATED);
     CHECK(info.requested == block->bytes);
     CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
@@ -127,12 +127,11 @@ static void read_keys(const char *config)
     const char *source = NULL;
     unsigned keys = 0;
 
-    CHECK(CALL(xseg_config_keys, config, &source, see_key, &keys) == XSEG_OK);
+    CHECK_OK(CALL(xseg_config_keys, config, &source, see_key, &keys));
     CHECK(strcmp(source, "argument") == 0 && keys > 0);
     CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
 
-/* Functions that return text. */
 void step_texts(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
@@ -140,8 +139,8 @@ void step_texts(struct worker *worker)
     char text[4096];
     size_t needed = 0, count = 0;
 
-    CHECK(CALL(xseg_config_get, allocator, NULL, 0, &needed) == XSEG_OK);
-    CHECK(CALL(xseg_config_get, allocator, text, sizeof(text), NULL) == XSEG_OK);
+    CHECK_OK(CALL(xseg_config_get, allocator, NULL, 0, &needed));
+    CHECK_OK(CALL(xseg_config_get, allocator, text, sizeof(text), NULL));
     /* Another thread may configure in between. */
     CHECK(strlen(text) + 1 == needed || worker->world->options.threads > 1);
     read_keys(text);
@@ -149,7 +148,7 @@ void step_texts(struct worker *worker)
     CHECK(CALL_PLAIN(xseg_history_stack_method, NULL) != NULL);
     CHECK(CALL_PLAIN(xseg_status_name, XSEG_ERR_BUSY)[0] != 0);
     (void)CALL_PLAIN(xseg_error_message, text, sizeof(text));
-    CHECK(CALL(xseg_driver_calls, allocator, calls, COUNT_OF(calls), &count) == XSEG_OK);
+    CHECK_OK(CALL(xseg_driver_calls, allocator, calls, COUNT_OF(calls), &count));
     CHECK(count > 0 && count <= COUNT_OF(calls));
 }
 
@@ -162,8 +161,7 @@ static bool see_share(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-/* Let the second allocator share its devices with no other process, by its own shared budget file; the caller
- * removes the file. */
+/* Give the second allocator a budget file of its own; the caller removes the file. */
 static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
                         size_t name_bytes)
 {
@@ -206,8 +204,8 @@ void step_second(struct worker *worker)
     }
     fault_lift();
     if (status != XSEG_OK && ptr != NULL)
-        CHECK(CALL(xseg_free, second, ptr) == XSEG_OK);
-    CHECK(CALL(xseg_close, second) == XSEG_OK);
+        CHECK_OK(CALL(xseg_free, second, ptr));
+    CHECK_OK(CALL(xseg_close, second));
     (void)unlink(ledger);
 }
 
@@ -290,6 +288,6 @@ void step_metrics(struct worker *worker)
 
 void step_quiet(struct worker *worker)
 {
-    failure_note(worker->number, "look at everything");
+    failure_note(worker->number, "check everything");
     world_check(worker->world);
 }

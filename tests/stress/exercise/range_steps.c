@@ -7,7 +7,6 @@
 
 #define GRANULES 12u
 
-/* A range, and the granules that this step holds. */
 struct ranged {
     struct xseg_range *range;
     struct stream *stream;
@@ -86,11 +85,11 @@ static void end(struct worker *worker, struct ranged *ranged)
 
         (void)CALL(xseg_range_decommit, ranged->range, offset, ranged->page, stream);
         for (; ranged->holds[at] != 0; ranged->holds[at]--)
-            CHECK(CALL(xseg_range_unhold, ranged->range, offset, ranged->page, stream) == XSEG_OK);
+            CHECK_OK(CALL(xseg_range_unhold, ranged->range, offset, ranged->page, stream));
     }
-    CHECK(CALL(xseg_range_query, ranged->range, &info) == XSEG_OK);
+    CHECK_OK(CALL(xseg_range_query, ranged->range, &info));
     CHECK(info.committed_bytes == 0 && info.physical_bytes <= info.pending_unmap_bytes);
-    CHECK(CALL(xseg_range_release, ranged->range) == XSEG_OK);
+    CHECK_OK(CALL(xseg_range_release, ranged->range));
     failure_note(worker->number, "range ended");
 }
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about registrations: each run is registered with the simulator, which ends the process if its memory is
- * unmapped. */
+/* Registrations with the simulator, which ends the process if their memory is unmapped. */
 #include <unistd.h>
 
 #include "tests/stress/exercise/world.h"
@@ -25,7 +24,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
     CHECK(atomic_fetch_sub(&mine->runs, 1) > 0);
     if (run->handle != NULL)
-        CHECK(xseg_sim_unregister((uintptr_t)run->handle) == XSEG_OK);
+        CHECK_OK(xseg_sim_unregister((uintptr_t)run->handle));
 }
 
 void step_register(struct worker *worker)
@@ -53,7 +52,7 @@ void step_register(struct worker *worker)
 
 void end_registered(struct worker *worker, struct registered *mine)
 {
-    CHECK(CALL(xseg_unregister, worker->world->allocator, mine->id) == XSEG_OK);
+    CHECK_OK(CALL(xseg_unregister, worker->world->allocator, mine->id));
     CHECK(atomic_load(&mine->runs) == 0);
     mine->id = 0;
 }
@@ -81,7 +80,7 @@ void step_dmabuf(struct worker *worker)
                                     pins ? XSEG_DMABUF_PIN : 0, &fd, &offset);
     failure_note(worker->number, "dmabuf of %p, pin %d: %d", (void *)block->ptr, pins, status);
     if (status == XSEG_OK && pins)
-        CHECK(CALL(xseg_dmabuf_close, allocator, fd) == XSEG_OK);
+        CHECK_OK(CALL(xseg_dmabuf_close, allocator, fd));
     else if (status == XSEG_OK)
         CHECK(close(fd) == 0);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_UNSUPPORTED ||

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps of pins, exports, imports and peers. */
 #include "tests/stress/exercise/kernel.h"
 #include "tests/stress/exercise/world.h"
 #include "tests/support/driver.h"
@@ -34,7 +33,7 @@ void step_unpin(struct worker *worker)
 
     if (pin->ptr == NULL)
         return;
-    CHECK(CALL(xseg_unpin, worker->world->allocator, pin->ptr, pin->bytes) == XSEG_OK);
+    CHECK_OK(CALL(xseg_unpin, worker->world->allocator, pin->ptr, pin->bytes));
     failure_note(worker->number, "unpin %zu bytes at %p", pin->bytes, (const void *)pin->ptr);
     pin->ptr = NULL;
 }
@@ -197,7 +196,7 @@ void end_share(struct worker *worker, struct share *share)
     if (share->imported != NULL)
         end_import(worker, share);
     if (share->exported != NULL) {
-        CHECK(CALL(xseg_export_close, worker->world->allocator, share->exported) == XSEG_OK);
+        CHECK_OK(CALL(xseg_export_close, worker->world->allocator, share->exported));
         failure_note(worker->number, "end of the export %p", share->exported);
     }
     share->exported = NULL;
@@ -209,7 +208,7 @@ void step_share_end(struct worker *worker)
     struct share *share = &worker->share[below(worker, WORLD_SHARES)];
 
     if (share->exported != NULL && share->imported != NULL && chance(worker, 2)) {
-        CHECK(CALL(xseg_export_close, worker->world->allocator, share->exported) == XSEG_OK);
+        CHECK_OK(CALL(xseg_export_close, worker->world->allocator, share->exported));
         share->exported = NULL;
         return;
     }

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about streams and captures. */
 #include "tests/stress/exercise/world.h"
 #include "tests/support/driver.h"
 #include "xseg/sim.h"
@@ -28,8 +27,7 @@ void step_passed(struct worker *worker)
     if (stream->is_captured)
         return;
     driver_finish(device, stream->handle);
-    CHECK(CALL(xseg_stream_synchronized, worker->world->allocator, device, stream->handle) ==
-          XSEG_OK);
+    CHECK_OK(CALL(xseg_stream_synchronized, worker->world->allocator, device, stream->handle));
     failure_note(worker->number, "passed stream %p", (void *)stream->handle);
 }
 
@@ -161,7 +159,7 @@ void end_capture(struct worker *worker)
         driver_wait(tag->device, worker->capture.origin->handle, worker->capture.joined->handle);
     const bool is_whole = driver_capture_end(tag->device, worker->capture.origin->handle);
     CHECK(is_whole || !fault_was_none(epoch) || worker->world->options.faults > 0);
-    CHECK(CALL(xseg_capture_end, tag->pool) == XSEG_OK);
+    CHECK_OK(CALL(xseg_capture_end, tag->pool));
     failure_note(worker->number, "end of the capture into pool %p", (void *)tag->pool);
     worker->capture.origin->is_captured = false;
     if (worker->capture.joined != NULL)

@@ -47,8 +47,8 @@ static void take_first_stack(void)
     struct xseg_allocator *allocator = NULL;
     void *ptr = NULL;
 
-    CHECK(env_try_open("history:state,history_stacks:state", &allocator) == XSEG_OK);
-    CHECK(xseg_alloc(allocator, 0, 1, NULL, &ptr) == XSEG_OK);
+    CHECK_OK(env_try_open("history:state,history_stacks:state", &allocator));
+    CHECK_OK(xseg_alloc(allocator, 0, 1, NULL, &ptr));
     CHECK(xseg_free(allocator, ptr) == XSEG_OK && xseg_close(allocator) == XSEG_OK);
 }
 
@@ -57,9 +57,9 @@ static void open_machine(struct world *world)
     struct xseg_sim_settings settings = {sizeof(settings)};
 
     /* A machine with contents of memory has open files. */
-    CHECK(xseg_sim_reset(&settings) == XSEG_OK);
+    CHECK_OK(xseg_sim_reset(&settings));
     take_first_stack();
-    CHECK(xseg_sim_reset(&settings) == XSEG_OK);
+    CHECK_OK(xseg_sim_reset(&settings));
     world->files = env_open_fds();
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;
     settings.devices = world->options.devices;
@@ -71,7 +71,7 @@ static void open_machine(struct world *world)
     settings.without_peers = world->without_peers = world_below(world, 4) == 0;
     settings.fabric = world_below(world, 2) == 0;
     settings.tail_seed = world_below(world, 2) * world->options.seed;
-    CHECK(xseg_sim_reset(&settings) == XSEG_OK);
+    CHECK_OK(xseg_sim_reset(&settings));
     fault_lift();
     driver_open(world->options.devices, fault_lift);
 }
@@ -95,7 +95,7 @@ void world_open(struct world *world, const struct world_options *options)
     world->is_exportable = strstr(config, "exportable:True") != NULL;
     if (options->has_background_thread)
         (void)strcat(config, ",background_thread:True");
-    CHECK(CALL(xseg_open, config, &how, &world->allocator) == XSEG_OK);
+    CHECK_OK(CALL(xseg_open, config, &how, &world->allocator));
     failure_note(0, "opened with %s", config);
     if (world_below(world, 4) == 0)
         world_trace(world);
@@ -127,7 +127,7 @@ void worker_close(struct worker *worker)
 
     for (unsigned i = 0; i < WORLD_OBSERVERS; i++)
         if (worker->observer[i] != 0)
-            CHECK(CALL(xseg_observer_remove, world->allocator, worker->observer[i]) == XSEG_OK);
+            CHECK_OK(CALL(xseg_observer_remove, world->allocator, worker->observer[i]));
     for (unsigned i = 0; i < WORLD_SHARES; i++) {
         end_share(worker, &worker->share[i]);
         CHECK(worker->share[i].imported == NULL);
@@ -137,8 +137,7 @@ void worker_close(struct worker *worker)
             end_registered(worker, &worker->registered[i]);
     for (unsigned i = 0; i < WORLD_PINS; i++)
         if (worker->pin[i].ptr != NULL)
-            CHECK(CALL(xseg_unpin, world->allocator, worker->pin[i].ptr, worker->pin[i].bytes) ==
-                  XSEG_OK);
+            CHECK_OK(CALL(xseg_unpin, world->allocator, worker->pin[i].ptr, worker->pin[i].bytes));
     for (unsigned i = 0; i < WORLD_BLOCKS; i++)
         if (worker->block[i].ptr != NULL)
             free_block_of(worker, &worker->block[i]);
@@ -156,15 +155,15 @@ static void close_allocator(struct world *world)
     const struct xseg_trim_options how = {sizeof(how), .wait = true};
     char left[1024];
 
-    CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
+    CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &how, NULL));
     world_check(world);
     /* Blocks that the background thread had claimed before the trim are in the page cache now. */
-    CHECK(CALL(xseg_trim, world->allocator, NULL, &how, NULL) == XSEG_OK);
+    CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &how, NULL));
     for (int device = 0; device < (int)world->options.devices; device++) {
         const struct xseg_scope where = {sizeof(where), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK(CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK);
+        CHECK_OK(CALL(xseg_stats_get, world->allocator, &where, &stats));
         CHECK(stats.active[0].current == 0);
         CHECK(stats.reserved_bytes[0].current == 0);
         CHECK(stats.physical_bytes == 0);
@@ -173,7 +172,7 @@ static void close_allocator(struct world *world)
         CHECK(world->own_bytes[device] == 0);
         CHECK(xseg_sim_used((unsigned)device) == 0);
     }
-    CHECK(CALL(xseg_close, world->allocator) == XSEG_OK);
+    CHECK_OK(CALL(xseg_close, world->allocator));
     for (int device = 0; device < (int)world->options.devices; device++) {
         for (unsigned i = 1; i < WORLD_SHARED; i++)
             driver_stream_destroy(device, world->shared[device][i].handle);
@@ -184,7 +183,7 @@ static void close_allocator(struct world *world)
     driver_close();
     if (xseg_sim_leaks(left, sizeof(left)) != 0)
         failure("left behind: %s", left);
-    CHECK(xseg_sim_reset(NULL) == XSEG_OK);
+    CHECK_OK(xseg_sim_reset(NULL));
     CHECK(env_open_fds() == world->files);
 }
 
@@ -195,7 +194,7 @@ void world_close(struct world *world)
             driver_finish(device, world->shared[device][i].handle);
     world_check(world);
     if (world->tracer != 0) {
-        CHECK(CALL(xseg_observer_remove, world->allocator, world->tracer) == XSEG_OK);
+        CHECK_OK(CALL(xseg_observer_remove, world->allocator, world->tracer));
         CHECK(world->traced == 0);
         CHECK(world->traced_bytes == 0);
         world->tracer = 0;

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A world: one allocator on a fresh simulated machine, and the state of a program.
+ * A world: one allocator on a fresh simulated machine, with workers (threads with their own blocks, streams and pools), whose operations
+ * are determined by a seed, and tags (private pools from which other workers allocate, too).
  *
- *   program  operations of one or more workers on one world, from its opening to its end, determined by its seed
- *   worker   a thread with its own blocks, streams and pools
- *   tag      a private pool, as its worker sees it; other workers allocate from it, too
- *   away     the memory of a paused pool
- *
- * Locking: operations hold `lock` for reading.  An operation that must run alone (xseg_pool_restore, a check of
- * everything) holds it for writing, and may then access the state of other workers.  A tag's `contents` is held for
- * reading while work on its blocks is queued, and for writing during a pause or resume; it is acquired after `lock`.
+ * Operations hold `lock` for reading, and for writing if they must run alone and access other workers' state.  A tag's `contents` is
+ * acquired after it: for reading while work on the tag's blocks is queued, and for writing during a pause or resume.
  */
 #ifndef XSEG_TESTS_EXERCISE_WORLD_H
 #define XSEG_TESTS_EXERCISE_WORLD_H
@@ -130,7 +125,6 @@ struct worker {
     uint64_t blocks_made;
 };
 
-/* The options of a program. */
 struct world_options {
     uint64_t seed;
     unsigned threads, devices;
@@ -165,7 +159,6 @@ struct world {
 /* The worker of the calling thread; NULL: not a worker. */
 extern _Thread_local struct worker *world_worker;
 
-/* Random numbers of the active operation. */
 uint64_t below(struct worker *worker, uint64_t bound);
 bool chance(struct worker *worker, unsigned of);
 
@@ -235,7 +228,6 @@ step step_history, step_stats, step_explain, step_metrics, step_block, step_text
     step_close, step_fork;
 step step_fault, step_lift, step_quiet;
 
-/* Parts of the shutdown of a worker. */
 void end_capture(struct worker *worker);
 void end_registered(struct worker *worker, struct registered *mine);
 void end_share(struct worker *worker, struct share *share);
@@ -246,7 +238,6 @@ void end_left_routes(struct worker *worker);
 /* A string for xseg_open(), and the features that it enables. */
 uint64_t world_configuration(struct world *world, uint64_t seed, char *text, size_t bytes);
 
-/* Observe from the beginning. */
 void world_trace(struct world *world);
 
 /* Check all invariants, while no other operation is active. */

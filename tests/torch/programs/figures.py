@@ -13,15 +13,12 @@ COUNTS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free"
 
 
 def statistics(device=None):
-    """The fields of memory_stats() that are compared, those that are not zero."""
     measured = torch.cuda.memory_stats(device)
     names = [f"{group}.{pool}.{kind}" for group in GROUPS for pool in POOLS for kind in KINDS]
     return {name: measured[name] for name in (*names, *COUNTS) if measured[name]}
 
 
 class Figures:
-    """Steps of a program and what was counted after each."""
-
     def __init__(self):
         self.steps = []
         self.notes = {}
@@ -36,9 +33,7 @@ class Figures:
         self.notes[name] = value
 
     def report(self):
-        """As an object of JSON."""
         return {"backend": torch.cuda.get_allocator_backend(), "steps": self.steps, "notes": self.notes}
 
     def print(self):
-        """The last thing that a program does."""
         print(json.dumps(self.report()), flush=True)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Forks while CUDA is in use: the child is refused, lets go of its tensors, ends; the parent goes on.
-
-And forks before CUDA is in use: the child is as good as any process.
-"""
+"""Forks while CUDA is in use, after which the child fails and the parent continues; and forks before CUDA is in use."""
 import gc
 import json
 import os
@@ -13,7 +10,6 @@ from figures import Figures
 
 
 def in_child(work):
-    """What a forked child makes of it, and how it ended."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -31,7 +27,6 @@ def in_child(work):
 
 
 def fresh():
-    """CUDA from the beginning."""
     figures = Figures()
     tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(5)]
     figures.step("fresh", *tensors)
@@ -39,7 +34,6 @@ def fresh():
 
 
 def refused():
-    """What a child may not do, and what it must survive."""
     try:
         torch.zeros(10, device="cuda")
         said = "nothing"

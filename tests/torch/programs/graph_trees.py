@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Graph trees: functions are captured into one pool, one after another and in branches.
-
-Going back to a branch point restores a checkpoint of the pool, which is what is shown here: the tree is made by
-hand, out of functions that no compiler has seen.
+"""Graph trees, made by hand: functions are captured into one pool, in sequence and in branches, which restore checkpoints of the pool.
 """
 import gc
 

@@ -41,7 +41,6 @@ words, wanted = torch.zeros(128, 512, device="cuda"), torch.zeros(128, 512, devi
 
 
 def train():
-    """One step, all of it on the device."""
     optimizer.zero_grad(set_to_none=True)
     loss = nn.functional.mse_loss(model(words), wanted)
     loss.backward()

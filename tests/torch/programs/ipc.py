@@ -22,7 +22,6 @@ def consume(given, answers):
 
 
 def main():
-    """This process gives."""
     figures = Figures()
     context = mp.get_context("spawn")
     given, answers = context.SimpleQueue(), context.SimpleQueue()

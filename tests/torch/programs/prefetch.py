@@ -15,7 +15,6 @@ batches = [(torch.zeros(8 + 4 * (number % 3), 3, 64, 64).pin_memory(),
 
 
 def fetch(index):
-    """The batch of a number, on its way to the device."""
     if index == len(batches):
         return None
     with torch.cuda.stream(copies):

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Two ranks, each on a device of its own, train together over gloo.
-
-Run by torchrun, `torchrun --standalone --nproc-per-node=2 ranks.py`; rank 0 prints.
+"""Two ranks, each on its own device, train together over gloo: torchrun --standalone --nproc-per-node=2 ranks.py; rank 0 prints.
 """
 import torch
 import torch.distributed as dist

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Rounds of reinforcement learning: a rollout in graphs, whose memory is not needed while the trainer runs, then a step.
-
-On xseg the memory of the rollout is paused for the step and resumed at the same addresses, so that its graphs stay
-valid.  PyTorch's own allocator has no pause, and keeps that memory; a pool stands in for the tag there.
-"""
+"""Rounds of reinforcement learning: a rollout in graphs, then a step of the trainer, during which the rollout's memory is paused on xseg.
+PyTorch's own allocator has no pause, so a pool replaces the tag there."""
 import contextlib
 
 import torch
@@ -32,7 +29,6 @@ figures = Figures()
 
 
 def policy():
-    """A model of words."""
     return nn.Sequential(nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(),
                          nn.Linear(4 * WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)).cuda()
 

@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the programs here find in place of an installation, and how they end.
-
-Python imports this file first.  It reads xseg's .pth file, as Python does by itself once the wheel is installed.
-
-It lets the threads of PyTorch's autograd come to rest before Python ends.  Such a thread drops what it holds after backward() has returned, and takes Python's lock for that.  Up to 3.13
-Python ends a thread that asks for its lock while it finalizes, by unwinding the stack, and the thread is in
-a destructor: the process aborts.  A short program meets that in one run of three, whatever its allocator.
-"""
+"""Python imports this file first.  It reads xseg's .pth file, as an installation does, and waits for PyTorch's autograd threads before
+the interpreter exits: such a thread acquires Python's lock in a destructor, and up to Python 3.13 the process then aborts."""
 import atexit
 import pathlib
 import site

@@ -12,7 +12,7 @@ from concurrent import futures
 
 from manylinux import toolchain
 
-#: By the name of the source package: licence, name of the library, and the folders of what is compiled.
+#: By the name of the source package: license, name of the library, and the folders of what is compiled.
 PARTS = {
     "libzstd": ("BSD-3-Clause", "libzstd", ("lib/common", "lib/compress", "lib/decompress")),
     "jansson": ("MIT", "jansson", ("src",)),
@@ -25,17 +25,24 @@ PC = "Name: {library}\nDescription: {library}\nVersion: {version}\nLibs: -L{fold
 
 
 def download_source(folder, options, name):
-    """Download the newest version of a source package, or the newest one that the mirror still has."""
+    """Download the newest version of a source package that can be downloaded; returns its archive.
+
+    Each attempt has an empty folder, so that an incomplete download of another version is not mistaken for the archive.
+    """
     listed = subprocess.run(["apt-cache", *options, "showsrc", name], check=True, capture_output=True, text=True).stdout
     order = functools.cmp_to_key(lambda a, b: 1 if is_newer(a, b) else -1)
     versions = sorted(set(re.findall(r"^Version: (.+)$", listed, flags=re.MULTILINE)), key=order, reverse=True)
-    for version in versions:
+    for number, version in enumerate(versions):
+        attempt = folder / f"{name}-{number}"
+        attempt.mkdir()
         try:
-            toolchain.run(["apt-get", *options, "source", "--download-only", f"{name}={version}"], cwd=folder, stdout=subprocess.DEVNULL)
-            return
+            toolchain.run(["apt-get", *options, "source", "--download-only", f"{name}={version}"], cwd=attempt, stdout=subprocess.DEVNULL)
         except subprocess.CalledProcessError:
-            print(f"wheels: the mirror does not have the source package {name} {version}", file=sys.stderr)
-    raise SystemExit(f"wheels: no version of a source package can be downloaded, {name}; check the deb-src entries of apt")
+            print(f"wheels: source package cannot be downloaded, {name} {version}; trying an older version", file=sys.stderr)
+            continue
+        archive, = attempt.glob(f"{name}_*.orig.tar.*[!c]")
+        return archive
+    raise SystemExit(f"wheels: no version of the source package can be downloaded, {name}; check the network and apt's package sources")
 
 
 def is_newer(version, other):
@@ -58,8 +65,7 @@ def fetch(folder):
     toolchain.run(["apt-get", *options, "update"], stdout=subprocess.DEVNULL)
     found = {}
     for name in PARTS:
-        download_source(folder, options, name)
-        archive, = folder.glob(f"{name}_*.orig.tar.*[!c]")
+        archive = download_source(folder, options, name)
         found[name] = archive, re.search(r"_([\d.]+)", archive.name)[1].rstrip(".")
     return found
 
@@ -92,7 +98,7 @@ def compile_part(source, name, processor, prefix):
 def build(sources, processor, folder):
     """Install both in `folder` for pkg-config; returns it."""
     prefix = pathlib.Path(folder)
-    for part in ("include", "lib/pkgconfig", "licences"):
+    for part in ("include", "lib/pkgconfig", "licenses"):
         (prefix / part).mkdir(parents=True)
     for name, (archive, version) in sources.items():
         with tarfile.open(archive) as packed:
@@ -102,6 +108,6 @@ def build(sources, processor, folder):
         library = PARTS[name][1]
         (prefix / f"lib/pkgconfig/{library}.pc").write_text(
             PC.format(library=library, version=version, folder=prefix, link=library.removeprefix("lib")), encoding="utf-8")
-        shutil.copy(source / "LICENSE", prefix / f"licences/{library}.txt")
+        shutil.copy(source / "LICENSE", prefix / f"licenses/{library}.txt")
         shutil.rmtree(prefix / "source")
     return prefix

@@ -521,7 +521,7 @@ static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *
     const struct trial_program *program = &advice->trials->programs[rank];
 
     return json_pack("{s:s, s:o, s:b, s:b, s:I, s:I, s:o, s:o, s:o}", "rank", ranks->of[rank].name,
-                     "trace", text_json(program->file), "odd", (int)ranks->of[rank].is_outlier,
+                     "trace", text_json(program->file), "outlier", (int)ranks->of[rank].is_outlier,
                      "typical", (int)ranks->of[rank].is_typical, "device_bytes",
                      (json_int_t)program->device_bytes, "target_bytes",
                      (json_int_t)program->target_bytes, "current",
@@ -539,7 +539,7 @@ json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct 
         output_json_add(&list, rank_json(ranks, advice, i));
     object = json_pack(
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
-        text_json(ranks->folder), "verdict", text_json(ranks->verdict), "odd", ranks->outlier,
+        text_json(ranks->folder), "verdict", text_json(ranks->verdict), "outlier", ranks->outlier,
         "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
         (int)advice->is_certain, "notes", notes_json(advice), "omitted", left_out_json(advice),
         "current", together_json(&advice->current), "advised", together_json(&advice->advised),

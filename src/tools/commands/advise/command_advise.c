@@ -54,7 +54,7 @@ static bool has_history(const struct trace_file *file)
 {
     if (!file->trace.is_snapshot || file->trace.has_history)
         return true;
-    message_print("%s: no events were recorded, only the state at the end; record events with "
+    message_print("%s: no history was recorded, only the state at the end; record one with "
                   "torch.cuda.memory._record_memory_history(), or with the key history:all of xseg",
                   file->name);
     return false;

@@ -86,7 +86,7 @@ static void replay_trial(const struct trial_program *program, const char *config
                                        .quiet = true}};
     const struct replay_result *result = replay_on(&stage, program->device_bytes);
 
-    out->is_broken = result->end == REPLAY_REFUSED || result->end == REPLAY_MISMATCH;
+    out->is_broken = result->end == REPLAY_ERROR || result->end == REPLAY_MISMATCH;
     out->completes = is_complete(result);
     out->oom_at = result->oom_at;
     out->peak_requested = result->peak_requested;

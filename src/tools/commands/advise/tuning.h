@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Variations of a configuration in the keys that determine how much memory a program needs (docs/advise.md has the reasons).
+ * Variations of a configuration in the keys that determine how much memory a program needs (docs/replay.md has the values).
  *
  * Terms:
  *   base    the current configuration, and which keys can have an effect on a trace

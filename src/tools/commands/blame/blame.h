@@ -2,8 +2,8 @@
 /*
  * The fragmented and allocated memory of each call site of a device, and its allocated memory at the peak of reserved memory.
  *
- * Sums are byte-microseconds from the first event to the last.  Without events, or if no time passes between them, sums are the
- * bytes at the end.
+ * Sums are byte-microseconds from the first entry of the history to the last, or byte-events if the entries have no times.
+ * Without a history, or if no time passes in it, sums are the bytes at the end.
  *
  * Locking: none; it belongs to one thread.
  */
@@ -29,7 +29,7 @@ struct blame {
     uint32_t *order;      /* [sites.count]: sites, sorted in descending order */
     uint64_t duration_us; /* 1 if is_instant */
     bool is_instant;
-    bool has_times; /* false: sums are byte-events, and duration_us counts events */
+    bool has_times; /* false: sums are byte-events, and duration_us is a number of events */
     struct replay_model_dropped dropped;
     size_t left_out;              /* inconsistent events, segments and blocks */
     struct blame_reason *reasons; /* of idle pages at the end; only in snapshots of xseg */

@@ -67,9 +67,8 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
         (void)fprintf(out, "%s more\n", amount_count(sum->site_count - rows).text);
     free(order);
     if (by == BLAME_BY_FRAGMENTED) {
-        print_site(out, &sum->pending, by, whole,
-                   "pending: freed, but another stream may still use it");
-        print_site(out, &sum->idle, by, whole, "idle: whole pages without a block");
+        print_site(out, &sum->pending, by, whole, FRAGMENTATION_PENDING_ROW);
+        print_site(out, &sum->idle, by, whole, FRAGMENTATION_IDLE_ROW);
     }
     return true;
 }

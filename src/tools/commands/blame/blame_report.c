@@ -10,9 +10,6 @@
 #include "src/tools/output/text.h"
 #include "src/tools/reading/recording.h"
 
-#define IDLE    "idle: whole pages without a block"
-#define PENDING "pending: freed, but another stream may still use it"
-
 /* --- Amounts. --- */
 
 /* The average bytes over the time of the recording. */
@@ -32,7 +29,7 @@ static void print_heading(FILE *out, const struct blame *blame)
 
     text_print_strong(out, blame->recording->name);
     (void)fprintf(out, ", device %d: %s", blame->device->number,
-                  amount_of(blame->device->event_count, "event").text);
+                  amount_of(blame->device->event_count, "entry").text);
     if (blame->is_instant)
         (void)fputs("; values at the end\n", out);
     else if (blame->has_times)
@@ -55,12 +52,12 @@ static void print_limits(FILE *out, const struct blame *blame)
         enum recording_limit what;
     } limits[] = {
         {blame->device->lost, RECORDING_LIMIT_LOST},
-        {blame->device->no_room, RECORDING_LIMIT_NO_ROOM},
+        {blame->device->truncated, RECORDING_LIMIT_TRUNCATED},
         {blame->left_out, RECORDING_LIMIT_OMITTED},
     };
 
     if (blame->device->event_count == 0)
-        (void)fputs("no events were recorded; record them with `_record_memory_history()` in "
+        (void)fputs("no history was recorded; record one with `_record_memory_history()` in "
                     "PyTorch, or with the key history:all in xseg\n",
                     out);
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
@@ -182,8 +179,8 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_FRAGMENTED) {
-        print_rest(out, blame, sums->pending + sums->near_pending, PENDING);
-        print_rest(out, blame, sums->idle, IDLE);
+        print_rest(out, blame, sums->pending + sums->near_pending, FRAGMENTATION_PENDING_ROW);
+        print_rest(out, blame, sums->idle, FRAGMENTATION_IDLE_ROW);
     }
     print_row(out, blame, &whole, whole.amount);
     (void)fprintf(out, "%s\n", wholes[by]);
@@ -255,14 +252,14 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         "s:o, "
         "s:I, s:o}",
         "file", text_json(blame->recording->name), "device", blame->device->number, "by", words[by],
-        "events", (json_int_t)blame->device->event_count, "duration_us",
+        "entries", (json_int_t)blame->device->event_count, "duration_us",
         (json_int_t)(blame->is_instant || !blame->has_times ? 0 : blame->duration_us),
         "duration_events",
         (json_int_t)(blame->is_instant || blame->has_times ? 0 : blame->duration_us), "lost",
-        (json_int_t)blame->device->lost, "no_room", (json_int_t)blame->device->no_room, "omitted",
-        (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "allocated",
+        (json_int_t)blame->device->lost, "truncated", (json_int_t)blame->device->truncated,
+        "omitted", (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "allocated",
         sum_json(sums->allocated), "fragmented", sum_json(sums->fragmented), "pending",
-        sum_json(sums->pending + sums->near_pending), "idle", sum_json(sums->idle), "peak", "event",
+        sum_json(sums->pending + sums->near_pending), "idle", sum_json(sums->idle), "peak", "entry",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
         (json_int_t)sums->peak.allocated, "idle_at_end", reasons_json(blame), "single_page_padding",
         (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame));

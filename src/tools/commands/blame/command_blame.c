@@ -119,13 +119,14 @@ const struct command command_blame = {
                    "A page is the unit that is released to the driver: 2 MiB of a small expandable "
                    "segment, 20 MiB (or `large_segment_size_mb`) of a large one, or a whole "
                    "classic segment. Values are averages over the time of the recording; of a "
-                   "snapshot without events, they are the values at its end."
+                   "snapshot without a history, they are the values at its end."
                    "\n\n"
                    "FOLDER contains a snapshot of each rank of a job. The command then reports the "
                    "outlier, the rank that differs from the others, and lists the call sites of "
                    "all ranks together. The distance of a rank is the sum of its deviations from "
                    "the medians of all ranks, in bytes. Averages then count events instead of "
-                   "time.",
+                   "time: entries of the history, where a free request and its completion "
+                   "directly after it are one event.",
     .examples =
         {
             {"xseg blame job.pickle", "the lines of code that fragment the most memory"},

@@ -31,7 +31,7 @@ struct comparing {
     const struct option_values *arguments;
     struct side sides[2];
     struct compare compare;
-    bool by_events; /* both files have events; false: the states at their ends are compared */
+    bool by_events; /* both files have a history; false: the states at their ends are compared */
 };
 
 /* --- Reading. --- */
@@ -111,13 +111,13 @@ static void print_side(const struct side *side, char letter)
     (void)printf("%c: ", letter);
     text_print(stdout, recording_file_name(side->path));
     (void)printf(", device %d, %s\n", side->device->number,
-                 amount_of(side->profile.events, "event").text);
-    if (side->profile.events == 0)
-        (void)fputs("   no events were recorded, so the states at the ends of both files are "
+                 amount_of(side->profile.entries, "entry").text);
+    if (side->profile.entries == 0)
+        (void)fputs("   no history was recorded, so the states at the ends of both files are "
                     "compared; " RECORDING_FILE_HOW_TO "\n",
                     stdout);
     print_limit(side->profile.lost, RECORDING_LIMIT_LOST);
-    print_limit(side->profile.no_room, RECORDING_LIMIT_NO_ROOM);
+    print_limit(side->profile.truncated, RECORDING_LIMIT_TRUNCATED);
     print_limit(side->profile.omitted, RECORDING_LIMIT_OMITTED);
 }
 
@@ -258,7 +258,8 @@ const struct command command_compare = {
                    "(A) in total and by call site: reserved and allocated bytes at the peak, "
                    "fragmented bytes, and lifetimes of blocks. Addresses and times do not matter: "
                    "lifetimes and averages count events, so two equal runs have no difference. "
-                   "FILE may be `-`, standard input."
+                   "An event is an entry of the history, or a free request and its completion "
+                   "directly after it. FILE may be `-`, standard input."
                    "\n\n"
                    "FOLDER contains a snapshot of each rank of a job. The command then reports the "
                    "outlier, the rank that differs from the others, and its differences from the "

@@ -16,7 +16,7 @@ static bool has_history(const struct recording *recording, const struct recordin
         if ((!device || device == &recording->devices[i]) && recording->devices[i].event_count > 0)
             return true;
     message_print(
-        "%s: no events were recorded, so there is nothing to export; " RECORDING_FILE_HOW_TO,
+        "%s: no history was recorded, so there is nothing to export; " RECORDING_FILE_HOW_TO,
         recording->name);
     return false;
 }
@@ -30,7 +30,7 @@ static bool choose(const struct option_values *arguments, const struct recording
     *out = number->given ? recording_device(recording, (int)number->number) : NULL;
     if (!number->given || *out)
         return has_history(recording, *out);
-    message_print("%s: device %" PRIu64 " has no segments and no events", recording->name,
+    message_print("%s: device %" PRIu64 " has no segments and no entries", recording->name,
                   number->number);
     return false;
 }
@@ -92,7 +92,7 @@ const struct command command_export = {
     .options = {OPTION_PERFETTO, OPTION_OUTPUT, OPTION_ONE_DEVICE, OPTION_SLICES, OPTION_COLOR,
                 OPTION_HELP},
     .description = "Reads a memory snapshot of PyTorch or xseg, plain or compressed with "
-                   "Zstandard, and writes its events as a Perfetto trace: counters of reserved, "
+                   "Zstandard, and writes its history as a Perfetto trace: counters of reserved, "
                    "allocated, pending and cached bytes for each device and pool, events of "
                    "segments with their causes, out-of-memory errors, and the largest blocks as "
                    "slices. FILE may be `-`, standard input.",

@@ -437,11 +437,11 @@ static void describe_device(struct exporting *exporting)
     char text[400], *name = NULL;
     struct perfetto_track track = {.description = text, .rank = device->number};
 
-    (void)snprintf(text, sizeof(text),
-                   "%s; %s earlier event%s overwritten, %s did not fit in the file; %s",
-                   amount_of(device->event_count, "event").text, amount_count(device->lost).text,
-                   device->lost == 1 ? " was" : "s were", amount_count(device->no_room).text,
-                   recording_file_limit(RECORDING_LIMIT_OMITTED, exporting->model.omitted).text);
+    (void)snprintf(
+        text, sizeof(text), "%s; %s earlier %s overwritten, %s did not fit in the file; %s",
+        amount_of(device->event_count, "entry").text, amount_count(device->lost).text,
+        device->lost == 1 ? "entry was" : "entries were", amount_count(device->truncated).text,
+        recording_file_limit(RECORDING_LIMIT_OMITTED, exporting->model.omitted).text);
     if (asprintf(&name, "%s, device %d", exporting->recording->name, device->number) < 0) {
         exporting->out_of_memory = true;
         return;

@@ -111,7 +111,7 @@ static void run_once(struct replays *replays, const struct xtrace *trace, struct
     static const int exits[] = {[REPLAY_DONE] = COMMAND_SUCCESS,
                                 [REPLAY_MISMATCH] = COMMAND_MISMATCH,
                                 [REPLAY_OUT_OF_MEMORY] = COMMAND_OUT_OF_MEMORY,
-                                [REPLAY_REFUSED] = COMMAND_ERROR};
+                                [REPLAY_ERROR] = COMMAND_ERROR};
     const struct replay_settings settings = {
         .file = report->file,
         .config = report->config,
@@ -128,7 +128,7 @@ static void run_once(struct replays *replays, const struct xtrace *trace, struct
 
     replay_run(trace, &settings, &report->result);
     record_exit(replays, exits[report->result.end]);
-    if (option_given(replays->arguments, OPTION_MIN_DEVICE) && report->result.end != REPLAY_REFUSED)
+    if (option_given(replays->arguments, OPTION_MIN_DEVICE) && report->result.end != REPLAY_ERROR)
         report->has_min_device =
             min_device_find(trace, &settings, &report->result, false, &report->min_device);
 }
@@ -167,14 +167,14 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
         {.file = file->name, .config = compare, .driver = driver, .device_bytes = device_bytes},
     };
     const unsigned count = compare ? 2 : 1;
-    bool refused = false;
+    bool has_failed = false;
 
     for (unsigned i = 0; i < count; i++) {
         run_once(replays, &file->trace, &reports[i], i == 0);
-        refused |= reports[i].result.end == REPLAY_REFUSED;
+        has_failed |= reports[i].result.end == REPLAY_ERROR;
     }
     find_gaps(replays, &file->trace, reports, count);
-    if (!refused)
+    if (!has_failed)
         print(replays, reports, count);
     for (unsigned i = 0; i < count; i++)
         replay_result_fini(&reports[i].result);
@@ -243,10 +243,22 @@ static void print_json(struct replays *replays)
                                                             : json_array_get(replays->objects, 0)));
 }
 
+/* A replay uses the configuration of --config or of the file.  Without the variable, the library does not log that it
+ * is ignored. */
+static void ignore_environment(const struct option_values *arguments)
+{
+    const char *const text = secure_getenv("XSEG_ALLOC_CONF");
+
+    if (text && text[0] != '\0' && !option_given(arguments, OPTION_CONFIG))
+        message_error("XSEG_ALLOC_CONF is ignored; set the configuration with --config");
+    (void)unsetenv("XSEG_ALLOC_CONF");
+}
+
 static int run(const struct option_values *arguments)
 {
     struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_SUCCESS};
 
+    ignore_environment(arguments);
     if (!check_options(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
         return COMMAND_ERROR;
     if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {

@@ -178,7 +178,7 @@ static struct value value_of_row(const struct report *report, unsigned row)
     case SPEED:
         return time_of(true, result->ns_per_event);
     case ALLOCATED_AVERAGE:
-        return value_of(result->clock.live_time_avg, true);
+        return value_of(result->clock.allocated_time_avg, true);
     case RESERVED_AVERAGE:
         return value_of(result->clock.reserved_time_avg, true);
     case WAITS:
@@ -186,7 +186,7 @@ static struct value value_of_row(const struct report *report, unsigned row)
     case LONGEST_EVENT:
         break;
     }
-    return time_of(result->clock.has_times, (double)result->clock.max_call_ns);
+    return time_of(result->clock.has_times, (double)result->clock.max_operation_ns);
 }
 
 static bool is_shown(const struct report *reports, unsigned count, unsigned row)
@@ -438,11 +438,11 @@ json_t *report_json(const struct report *report)
         (json_int_t)result->mismatches, "min_device",
         output_json_number(report->has_min_device, report->min_device), "failed",
         output_json_number(has_failed, result->failed), "failed_served",
-        output_json_number(has_failed, result->failed_served), "live_time_avg",
-        output_json_number(has_clock, clock->live_time_avg), "reserved_time_avg",
+        output_json_number(has_failed, result->failed_served), "allocated_time_avg",
+        output_json_number(has_clock, clock->allocated_time_avg), "reserved_time_avg",
         output_json_number(has_clock, clock->reserved_time_avg), "request_path_syncs",
-        output_json_number(has_clock, clock->request_path_syncs), "max_call_us",
-        has_clock ? us_json(clock->has_times, clock->max_call_ns) : NULL, "requests",
+        output_json_number(has_clock, clock->request_path_syncs), "max_operation_us",
+        has_clock ? us_json(clock->has_times, clock->max_operation_ns) : NULL, "requests",
         output_json_number(has_clock, clock->requests), "max_request_us",
         has_clock ? us_json(clock->has_times, clock->max_request_ns) : NULL, "explained",
         result->explanation.exists ? explanation_json(&result->explanation) : NULL, "notes",

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,17 +60,17 @@ static void print_budget(const struct top_budget *budget)
 }
 
 /* Print the tables as text or as JSON.  budget: NULL for the first table only */
-static bool print_all(const struct option_values *arguments, const struct publishers *publishers,
-                      const struct top_budget *budget)
+static bool print_all(const struct publishers *publishers, const struct top_budget *budget,
+                      enum top_by by, bool as_json)
 {
-    if (option_given(arguments, OPTION_JSON)) {
+    if (as_json) {
         json_t *shared = budget ? top_budget_json(budget) : NULL;
 
         if (budget && !shared)
             return message_out_of_memory();
         return output_json(stdout, top_table_json(publishers, shared));
     }
-    if (!print_text(publishers, (enum top_by)option_number(arguments, OPTION_SORT)))
+    if (!print_text(publishers, by))
         return message_out_of_memory();
     if (budget)
         print_budget(budget);
@@ -81,10 +82,12 @@ static int find_publishers(struct publishers *publishers, pid_t pid)
 {
     const int error = publishers_find(publishers, pid);
 
-    if (error != 0) {
+    if (error == ENOMEM)
+        (void)message_out_of_memory();
+    else if (error != 0)
         message_error("/proc cannot be read: %s", strerror(error));
+    if (error != 0)
         return COMMAND_ERROR;
-    }
     if (pid == 0 || publishers->count > 0)
         return COMMAND_SUCCESS;
     message_error("process %ld publishes no statistics that this user can read; set its key "
@@ -111,7 +114,8 @@ static int print_once(const struct option_values *arguments, const struct top_op
     }
     const int found = find_publishers(&publishers, options->pid);
     if (found == COMMAND_SUCCESS) {
-        fine = print_all(arguments, &publishers, options->budget ? &budget : NULL);
+        fine = print_all(&publishers, options->budget ? &budget : NULL, options->by,
+                         option_given(arguments, OPTION_JSON));
         publishers_fini(&publishers);
     }
     top_budget_fini(&budget);

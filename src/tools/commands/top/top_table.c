@@ -393,7 +393,7 @@ static json_t *number(uint64_t value)
 
 static json_t *pool_json(const struct xseg_published_pool *pool)
 {
-    static const char *const kinds[] = {"default", "private", "guarded", "ended", "others"};
+    static const char *const kinds[] = {"default", "private", "guarded", "retired", "others"};
 
     return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
                      kinds[pool->kind], "label", text_json(pool->label), "count",

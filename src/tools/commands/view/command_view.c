@@ -42,7 +42,7 @@ static const struct recording_device *choose(const struct option_values *argumen
                       recording->name, amount_bytes(largest_of(device)).text);
         return NULL;
     } else if (device->event_count == 0)
-        message_print("%s: no events were recorded, so the page shows only the state at the "
+        message_print("%s: no history was recorded, so the page shows only the state at the "
                       "end; " RECORDING_FILE_HOW_TO,
                       recording->name);
     return device;

@@ -258,7 +258,7 @@ static bool write_facts(FILE *out, const struct model *model)
         (json_int_t)recording->pool_count, "lives", (json_int_t)model->lives.life_count, "spans",
         (json_int_t)model->lives.span_count, "ooms", (json_int_t)model->ooms, "pages",
         (json_int_t)device->page_count, "lost", (json_int_t)device->lost, "omitted",
-        (json_int_t)device->no_room, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
+        (json_int_t)device->truncated, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
         (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
         texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model));
     const bool fine = facts && write_json(out, facts);

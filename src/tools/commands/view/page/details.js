@@ -56,11 +56,11 @@ const Details = (() => {
     const lines = [`device ${facts.device}, ${Text.count(n)} events, ${Text.count(facts.lives)} blocks`];
     if (facts.config) lines.push(facts.config);
     if (facts.summed > 0)
-      lines.push(`aggregated: of ${Text.count(facts.recorded)} events, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
+      lines.push(`aggregated: of ${Text.count(facts.recorded)} entries, the page has those of the ${Text.count(facts.lives)} blocks with the largest ` +
         `product of size and lifetime; memory over time shows the sum of the ${Text.count(facts.summed)} others`);
-    if (n === 0) lines.push("no events were recorded: the page shows the state at the end");
-    if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older events were overwritten or omitted`);
-    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent events are omitted`);
+    if (n === 0) lines.push("no history was recorded: the page shows the state at the end");
+    if (facts.lost + facts.omitted > 0) lines.push(`${Text.count(facts.lost + facts.omitted)} older entries were overwritten or omitted`);
+    if (facts.unmatched > 0) lines.push(`${Text.count(facts.unmatched)} inconsistent entries are omitted`);
     return lines.join("; ");
   }
 

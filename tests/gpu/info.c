@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the device is, or why there is none: lines of a name, a tab and a value.
+ * Prints properties of the device, or the reason if there is none: lines of a name, a tab and a value.
  *
- *     gpu-card              driver, module, devices, name, capability, memory, free_mib, vmm, mig; or problem
- *     gpu-card --alive      nothing if device 0 takes memory and gives back what was written to it
+ *     gpu-info              driver, module, devices, name, capability, memory, free_mib, vmm, mig; or problem
+ *     gpu-info --alive      no output if memory of device 0 can be allocated, written and read
  *
- * Every driver answers this, also one that is too old for the library: only calls that CUDA has had since
- * 11.0 are used, and what is missing is said.  Exits with 0, or with 1 and a sentence.
+ * Works with each driver, also with one that is too old for the library: it uses only calls that CUDA has had since
+ * 11.0, and reports missing ones.  Exit status: 0, or 1 with an error message.
  *
- * XSEG_DRIVER names the driver's library; otherwise it is libcuda.so.1.
+ * XSEG_DRIVER names the driver library; the default is libcuda.so.1.
  */
 #include <stdarg.h>
 #include <stdint.h>
@@ -18,6 +18,8 @@
 
 #include <cuda.h>
 #include <dlfcn.h>
+
+#include "tests/support/symbol.h"
 
 #define MIB ((size_t)1 << 20)
 #define GIB ((double)(1 << 30))
@@ -74,15 +76,11 @@ static void check(CUresult result, const char *what)
     give_up("%s: %s (%d)", what, name, (int)result);
 }
 
-/* A function's address is not an object's in C, so it is copied byte by byte. */
 static void find(void *library, const char *name, void *function)
 {
-    void *symbol = dlsym(library, name);
-
-    if (symbol == NULL)
+    if (!symbol_find(library, name, function))
         give_up("the driver has no %s: it is older than CUDA 11.0, and R525 (CUDA 12.0) is needed",
                 name);
-    memcpy(function, &symbol, sizeof(symbol));
 }
 
 static void open_driver(void)
@@ -144,7 +142,7 @@ static void print_device(CUdevice device)
                                                                                             : "no");
     /* No call reports MIG; the name of an instance contains it. */
     if (strstr(name, " MIG ") != NULL)
-        (void)printf("mig\tan instance: it shares its card with others\n");
+        (void)printf("mig\tan instance: it shares its GPU with others\n");
 }
 
 static void enter(CUdevice *device)

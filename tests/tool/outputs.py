@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""The commands on the pages of the tool print what the pages show: outputs.py TOOL SOURCE_ROOT [SANITIZER | --write].
+
+--write replaces the outputs in the pages, except for shortened ones.  With a sanitizer the test is skipped, because
+hundreds of replays take minutes.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+import advise_ranks
+import compare
+from compare import json_keys
+from folder_case import CHECKED, ROOT, SNAPSHOTS
+
+TOOL = os.path.abspath(sys.argv[1])
+# An output whose first line is a command: `$ xseg ...`; and a block of commands without outputs.
+OUTPUT = re.compile(r"^```\n\$ xseg (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+COMMANDS = re.compile(r"^```\n((?:xseg .*\n)+)```$", re.MULTILINE)
+MEASURED = re.compile(r"(time per event, measured) .*")
+COLUMNS = 100
+MIB = 1 << 20
+
+
+def wrapped(text):
+    """An output as a page shows it: long lines continue below their last column."""
+    lines = []
+    for line in text.splitlines():
+        indent = len(re.match(r".*\S {2,}(?=\S)|", line)[0]) if len(line) > COLUMNS else 0
+        lines.append(textwrap.fill(line, COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+                     if len(line) > COLUMNS else line)
+    return "".join(line + "\n" for line in lines)
+
+
+def without_times(text):
+    return MEASURED.sub(r"\1", text)
+
+
+@contextlib.contextmanager
+def files_of(page):
+    """A folder with the files that the commands of a page name."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for path in [*SNAPSHOTS.glob("*.pickle.zst"), ROOT / "benchmarks/traces/llama_finetune.xtrace.zst"]:
+            (folder / path.name).symlink_to(path)
+        for link, target in (("job.pickle", "train.pickle.zst"), ("before.pickle", "early.pickle.zst"), ("after.pickle", "late.pickle.zst"),
+                             ("trace.xtrace.zst", "llama_finetune.xtrace.zst")):
+            (folder / link).symlink_to(target)
+        (folder / "snapshots").mkdir()
+        for rank in range(8):
+            if page == "replay.md":
+                contents = advise_ranks.rank_of_job(**({"grows": 46 * MIB} if rank == 5 else {}))
+            else:
+                contents = compare.job("stranded" if rank == 5 else "", compare.BASE + (rank << 32)).snapshot()
+            (folder / f"snapshots/oom-rank{rank}-pid{4711 + rank}-1.pickle").write_bytes(pickle.dumps(contents, 4))
+        yield folder
+
+
+def run(command, folder):
+    """The output of a command, and its messages."""
+    done = subprocess.run([TOOL, *command.split()], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                          env={**os.environ, "NO_COLOR": "1"})
+    # Like diff, `compare` reports a difference by its status.
+    if done.returncode != (1 if command.startswith("compare ") else 0):
+        raise AssertionError(f"xseg {command}: status {done.returncode}: {done.stderr}")
+    return done.stdout, CHECKED.sub("", done.stderr)
+
+
+class Outputs(unittest.TestCase):
+    maxDiff = None
+
+    def check(self, page, count):
+        text, shown = (ROOT / "docs" / page).read_text(encoding="utf-8"), 0
+        with files_of(page) as folder:
+            for command, body in OUTPUT.findall(text):
+                if command.startswith("top"):  # of live processes: tool/top
+                    continue
+                out, messages = map(wrapped, run(command, folder))
+                with self.subTest(command=command):
+                    shown += 1
+                    if "...\n" in body:
+                        first, last = body.split("...\n")
+                        self.assertTrue((messages + out).startswith(first) or out.startswith(first), messages + out)
+                        self.assertTrue(out.endswith(last), out)
+                    else:
+                        self.assertEqual(without_times(body), without_times(out),
+                                         f"run python3 tests/tool/outputs.py {sys.argv[1]} {sys.argv[2]} --write")
+            for block in COMMANDS.findall(text):
+                for line in block.splitlines():
+                    # No GPU is needed here.
+                    run(line.replace(" --driver cuda", "").removeprefix("xseg "), folder)
+        self.assertEqual(shown, count)
+
+    def test_replay(self):
+        self.check("replay.md", 4)
+
+    def test_blame(self):
+        self.check("blame.md", 3)
+
+    def test_top(self):
+        self.check("top.md", 1)
+
+    def test_export(self):
+        self.check("export.md", 0)
+
+    def test_rows_of_probe(self):
+        """Rows of a report are wider than a page, so the page has a table of some."""
+        text = (ROOT / "docs/top.md").read_text(encoding="utf-8")
+        rows = re.findall(r"^\| (cu\w+) \| (.*) \|$", text, re.MULTILINE)
+        self.assertGreater(len(rows), 3)
+        with files_of("top.md") as folder:
+            report = [" ".join(line.split()) for line in run("probe --costs consumer", folder)[0].splitlines()]
+        for name, cells in rows:
+            self.assertIn(f"{name} {cells.replace(' | ', ' ')}", report)
+
+
+class Keys(unittest.TestCase):
+    """The tables of docs/replay.md have the keys of the JSON outputs."""
+    PAGE = ROOT / "docs/replay.md"
+
+    def read(self, folder, *commands):
+        return [json.loads(run(command, folder)[0]) for command in commands]
+
+    def test_replay(self):
+        with files_of("replay.md") as folder:
+            outputs = self.read(folder, "replay --json short.pickle.zst", "replay --json --config garbage_collection_threshold:0.8 ring.pickle.zst")
+            (explained,) = self.read(folder, "replay --json --explain job.pickle")
+        self.assertEqual(json_keys.paths(outputs, maps=["driver_calls"]), json_keys.documented(self.PAGE, "JSON of replay"))
+        text = self.PAGE.read_text(encoding="utf-8").partition("`--explain` adds `explained`")[2].partition("\n\n")[0]
+        self.assertEqual(set(explained["explained"]), set(re.findall(r"`(\w+)`", text)) - {"single_page"})
+
+    def test_example_of_a_trace(self):
+        trace, = re.findall(r"^```\n(xtrace 1\n.*?)^```$", self.PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        with files_of("replay.md") as folder:
+            (folder / "example.xtrace").write_text(trace, encoding="utf-8")
+            (report,) = self.read(folder, "replay --json example.xtrace")
+        self.assertEqual((report["events"], report["peak_requested"]), (3, 21 * MIB))
+
+    def test_history(self):
+        with files_of("replay.md") as folder:
+            lines = run("replay --history - --config history:all,block_user:True job.pickle", folder)[0].splitlines()
+        events = [json.loads(line) for line in lines[:-1]]
+        self.assertEqual(set().union(*events), json_keys.documented(self.PAGE, "The history"))
+        self.assertEqual(set(json.loads(lines[-1])), {"events", "lost", "stacks", "stacks_lost"})
+
+    def test_advise(self):
+        with files_of("replay.md") as folder:
+            (one,) = self.read(folder, "advise --json short.pickle.zst")
+            (ranks,) = self.read(folder, "advise --json snapshots")
+        self.assertEqual(json_keys.paths(one), json_keys.documented(self.PAGE, "One file"))
+        self.assertEqual(set(ranks) | {f"ranks.{key}" for key in ranks["ranks"][0]}, json_keys.documented(self.PAGE, "A folder"))
+
+
+def write(page):
+    path = ROOT / "docs" / page
+    with files_of(page) as folder:
+        def replace(found):
+            if "...\n" in found[2] or found[1].startswith("top"):
+                return found[0]
+            out = wrapped(run(found[1], folder)[0])
+            return found[0] if without_times(found[2]) == without_times(out) else f"```\n$ xseg {found[1]}\n{out}```"
+
+        path.write_text(OUTPUT.sub(replace, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[3:] == ["--write"]:
+        for one in ("replay.md", "blame.md", "top.md"):
+            write(one)
+        sys.exit()
+    if sys.argv[3:] not in ([], ["none"]):
+        print("skipped with a sanitizer")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1])
