@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg run` starts a program in an environment with xseg: run.py TOOL LIBRARY SANITIZER.
+"""`xseg run` starts a program in an environment with xseg, and `xseg doctor` starts Python: run.py TOOL LIBRARY SANITIZER.
 
 LIBRARY is libxseg-ipc.so.
 """
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unittest
 
-from folder_case import TOOL, FolderCase
+from folder_case import ROOT, TOOL, FolderCase
 
 LIBRARY, SANITIZER = sys.argv[2:4]
 VARIABLES = ("LD_PRELOAD", "XSEG_TORCH", "XSEG_TORCH_KEEP_EXPANDABLE", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -73,6 +73,33 @@ class Started(FolderCase):
         script = r"grep -E '^Sig(Ign|Blk)' /proc/self/status"
         alone = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
         self.assertEqual(run("sh", "-c", script).stdout, alone)
+
+
+class Doctor(FolderCase):
+    """The checks are those of torch/doctor; here, Python has no PyTorch."""
+
+    def doctor(self, *arguments, **variables):
+        clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", *VARIABLES)}
+        return subprocess.run([TOOL, "doctor", *arguments], check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, env={**clean, "PYTHONDONTWRITEBYTECODE": "1", **variables}, cwd=self.folder)
+
+    def test_without_the_package(self):
+        done = self.doctor()
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertRegex(done.stderr, r"\Axseg doctor: \S+ cannot import xseg: No module named 'xseg'; install the wheel")
+
+    def test_without_python(self):
+        done = self.doctor(PATH=str(self.folder))
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertIn("xseg doctor: cannot start python3: No such file or directory; activate", done.stderr)
+
+    def test_with_the_package(self):
+        for variable, status, level in (("0", 0, "note"), ("1", 1, "fail")):
+            done = self.doctor(PYTHONPATH=str(ROOT / "src/adapters/python"), XSEG_TORCH=variable)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertRegex(done.stdout, rf"\A{level} +allocator +PyTorch cannot be imported by \S+; run this command with the Python")
+        done = self.doctor("--jsn")
+        self.assertIn("unrecognized option '--jsn'", done.stderr)
 
 
 class Errors(FolderCase):

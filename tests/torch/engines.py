@@ -192,6 +192,26 @@ def case_vllm_hooks():
     expect(calls[4:] == ["before"] and cache.numel(), calls)
 
 
+def case_vllm_busy():
+    """A tag that cannot be paused stays awake, and a later sleep releases it."""
+    import xseg.torch
+    allocator, backend = registered()
+    with allocator.use_memory_pool(tag="weights"):
+        weights = fill(byte_tensor(40), 1)
+    with allocator.use_memory_pool(tag="kv_cache"):
+        cache = byte_tensor(60)
+    calls = []
+    allocator.register_tag_hooks("weights", lambda: calls.append("unmap"), lambda: calls.append("map"))
+    xseg.torch.pin(weights)
+    expect_error(xseg.BusyError, "pinned", backend.suspend)
+    expect(allocator.get_current_usage() == 40 * MIB and calls == ["unmap", "map"], "only the KV cache sleeps")
+    xseg.torch.unpin(weights)
+    backend.suspend()
+    expect(allocator.get_current_usage() == 0, "all sleep")
+    backend.resume()
+    expect(allocator.get_current_usage() == 100 * MIB and holds(weights, 1) and cache.numel(), "all wake up")
+
+
 def case_vllm_unused():
     """PyTorch on its own allocator: vLLM is unchanged, and the backend is an error."""
     from xseg.engines import vllm as plugin

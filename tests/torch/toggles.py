@@ -118,7 +118,9 @@ class Toggles(backends.CaseTest):
 
     def test_the_toggle_acts(self):
         self.run_case("changed")
-        self.run_case("changed", XSEG_TORCH_KEEP_EXPANDABLE="0")
+        self.assertNotIn("KEEP_EXPANDABLE", self.run_case("changed", XSEG_TORCH_KEEP_EXPANDABLE="0"))
+        text = self.run_case("changed", XSEG_TORCH_KEEP_EXPANDABLE="yes")
+        self.assertEqual(text.count("ignoring XSEG_TORCH_KEEP_EXPANDABLE: unknown value, 'yes'; set 1"), 1, text)
         self.run_case("changed", XSEG_ALLOC_CONF="exportable:False", **KEEP)
         self.run_case("before", **KEEP)
 

@@ -110,10 +110,7 @@ class CuMemAllocator:
         gc.collect()
         torch.cuda.empty_cache()
         for name in [name for name in self._asleep if tags is None or name in _set_of(tags, ()) or name not in DEFERRABLE]:
-            for pool in self._pools_of(name):
-                with contextlib.suppress(ArgumentError):  # not paused: it was created since
-                    pool.resume()
-            del self._asleep[name]
+            self._resume(name)
         self._run_after_map()
 
     def _used(self) -> List[str]:
@@ -125,6 +122,12 @@ class CuMemAllocator:
             return [pool for _, pool in xseg.torch.tags(name)]
         return [xseg.torch.pool(pool, device) for pool, device in self._graph_pools.values()]
 
+    def _resume(self, name: str) -> None:
+        for pool in self._pools_of(name):
+            with contextlib.suppress(ArgumentError):  # it is not paused
+                pool.resume()
+        del self._asleep[name]
+
     def _pause(self, keep_by_tag: Dict[str, str]) -> None:
         for name, keep in keep_by_tag.items():
             if self._asleep.get(name, keep) != keep:
@@ -133,10 +136,15 @@ class CuMemAllocator:
         self._run_before_unmap(awake)
         for name, keep in awake.items():
             self._asleep[name] = keep
-            for pool in self._pools_of(name):
-                torch.cuda.synchronize(pool.device)
-                with contextlib.suppress(PausedError):
-                    pool.pause(keep)
+            try:
+                for pool in self._pools_of(name):
+                    torch.cuda.synchronize(pool.device)
+                    with contextlib.suppress(PausedError):
+                        pool.pause(keep)
+            except Exception:  # the tag stays awake, and so do the tags after it
+                self._resume(name)
+                self._run_after_map()
+                raise
 
     # --- Hooks of tags. ---
 

@@ -211,6 +211,14 @@ def _registered_names() -> Optional["re.Pattern[str]"]:
         return None
 
 
+def _check_variables() -> None:
+    """Report a value that has no effect."""
+    value = os.environ.get("XSEG_TORCH_KEEP_EXPANDABLE", "")
+    if value not in ("", "0", "1"):
+        print(f"xseg.torch: ignoring XSEG_TORCH_KEEP_EXPANDABLE: unknown value, {value!r}; set 1 to ignore expandable_segments:False at "
+              "run time, or 0", file=sys.stderr)
+
+
 def _install() -> ctypes.CDLL:
     _check_process()
     is_cxx11 = bool(torch._C._GLIBCXX_USE_CXX11_ABI)  # pylint: disable=protected-access
@@ -229,6 +237,7 @@ def _uncovered() -> List[str]:
 _TORCH = pathlib.Path(torch.__file__).resolve().parent
 _ADAPTER = _install()
 _call(Refused, "xseg_torch_install")
+_check_variables()
 _replace_settings_functions()
 _lock = threading.Lock()
 _tags: Dict[Tuple[str, int], Pool] = _build.TAGS
