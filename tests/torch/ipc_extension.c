@@ -2,8 +2,8 @@
 /*
  * A compiled extension of an engine, which links the CUDA runtime and the driver (legacy_ipc.py compiles it).
  *
- *   send_*, open_*   legacy IPC, as the custom all-reduce of vLLM and SGLang: the start of the reservation, a handle of that
- *                    address, and the offset
+ *   send_*, open_*   legacy IPC, as the custom all-reduce of vLLM: the start of the reservation, a handle of that address,
+ *                    and the offset; or as SGLang's: the start of the physical page
  *   export_*, map_*  SGLang's newer path: the allocation handle of an address as a file descriptor
  *
  * All functions return an error code of CUDA.
@@ -50,6 +50,16 @@ EXPORT int send_address(void *ptr, struct handle *handle, uint64_t *offset)
 
     *offset = (uint64_t)((char *)ptr - (char *)base);
     return result != 0 ? result : cudaIpcGetMemHandle(handle, base);
+}
+
+EXPORT int send_page(void *ptr, struct handle *handle, uint64_t *offset)
+{
+    uint64_t base = 0;
+    size_t bytes = 0;
+    const int result = cuMemGetAddressRange_v2(&base, &bytes, (uintptr_t)ptr);
+
+    *offset = (uintptr_t)ptr - base;
+    return result != 0 ? result : cudaIpcGetMemHandle(handle, (void *)(uintptr_t)base);
 }
 
 EXPORT int open_address(const struct handle *handle, void **base)

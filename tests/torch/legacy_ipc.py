@@ -48,10 +48,10 @@ class Extension:
     def call(self, name, *arguments):
         return getattr(self.library, name)(*arguments)
 
-    def send(self, tensor):
-        """The handle of a tensor's reservation and the offset, or an error code."""
+    def send(self, tensor, function="send_address"):
+        """The handle of a tensor's reservation or page and the offset, or an error code."""
         handle, offset = ctypes.create_string_buffer(64), ctypes.c_uint64()
-        error = self.call("send_address", ctypes.c_void_p(tensor.data_ptr()), handle, ctypes.byref(offset))
+        error = self.call(function, ctypes.c_void_p(tensor.data_ptr()), handle, ctypes.byref(offset))
         return error or (handle.raw, offset.value)
 
     def open(self, handle):
@@ -105,6 +105,12 @@ def case_sender():
         other.sendall(handle + bytes(HEADER(offset, tensor.numel())))
         expect(other.recv(1) == b"w", "the receiver has written")
         expect(holds(tensor[:5], 9) and not holds(tensor[5:6], 9), "the writes of the receiver arrive")
+    fill(large, 2)
+    for part in (large[: 2 * MIB], large[38 * MIB:]):  # on the first and on the last page
+        handle, offset = extension.send(part, "send_page")
+        expect(offset < 20 * MIB, "an offset in the page")
+        other.sendall(handle + bytes(HEADER(offset, part.numel())))
+        expect(other.recv(1) == b"w" and holds(part[:5], 9), "the writes of the receiver arrive")
     more = byte_tensor(100)  # grows the segment
     handle, offset = extension.send(more)
     expect(handle != extension.send(small)[0], "another segment has other bytes")
@@ -117,7 +123,7 @@ def case_sender():
 def case_receiver():
     other, extension = connected("receiver")
     opened = {}
-    for value in (1, 2, 3, 4):
+    for value in (1, 2, 3, 2, 2, 4):
         message = other.recv(64 + ctypes.sizeof(HEADER), socket.MSG_WAITALL)
         handle, (offset, size) = message[:64], HEADER.from_buffer_copy(message[64:])
         if handle not in opened:  # vLLM caches opened handles by their bytes
