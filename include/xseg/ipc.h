@@ -24,8 +24,9 @@
  *   get    The 64 bytes of the handle are the token of xseg_export_segment(): the base address of a segment, which is
  *          what CU_POINTER_ATTRIBUTE_RANGE_START_ADDR returns, stands for all memory that is mapped in the segment.  The
  *          pages are retained until their pool is released or paused, or the allocator is closed.
- *   open   Maps the whole segment at contiguous addresses, as xseg_import() on the current device, and returns the
- *          address that corresponds to the address of the get.  A second open returns the same memory and counts.
+ *   open   Maps the whole segment at contiguous addresses for the current device, which may be another one than that of
+ *          the memory, as xseg_import(), and returns the address that corresponds to the address of the get.  A second
+ *          open returns the same memory and counts.
  *   close  Synchronizes the device; the last close unmaps the memory.
  *
  * After an error the functions return a code of CUDA and write a line to standard error:

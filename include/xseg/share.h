@@ -193,19 +193,20 @@ XSEG_API xseg_status xseg_export_close(struct xseg_allocator *allocator, void *p
  * only in imported_bytes, and walks do not report it.  Close each import before xseg_close(), which otherwise returns
  * XSEG_ERR_BUSY.
  *
- * @param device  CUDA ordinal, in this process, of the device that has the memory.
- * @param token   token that xseg_export() wrote.
+ * @param device  CUDA ordinal, in this process, of the device that has the memory; for a segment, of the device that
+ *                uses the memory, which may be another one with a peer connection.
+ * @param token   token that xseg_export() or xseg_export_segment() wrote.
  * @param base    receives the address of the run.  The address of the block is `base` plus the offset that
  *                xseg_export() returned.
  *
- * @return XSEG_ERR_ARGUMENT       also: the token is malformed or of another version, or the memory is on another
- *                                 device.
+ * @return XSEG_ERR_ARGUMENT       also: the token is malformed or of another version, or the run is on another device.
  *         XSEG_ERR_FILE           the exporter does not answer within 10 seconds: it has ended, has closed its
  *                                 allocator, or runs as another user or in another network namespace.  Also: this
  *                                 process cannot open one descriptor per page (`ulimit -n`).
  *         XSEG_ERR_NOT_ALLOCATED  the exporter has closed the export.
  *         XSEG_ERR_UNSUPPORTED    the device has no virtual memory management.
- *         XSEG_ERR_DRIVER         also: the driver of the exporter cannot create a descriptor.
+ *         XSEG_ERR_DRIVER         also: the driver of the exporter cannot create a descriptor, or the segment is on a
+ *                                 device without a peer connection.
  *         XSEG_ERR_NO_ADDRESSES   the driver has no VA range left.
  *         XSEG_ERR_NO_MEMORY      the driver has no memory for the mappings.
  *         An error leaves nothing imported.

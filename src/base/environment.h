@@ -3,7 +3,8 @@
  * The environment: one table of all variables that the library, its tools, adapters, tests and benchmarks read.
  *
  * A variable whose name begins with "XSEG_" and is not in the table is a misspelling.  Opening an allocator logs a
- * warning for it.  lint/environment checks that the table is complete, and that docs/environment.md is printed from it.
+ * warning for it.  lint/environment checks that the table is complete, and that docs/environment.md is printed from it,
+ * without the variables of tests and benchmarks.
  */
 #ifndef XSEG_BASE_ENVIRONMENT_H
 #define XSEG_BASE_ENVIRONMENT_H

@@ -61,7 +61,7 @@ class Facts(gpu_pack.Packed):
         self.assert_others_hold(answers)
         self.assertEqual(answers["FACT-GRAN-1"], ("holds", "2048 KiB"))
         self.assertEqual(self.page(), {fact: "modeled: yes" for fact in answers})
-        self.assertIn("\nAsked so far: Simulated device 0, driver CUDA ", self.read("driver-facts.md"))
+        self.assertIn("\nGPUs checked so far: Simulated device 0, driver CUDA ", self.read("driver-facts.md"))
         self.assertIn("Modeled answers of Simulated device 0", self.read("report.md"))
 
     def test_a_driver_without_batches(self):

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""Each method of PyTorch's allocator interface that the adapter implements is tested, and the tests exist."""
+"""PyTorch's allocator interface is covered: methods, other functions and types, and fields of structures.
+
+Each method that the adapter implements has a test.  Each other function or type of the interface's two headers is in a table
+with what it does on xseg, and with a test or a page.  The adapter assigns each field of the structures that it fills.  The
+tables are compared with the headers of the versions of PyTorch that are installed or cached (manylinux/torch_headers.py).
+"""
+import importlib.util
+import os
+import pathlib
 import re
+import sys
 
 import named_tests
 import tree
 
-# Names the methods that the adapter implements.
 BUILD = "src/adapters/python/xseg/torch/_build.py"
-COVERED = re.compile(r'COVERED = frozenset\("""(.*?)"""', re.DOTALL)
+ADAPTER = "src/adapters/torch"
+HEADERS = ("c10/core/CachingDeviceAllocator.h", "c10/cuda/CUDACachingAllocator.h")
 # Methods, and the tests that call them, with the names of their cases.
 TESTS = """
 allocate: `torch/steps`, `torch/adapter` no_caching, `torch/agreement` profiled
@@ -47,17 +56,166 @@ getMemoryInfo: `torch/methods` memory_info
 is_simple_data_ptr: `torch/methods` simple_pointer
 name: `torch/tables`
 """
+# Other functions, variables and types: what they do on xseg, and the tests that show it, or the pages that describe it.
+# Functions that only call a method are not listed.
+#   served          works as on PyTorch's own allocator
+#   no effect       can be called, and changes nothing on xseg
+#   not applicable  does not depend on the allocator
+OTHERS = """
+allocator get: served: `torch/tables`, `torch/adapter` train_step
+getDeviceAllocator: served: `torch/methods` accelerator
+FreeMemoryCallback FreeCudaMemoryCallbacksRegistry: served: `torch/methods` free_memory_callback
+AllocatorState CheckpointDelta: served: `torch/adapter` checkpoint
+AllocatorConfigInfo: served: `torch/adapter` settings
+AnnotationEntry: served: `torch/methods` annotation
+BlockInfo SegmentInfo SnapshotInfo: served: `torch/adapter` snapshot
+DeviceStats: served: `torch/steps`
+RecordContext TraceEntry trace_time_: served: `torch/adapter` snapshot, `torch/methods` trace_tracker
+ShareableHandle: served: `torch/adapter` share
+StreamSegmentSize: served: `torch/methods` expandable_segment_sizes
+MemPool: served: `torch/adapter` mempool
+MemPoolContext: no effect: docs/pytorch.md
+getExpandableSegmentsReservedBytes getExpandableSegmentsCount: no effect: `torch/methods` address_gauges, docs/pytorch.md
+setExpandableSegmentReserveClassForStream setDefaultExpandableSegmentReserveFractionForClass: no effect: `torch/methods` reserve_class, docs/pytorch.md
+getExpandableSegmentReserveClassForStream: served: `torch/methods` reserve_class
+HostSegmentInfo: not applicable: `torch/methods` host_memory
+parseTraceEntryAction: not applicable: `torch/methods` annotate_memory
+kLargeBuffer: not applicable: docs/options.md
+Stat StatType: served: `torch/steps`
+for_each_selected_stat_type format_size: not applicable: `torch/steps`
+"""
+KINDS = ("served", "no effect", "not applicable")
+# Structures that the adapter fills, with the fields that it does not assign: a function of PyTorch or a constructor does, or
+# PyTorch does not read them.
+FIELDS = """
+AllocatorConfigInfo:
+AnnotationEntry: metadata_
+BlockInfo: gc_counter
+CheckpointDelta:
+DeviceStats:
+SegmentInfo:
+SnapshotInfo: host_segments host_traces
+TraceEntry: stream_ size_ mempool_
+"""
+
+
+def rows(table):
+    """The rows of a table: the names before the first colon, and the rest."""
+    for row in table.strip().splitlines():
+        names, _, rest = row.partition(":")
+        yield names.split(), rest.strip()
+
+
+def adapter_build(root):
+    """The module xseg.torch._build, without its package, which requires PyTorch."""
+    sys.path.insert(0, str(root / "src/adapters/python"))
+    spec = importlib.util.spec_from_file_location("adapter_build", root / BUILD)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def include_folders():
+    """The include folders of installed and cached versions of PyTorch."""
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "xseg")
+    reference = os.environ.get("XSEG_REFERENCE")
+    environments = [pathlib.Path(reference), pathlib.Path(reference, "v")] if reference else cache.glob("torch-[0-9]*/")
+    yield from (folder / "include" for folder in sorted(cache.glob("torch-headers-*/")) if (folder / "complete").exists())
+    for environment in environments:
+        yield from environment.glob("lib/python3*/site-packages/torch/include")
+
+
+def declarations(text):
+    """The declarations of the scope at the start of the text, each as the text outside and inside of its braces and parentheses."""
+    outside, inside, depth = "", "", 0
+    for mark in text:
+        depth -= mark in ")}"
+        if depth < 0:
+            return
+        if depth > 0:
+            inside += mark
+        elif mark not in "{}":
+            outside += mark
+        if depth == 0 and mark in ";}" and not outside.rstrip().endswith("="):
+            yield " ".join(outside.split()), inside
+            outside = inside = ""
+        depth += mark in "({"
+
+
+def without_templates(text):
+    """The text without template arguments, which may contain names and parentheses."""
+    for _ in range(text.count("<")):
+        text = re.sub(r"<[^<>]*>", "", text)
+    return text
+
+
+def fields(body):
+    """The names of the data members of a class body."""
+    for outside, _ in declarations(body):
+        found = re.search(r"(\w+) ?(?:=.*)?;?$", without_templates(outside))
+        if found and not re.search(r"\b(?:enum|struct|using|friend|static)\b|\(|:$", outside):
+            yield found[1]
+
+
+def declared(build, header):
+    """The declarations of a header in its namespaces: kind, name, and the text inside of braces and parentheses."""
+    text = build.bare(header.read_text(encoding="utf-8"))
+    for namespace in re.finditer(r"^namespace\b[^{;=]*{", text, re.MULTILINE):
+        for outside, inside in declarations(text[namespace.end():]):
+            plain = without_templates(outside)
+            if registry := re.match(r"C10_DECLARE_REGISTRY\(", plain):
+                yield "registry", inside.split(",")[0].strip(), inside
+            elif type_name := re.match(r"(?:class|struct|union|enum)\b[^:(;]*?(\w+)(?: final)? ?(?::|$)", plain):
+                yield "type", type_name[1], inside
+            elif function := re.search(r"(\w+) ?\(\)", plain):
+                if not re.match(r"(?:using|typedef)\b", plain):
+                    yield "function", function[1], inside
+            elif variable := re.search(r"\bextern\b.*?(\w+);$", plain):
+                yield "variable", variable[1], inside
+
+
+def complaints_about_header(build, header, listed, assigned):
+    """Functions, types and fields of a header that the tables do not list."""
+    unassigned = {names[0]: set(rest.split()) for names, rest in rows(FIELDS)}
+    for kind, name, inside in declared(build, header):
+        called = re.search(r"\bget\(\)->\s*(\w+)\s*\(", inside)
+        if name in ("CUDAAllocator", "DeviceAllocator") or (called and called[1] in build.COVERED):
+            continue
+        if name not in listed:
+            yield f"{header}: {kind} is not listed in tests/lint/methods.py, {name}"
+        elif name in unassigned:
+            yield from (f"{header}: the adapter does not assign a field, {name}.{field}"
+                        for field in fields(inside) if field not in assigned | unassigned[name])
+
+
+def complaints_about_row(root, names, rest):
+    """Errors in a row of OTHERS."""
+    kind, _, shown = rest.partition(": ")
+    if kind not in KINDS:
+        yield f"unknown kind, {kind}"
+    pages = re.findall(r"docs/\S+\.md", shown)
+    if "`" in shown or not pages:
+        yield from named_tests.complaints_about(root, shown)
+    for page in pages:
+        text = (root / page).read_text(encoding="utf-8")
+        yield from (f"{page} does not describe {name}" for name in names if kind == "no effect" and name not in text)
 
 
 def check(root):
-    covered = set(COVERED.search((root / BUILD).read_text(encoding="utf-8"))[1].split())
-    found, tested = [], set()
-    for row in TESTS.strip().splitlines():
-        names, _, tests = row.partition(": ")
-        tested.update(names.split())
-        found += [f"tests/lint/methods.py: {names}: {text}" for text in named_tests.complaints_about(root, tests)]
-    found += [f"tests/lint/methods.py: no test of the method, {name}" for name in sorted(covered - tested)]
-    return found + [f"{BUILD}: the adapter has no method {name}" for name in sorted(tested - covered)]
+    build, found = adapter_build(root), []
+    tested = {name for names, _ in rows(TESTS) for name in names}
+    for names, tests in rows(TESTS):
+        found += [f"tests/lint/methods.py: {' '.join(names)}: {text}" for text in named_tests.complaints_about(root, tests)]
+    found += [f"tests/lint/methods.py: no test of the method, {name}" for name in sorted(build.COVERED - tested)]
+    found += [f"{BUILD}: the adapter has no method {name}" for name in sorted(tested - build.COVERED)]
+    listed = {name for names, _ in rows(OTHERS) for name in names}
+    for names, rest in rows(OTHERS):
+        found += [f"tests/lint/methods.py: {' '.join(names)}: {text}" for text in complaints_about_row(root, names, rest)]
+    assigned = set(re.findall(r"\.(\w+)", "".join(file.read_text(encoding="utf-8") for file in (root / ADAPTER).glob("*.cpp"))))
+    for include in include_folders():
+        for header in filter(pathlib.Path.exists, (include / name for name in HEADERS)):
+            found += complaints_about_header(build, header, listed, assigned)
+    return found
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "xseg/ipc.h"
 #include "tests/support/child.h"
 #include "tests/support/env.h"
 #include "tests/support/runtime.h"
 #include "tests/support/sim_shared.h"
+#include "xseg/ipc.h"
 
 int cuInit(unsigned flags);
 int cuPointerGetAttribute(void *data, int attribute, unsigned long long ptr);
@@ -120,7 +120,7 @@ static void meet(int socket)
 
 /* Capture a graph that uses a buffer; afterwards the buffer is cached memory of the graph's pool. */
 static unsigned char *capture_buffer(struct xseg_pool *pool, xseg_stream stream,
-                                              struct CUgraph_st **graph)
+                                     struct CUgraph_st **graph)
 {
     env_capture_begin(pool, stream);
     unsigned char *buffer = env_alloc(allocator, BUFFER, stream);
@@ -237,6 +237,93 @@ TEST(killed_rank_leaves_the_others_intact)
 {
     run_group(2, true);
     run_group(RANKS_MAX, true);
+}
+
+/* --- Another GPU. --- */
+
+/* Open memory of GPU 0 on GPU 1, and access it by work of GPU 1. */
+static void run_on_other_gpu(int socket, bool has_peers)
+{
+    struct buffer_address address;
+    void *base = NULL;
+    char answer = 0;
+
+    open_attached(NULL);
+    assert_int_equal(cudaSetDevice(1), 0);
+    assert_int_equal(cudaDeviceSynchronize(), 0);
+    assert_true(read_all(socket, &address, sizeof(address)));
+    if (has_peers) {
+        const xseg_stream stream = env_stream_on(1);
+        volatile unsigned char *buffer = open_address(&address, &base);
+
+        env_context_push(1);
+        assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)buffer, BUFFER));
+        env_context_pop(1);
+        buffer[0] = 99;
+        assert_int_equal(cudaIpcCloseMemHandle(base), 0); /* waits for the work */
+        env_stream_destroy_on(1, stream);
+    } else {
+        assert_int_equal(cudaIpcOpenMemHandle(&base, address.handle, LAZY_PEER_ACCESS),
+                         MAP_FAILED_ERROR);
+    }
+    assert_true(write_all(socket, &answer, 1));
+    assert_int_equal(cuDevicePrimaryCtxRelease_v2(1), 0);
+    close_attached();
+    _exit(0);
+}
+
+static void export_to_other_gpu(int socket, bool has_peers)
+{
+    char answer = 0;
+
+    open_attached("exportable:True");
+    void *block = env_alloc(allocator, BUFFER, NULL);
+    const struct buffer_address address = address_of(block);
+    assert_true(write_all(socket, &address, sizeof(address)));
+    assert_true(read_all(socket, &answer, 1));
+    assert_true(!has_peers || *(volatile unsigned char *)block == 99);
+    env_free(allocator, block);
+    close_attached();
+    _exit(0);
+}
+
+/* Both sides are new processes: a child of a process that has used the runtime cannot use it. */
+static void share_with_other_gpu(bool has_peers)
+{
+    struct xseg_sim_settings settings = sim_settings;
+    char name[64];
+    pid_t child[2];
+    int ends[2];
+
+    if (!ENV_HAS_BYTES || !sim_shared_name(name, sizeof(name)))
+        return;
+    settings.shared = name;
+    settings.devices = 2;
+    settings.without_peers = !has_peers;
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        child[i] = fork();
+        assert_true(child[i] >= 0);
+        if (child[i] == 0) {
+            (void)alarm(300);
+            assert_ok(xseg_sim_reset(&settings));
+            (i == 0 ? export_to_other_gpu : run_on_other_gpu)(ends[i], has_peers);
+        }
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(env_wait(child[i]), 0);
+        (void)close(ends[i]);
+    }
+}
+
+TEST(memory_of_another_gpu_is_opened)
+{
+    share_with_other_gpu(true);
+}
+
+TEST(memory_of_a_gpu_without_a_connection_is_not_opened)
+{
+    share_with_other_gpu(false);
 }
 
 /* --- Weight sync. --- */

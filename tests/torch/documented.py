@@ -281,6 +281,15 @@ def case_registration():
     run.xseg.torch.pause("kv_cache")
 
 
+def case_address_ranges():
+    """The documented counters of address ranges, for segments of small and of large blocks."""
+    import xseg.torch  # pylint: disable=import-outside-toplevel
+    kept = [byte_tensor(0.5), byte_tensor(30)]
+    found = run_shown("ranges = {block.segment_base", torch=torch, xseg=xseg).ranges
+    total = torch.cuda.get_device_properties(0).total_memory
+    expect(len(found) == len(kept) and min(found.values()) > total, found)
+
+
 class Documented(backends.CaseTest):
     environment = {"XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "8192"}
 

@@ -143,6 +143,28 @@ class Compiles(unittest.TestCase):
 """) / "include"
             self.assertEqual(self.build.uncovered(include), ["braces", "elsewhere", "told", "within"])
 
+    def test_lint_reports_unlisted_functions_and_fields(self):
+        """Functions that only call a covered method are not reported."""
+        sys.path.insert(0, str(backends.ROOT / "tests/lint"))
+        import methods as lint  # pylint: disable=import-outside-toplevel
+        with tempfile.TemporaryDirectory() as folder:
+            header = self.changed(folder, "") / "include/c10/cuda/CUDACachingAllocator.h"
+            before = list(lint.complaints_about_header(self.build, header, {"BlockInfo"}, {"active"}))
+            with header.open("a", encoding="utf-8") as file:
+                file.write("""
+namespace c10::cuda::CUDACachingAllocator {
+C10_CUDA_API std::map<int, std::function<bool(int)>> exported(int a = f({0}));
+inline bool forwards(std::vector<int> all = {}) { if (all.empty()) { return false; } return get()->isEnabled(); }
+inline bool uncovered() { return get()->unknownMethod(); }
+class Type final : public Other { int member; };
+using Alias = std::function<void(int)>;
+struct BlockInfo { std::pair<int, int> added = {0, 0}; bool active{}; int method() const { return gc_counter; } };
+}
+""")
+            after = lint.complaints_about_header(self.build, header, {"BlockInfo"}, {"active"})
+            self.assertEqual([text.rpartition(", ")[2] for text in after if text not in before],
+                             ["exported", "uncovered", "Type", "BlockInfo.added"])
+
     def test_headers_that_came_with_pytorch_are_first(self):
         """The environment's toolkit may be of another version of CUDA."""
         with tempfile.TemporaryDirectory() as folder:

@@ -179,6 +179,59 @@ def case_expandable_segment_sizes():
     return said + [sizes(1), sizes(2), torch._C._cuda_hasPrimaryContext(2)]
 
 
+def address_gauges():
+    """Bytes and number of expandable segments by PyTorch's gauges."""
+    size, count = ctypes.c_size_t(), ctypes.c_size_t()
+    METHODS.library.methods_address_gauges(ctypes.byref(size), ctypes.byref(count))
+    return size.value, count.value
+
+
+def reserved_addresses(stream):
+    """Sizes of the address ranges of a stream's expandable segments; for xseg only."""
+    import xseg.torch  # pylint: disable=import-outside-toplevel
+    blocks = xseg.torch.allocator().blocks(0)
+    return sorted({block.segment_base: block.segment_bytes for block in blocks
+                   if block.is_expandable and (block.stream or 0) == stream}.values())
+
+
+def case_address_gauges():
+    """PyTorch's gauges count the segments of its own allocator only; xseg lists the address ranges of its blocks."""
+    full = torch.cuda.get_device_properties(0).total_memory * 9 // 8 // (20 * MIB) * 20 * MIB
+    side = torch.cuda.Stream()
+    before = address_gauges()
+    with torch.cuda.stream(side):
+        kept = byte_tensor(30)
+    grown, count = (after - old for after, old in zip(address_gauges(), before))
+    if torch.cuda.get_allocator_backend() == "xseg":
+        expect((grown, count) == before == (0, 0), (grown, count, before))
+        ranges = reserved_addresses(side.cuda_stream)
+        expect(all(full <= size <= full + 20 * MIB for size in ranges) and len(ranges) == IS_EXPANDABLE, ranges)
+    else:
+        expect(full <= grown <= full + 20 * MIB and count == 1 if IS_EXPANDABLE else grown == count == 0, (grown, count))
+    del kept
+    return []
+
+
+def case_reserve_class():
+    """A class is stored for each stream.  It shortens segments of PyTorch's own allocator, and has no effect on xseg."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    tagged, has_class = torch.cuda.Stream(), ctypes.c_bool()
+    METHODS.call("set_reserve_class", pointer(tagged.cuda_stream), b"short", ctypes.c_double(0.25))
+    said, before = [], address_gauges()[0]
+    for stream, name in ((tagged, b"short"), (tagged, b"long"), (torch.cuda.Stream(), b"")):
+        METHODS.call("has_reserve_class", pointer(stream.cuda_stream), name, ctypes.byref(has_class))
+        said.append(has_class.value)
+    with torch.cuda.stream(tagged):
+        kept = byte_tensor(30)
+    if torch.cuda.get_allocator_backend() == "xseg":
+        expect(all(size > total for size in reserved_addresses(tagged.cuda_stream)), "a segment is short")
+    else:
+        expect(address_gauges()[0] - before < total // 2, "the segment is long")
+    del kept
+    METHODS.call("set_reserve_class", pointer(tagged.cuda_stream), b"", ctypes.c_double(1.125))
+    return said
+
+
 def names(traceback_of):
     return None if traceback_of is None else sorted(
         {frame["name"] for frame in traceback_of} & {"byte_tensor", "case_context_for_pointer"})
@@ -629,6 +682,59 @@ def case_out_of_memory_observer():
     torch.cuda.set_per_process_memory_fraction(1.0)
     del kept
     return seen
+
+
+def case_free_memory_callback():
+    """A registered callback frees memory, which then serves the request."""
+    METHODS.call("hold", ctypes.c_size_t(1200 * MIB))
+    METHODS.library.methods_arm_callback(True)
+    said = [current("allocated_bytes") // MIB]
+    kept = byte_tensor(1500)
+    said += [current("allocated_bytes") // MIB, METHODS.library.methods_arm_callback(False)]
+    del kept
+    return said
+
+
+def case_conditional_bodies():
+    """Each body of a conditional node has separate memory in the graph's pool, also if an earlier body has freed the same size."""
+    graph, choice = torch.cuda.CUDAGraph(), torch.ones((), dtype=torch.bool, device="cuda")
+    before, said = current("reserved_bytes"), []
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        byte_tensor(40)
+        for _ in range(2):
+            graph.begin_capture_to_if_node(choice)
+            byte_tensor(40)
+            graph.end_capture_to_conditional_node()
+            said.append((current("reserved_bytes") - before) // MIB)
+        byte_tensor(40)
+    said.append((current("reserved_bytes") - before) // MIB)
+    expect(said == [80, 120, 120], said)
+    del graph
+    torch.cuda.empty_cache()
+    return said + [current("reserved_bytes") // MIB]
+
+
+def case_accelerator():
+    """Functions of torch.accelerator find the allocator by the device type."""
+    kept = byte_tensor(30)
+    memory = torch.accelerator.memory
+    said = [memory.memory_allocated(), memory.memory_reserved(), memory.memory_stats()["allocation.all.current"],
+            memory.get_memory_info() == torch.cuda.mem_get_info()]
+    del kept
+    memory.empty_cache()
+    memory.reset_peak_memory_stats()
+    return said + [memory.memory_reserved(), memory.max_memory_allocated()]
+
+
+def case_host_memory():
+    """PyTorch adds pinned memory to snapshots of any allocator."""
+    torch.cuda.memory._record_memory_history(record_pinned_host_memory=True, clear_history=True)
+    kept = torch.empty(3 * MIB, dtype=torch.uint8, pin_memory=True)
+    taken = torch.cuda.memory._snapshot()
+    said = [[segment["total_size"] for segment in taken["host_segments"] if segment["address"] == kept.data_ptr()],
+            [[entry["action"], entry["size"]] for entry in taken["host_traces"]]]
+    torch.cuda.memory._record_memory_history(enabled=None)
+    return said
 
 
 def case_memory_info():

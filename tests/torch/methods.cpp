@@ -65,7 +65,26 @@ bool is_there(uint64_t address)
            found.type == cudaMemoryTypeDevice;
 }
 
+/* Frees the blocks of `held`, once after it has been armed. */
+class FreesHeld : public c10::FreeMemoryCallback
+{
+  public:
+    static inline std::atomic<bool> is_armed{false};
+    bool Execute() override
+    {
+        if (!is_armed.exchange(false)) {
+            return false;
+        }
+        held.clear();
+        return true;
+    }
+};
+
 } // namespace
+
+namespace c10 {
+REGISTER_FREE_MEMORY_CALLBACK(frees_held, FreesHeld);
+}
 
 extern "C" {
 
@@ -196,6 +215,44 @@ int methods_allocate_at(size_t bytes, void *address, uint64_t *found)
 int methods_free(void *ptr)
 {
     return guarded([&] { held.erase(ptr); });
+}
+
+/* The block is held until methods_free(), or until a free-memory callback runs after methods_arm_callback(). */
+int methods_hold(size_t bytes)
+{
+    return guarded([&] {
+        c10::DataPtr block = caching::get()->allocate(bytes);
+        held[block.get()] = std::move(block);
+    });
+}
+
+/* Returns whether the callback has not run since it was armed. */
+bool methods_arm_callback(bool is_armed)
+{
+    return FreesHeld::is_armed.exchange(is_armed);
+}
+
+/* Bytes and number of the expandable segments of PyTorch's own allocator. */
+void methods_address_gauges(size_t *bytes, size_t *count)
+{
+    *bytes = caching::getExpandableSegmentsReservedBytes();
+    *count = caching::getExpandableSegmentsCount();
+}
+
+int methods_set_reserve_class(void *stream, const char *name, double fraction)
+{
+    return guarded([&] {
+        caching::setDefaultExpandableSegmentReserveFractionForClass(name, fraction);
+        caching::setExpandableSegmentReserveClassForStream(static_cast<cudaStream_t>(stream), name);
+    });
+}
+
+/* Whether the stream has the class. */
+int methods_has_reserve_class(void *stream, const char *name, bool *is_set)
+{
+    return guarded([&] {
+        *is_set = caching::getExpandableSegmentReserveClassForStream(static_cast<cudaStream_t>(stream)) == name;
+    });
 }
 
 int methods_memory_info(int device, size_t *free, size_t *total)

@@ -132,13 +132,13 @@ void *Allocator::allocate_block(size_t bytes, DeviceIndex device, cudaStream_t s
     }
     xseg_status status = xseg_alloc(library_, device, bytes, stream, &ptr);
     if (C10_UNLIKELY(status != XSEG_OK)) {
-        Refusal refused = refusal(library_, status, device, bytes);
+        Failure failed = failure_of(library_, status, device, bytes);
         if (status == XSEG_ERR_ARGUMENT) {
             status = allocate_foreign(library_, bytes, device, stream, &ptr);
         }
         if (status != XSEG_OK) {
-            raise(status == refused.status ? std::move(refused)
-                                           : refusal(library_, status, device, bytes));
+            raise(status == failed.status ? std::move(failed)
+                                          : failure_of(library_, status, device, bytes));
         }
     }
     report_allocation(ptr, device);
@@ -159,7 +159,7 @@ void Allocator::report_allocation(void *ptr, DeviceIndex device)
 }
 
 /* Whether an allocated block of the library starts at an address. */
-static bool is_live(struct xseg_allocator *library, const void *ptr)
+static bool is_allocated(struct xseg_allocator *library, const void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
     return xseg_block_query(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
@@ -182,7 +182,7 @@ static xseg_status free_traced(Allocator *allocator, void *ptr)
 {
     /* A free that will fail is not reported. */
     if (C10_UNLIKELY(c10::impl::GPUTrace::get_trace() != nullptr) &&
-        is_live(allocator->library(), ptr)) {
+        is_allocated(allocator->library(), ptr)) {
         trace_free(ptr);
     }
     return C10_UNLIKELY(c10::memoryProfilingEnabled()) ? free_profiled(allocator, ptr)
@@ -260,7 +260,7 @@ void Allocator::raw_delete(void *ptr)
     if (ptr == nullptr || is_forked()) {
         return;
     }
-    if ((is_caching_disabled() || !isEnabled()) && !is_live(library_, ptr)) {
+    if ((is_caching_disabled() || !isEnabled()) && !is_allocated(library_, ptr)) {
         delete_uncached(ptr);
         return;
     }
@@ -292,7 +292,7 @@ void Allocator::recordStream(const c10::DataPtr &ptr, c10::cuda::CUDAStream stre
         return;
     }
     if (C10_UNLIKELY(ptr.device().index() != stream.device_index())) {
-        TORCH_CHECK(is_forked() || is_live(library_, ptr.get()),
+        TORCH_CHECK(is_forked() || is_allocated(library_, ptr.get()),
                     "xseg.torch: record_stream: not an allocated block, ", ptr.get());
         if (!is_forked()) {
             record_foreign_use(ptr.get(), ptr.device().index(), stream);
@@ -327,7 +327,7 @@ void Allocator::emptyCache(MempoolId_t id)
             }
         }
     }
-    count_ended_pools(this, id);
+    count_syncs_of_destroyed_pools(this, id);
     trim_released_pools(this, id, options);
     free_destroyed_pools();
 }

@@ -80,13 +80,12 @@ class Allocator final : public CUDAAllocator
     void emptyCache(MempoolId_t id);
     void cacheInfo(DeviceIndex device, size_t *largest) override;
     void *getBaseAllocation(void *ptr, size_t *bytes) override;
-    c10::DataPtr allocateWithAddress(size_t bytes, void *address);
-    std::string name() override;
 
     /* install.cpp */
     void init(int device_count) override;
 
     /* settings.cpp */
+    std::string name() override;
     double getMemoryFraction(DeviceIndex device) override;
     void setMemoryFraction(double fraction, DeviceIndex device) override;
 
@@ -115,8 +114,7 @@ class Allocator final : public CUDAAllocator
     void setNoSplit(DeviceIndex device, MempoolId_t id);
     bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
                                   const std::unordered_set<void *> &expected) override;
-
-    /* pools.cpp */
+    c10::DataPtr allocateWithAddress(size_t bytes, void *address);
     std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t id) override;
     CheckpointDelta setCheckpointPoolState(DeviceIndex device,
                                            std::shared_ptr<AllocatorState> state) override;

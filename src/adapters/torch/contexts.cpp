@@ -21,7 +21,7 @@ struct Slot {
 
 struct Contexts {
     std::mutex mutex;
-    std::vector<Slot> slots; /* number - 1 is the index */
+    std::vector<Slot> slots; /* the index is the ID minus 1 */
     std::vector<uint32_t> vacant;
     uint64_t round = 1;
 };
@@ -67,14 +67,14 @@ uint32_t gather(void *)
 /* Contexts are destroyed without the lock, because their destructors may run code of PyTorch. */
 void discard(void *, const uint32_t *kept, size_t count)
 {
-    std::vector<std::shared_ptr<GatheredContext>> ended;
+    std::vector<std::shared_ptr<GatheredContext>> discarded;
     std::unordered_set<uint32_t> used(kept, kept + count);
     Contexts &all = contexts();
     std::unique_lock<std::mutex> lock(all.mutex);
     for (uint32_t index = 0; index < all.slots.size(); index++) {
         Slot &slot = all.slots[index];
         if (slot.context != nullptr && slot.round < all.round && used.count(index + 1) == 0) {
-            ended.push_back(std::move(slot.context));
+            discarded.push_back(std::move(slot.context));
             slot.context = nullptr;
             all.vacant.push_back(index);
         }
@@ -90,11 +90,11 @@ void set_recorder(CreateContextFn recorder)
     the_recorder.store(recorder, std::memory_order_release);
 }
 
-std::shared_ptr<GatheredContext> context_of(uint32_t number)
+std::shared_ptr<GatheredContext> context_of(uint32_t id)
 {
     Contexts &all = contexts();
     std::lock_guard<std::mutex> lock(all.mutex);
-    return number == 0 || number > all.slots.size() ? nullptr : all.slots[number - 1].context;
+    return id == 0 || id > all.slots.size() ? nullptr : all.slots[id - 1].context;
 }
 
 struct xseg_history_hook context_hook()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Table of PyTorch's call stacks (GatheredContext).  The library's history stores their numbers.
+ * Table of PyTorch's call stacks (GatheredContext).  The library's history stores their IDs.
  *
- * A context is kept until the library reports that no event and no block has its number.
+ * A context is kept until the library reports that no event and no block has its ID.
  */
 #ifndef XSEG_ADAPTERS_TORCH_CONTEXTS_H
 #define XSEG_ADAPTERS_TORCH_CONTEXTS_H
@@ -15,11 +15,11 @@
 namespace xseg_torch
 {
 
-/** Set the function that takes contexts; NULL for none. */
+/** Set the function that gathers contexts; NULL for none. */
 void set_recorder(CreateContextFn recorder);
 
-/** The context of a number; empty for 0 and for a discarded number. */
-std::shared_ptr<GatheredContext> context_of(uint32_t number);
+/** The context of an ID; empty for 0 and for a discarded ID. */
+std::shared_ptr<GatheredContext> context_of(uint32_t id);
 
 /** The hook for xseg_history_set_hook(). */
 struct xseg_history_hook context_hook();

@@ -90,33 +90,33 @@ void KeptException::rethrow() const
 static thread_local struct {
     uint64_t bytes, segment_bytes;
     KeptException exception;
-    bool is_new; /* the exception was thrown before record_refusal() was called for the request */
-} last_refused;
+    bool is_new; /* the exception was thrown before record_failure() was called for the request */
+} last_failed;
 
-void record_refusal(const struct xseg_oom_info *info)
+void record_failure(const struct xseg_oom_info *info)
 {
-    if (last_refused.bytes != info->bytes && !last_refused.is_new) {
-        last_refused.exception = KeptException();
+    if (last_failed.bytes != info->bytes && !last_failed.is_new) {
+        last_failed.exception = KeptException();
     }
-    last_refused.is_new = false;
-    last_refused.bytes = info->bytes;
-    last_refused.segment_bytes = info->segment_bytes;
+    last_failed.is_new = false;
+    last_failed.bytes = info->bytes;
+    last_failed.segment_bytes = info->segment_bytes;
 }
 
 void keep_current_exception()
 {
-    if (!last_refused.exception.is_held()) {
-        last_refused.exception = KeptException::current();
-        last_refused.is_new = true;
+    if (!last_failed.exception.is_held()) {
+        last_failed.exception = KeptException::current();
+        last_failed.is_new = true;
     }
 }
 
 /* The exception of a callback during a request that has failed. */
 static KeptException take_exception(size_t bytes)
 {
-    KeptException exception = std::move(last_refused.exception);
-    last_refused.is_new = false;
-    if (last_refused.bytes != bytes) {
+    KeptException exception = std::move(last_failed.exception);
+    last_failed.is_new = false;
+    if (last_failed.bytes != bytes) {
         return KeptException();
     }
     return exception;
@@ -127,7 +127,7 @@ static thread_local bool is_rejected;
 
 void record_rejection(const struct xseg_oom_info *info)
 {
-    record_refusal(info);
+    record_failure(info);
     is_rejected = true;
 }
 
@@ -161,7 +161,7 @@ void log_out_of_memory(const struct xseg_oom_info *info)
 /* The bytes that PyTorch's message reports: those of the segment that it would have allocated. */
 static uint64_t tried_bytes(size_t bytes)
 {
-    return last_refused.bytes == bytes ? last_refused.segment_bytes : bytes;
+    return last_failed.bytes == bytes ? last_failed.segment_bytes : bytes;
 }
 
 void check(xseg_status status, const char *operation)
@@ -360,8 +360,8 @@ static std::string out_of_memory_text(struct xseg_allocator *library, xseg_statu
     return sentence.str();
 }
 
-Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
-                size_t bytes)
+Failure failure_of(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
+                   size_t bytes)
 {
     std::string text = error_text(status);
     if (is_out_of_memory(status)) {
@@ -375,16 +375,16 @@ Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex 
                         std::to_string(static_cast<int>(device)) + ": " + text};
 }
 
-void raise(const Refusal &refusal)
+void raise(const Failure &failure)
 {
-    if (refusal.exception.is_held()) {
-        refusal.exception.rethrow();
+    if (failure.exception.is_held()) {
+        failure.exception.rethrow();
     }
-    if (refusal.status == XSEG_ERR_FORKED) {
-        throw_forked(refusal.text);
+    if (failure.status == XSEG_ERR_FORKED) {
+        throw_forked(failure.text);
     }
-    TORCH_CHECK(is_out_of_memory(refusal.status), refusal.text);
-    TORCH_CHECK_WITH(OutOfMemoryError, false, refusal.text);
+    TORCH_CHECK(is_out_of_memory(failure.status), failure.text);
+    TORCH_CHECK_WITH(OutOfMemoryError, false, failure.text);
 }
 
 } // namespace xseg_torch

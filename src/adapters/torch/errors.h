@@ -24,8 +24,8 @@ std::string error_text(xseg_status status);
 /** Sizes as PyTorch writes them, such as "2.00 GiB". */
 std::string size_text(uint64_t bytes);
 
-/** Record the details of a request of the calling thread that is about to fail. */
-void record_refusal(const struct xseg_oom_info *info);
+/** Record the details of a request of the calling thread that fails unless an observer frees memory. */
+void record_failure(const struct xseg_oom_info *info);
 
 /**
  * Holds an exception, or none.  A std::exception_ptr is not used: GCC 12 compiles its copies and its destructor to calls of
@@ -58,8 +58,8 @@ class KeptException
     void *object = nullptr; /* the content of a std::exception_ptr: a reference to the exception */
 };
 
-/** Keep the exception that a callback has thrown during such a request and that the calling thread handles.  raise() throws the
- * first one. */
+/** Keep the exception that the calling thread handles, which a callback has thrown during a request.  raise() throws the first one
+ * if the request fails. */
 void keep_current_exception();
 
 /** Throws c10::Error with the library's message unless the status is XSEG_OK.  operation: of PyTorch */
@@ -68,14 +68,14 @@ void check(xseg_status status, const char *operation);
 /** Warns with the library's message, except in a forked child and on a lost device, where every free fails. */
 void warn(xseg_status status, const char *operation);
 
-/** Like record_refusal(), for a request that was rejected (throw_on_cudamalloc_oom) and has PyTorch's message for that. */
+/** Like record_failure(), for a request that was rejected (throw_on_cudamalloc_oom) and has PyTorch's message for that. */
 void record_rejection(const struct xseg_oom_info *info);
 
 /** Log an out-of-memory of the device, like PyTorch at level INFO (TORCH_CPP_LOG_LEVEL). */
 void log_out_of_memory(const struct xseg_oom_info *info);
 
 /** A failed request. */
-struct Refusal {
+struct Failure {
     xseg_status status;
     std::string text;
     KeptException exception{}; /* of a callback; raise() throws it instead */
@@ -87,11 +87,11 @@ struct Refusal {
  * This is separate from raise(), because it calls the library, which may record a call stack.  raise() never returns, so its
  * return address may be in the next function, which PyTorch's unwinder would then report.
  */
-Refusal refusal(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
-                size_t bytes);
+Failure failure_of(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
+                   size_t bytes);
 
 /** Throw the exception of a callback, or c10::OutOfMemoryError if memory is exhausted, otherwise c10::Error. */
-[[noreturn]] void raise(const Refusal &refusal);
+[[noreturn]] void raise(const Failure &failure);
 
 } // namespace xseg_torch
 

@@ -32,7 +32,7 @@ struct ForeignStream {
 struct Block {
     DeviceIndex device;
     std::vector<ForeignStream> streams;
-    bool is_allocated_for_it; /* on the proxy of its only stream */
+    bool is_allocated_on_proxy; /* that of streams[0], whose use needs no record */
 };
 
 struct Foreign {
@@ -59,10 +59,10 @@ cudaStream_t proxy_of(DeviceIndex device, const ForeignStream &stream)
     return found;
 }
 
-void add(void *ptr, DeviceIndex device, const ForeignStream &stream, bool is_allocated_for_it)
+void add(void *ptr, DeviceIndex device, const ForeignStream &stream, bool is_allocated_on_proxy)
 {
     auto [found, is_new] =
-        foreign().blocks.try_emplace(ptr, Block{device, {}, is_allocated_for_it});
+        foreign().blocks.try_emplace(ptr, Block{device, {}, is_allocated_on_proxy});
     std::vector<ForeignStream> &streams = found->second.streams;
     if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
         streams.push_back(stream);
@@ -156,7 +156,7 @@ bool wait_for_foreign(struct xseg_allocator *library, void *ptr)
         for (const ForeignStream &stream : block.streams) {
             cudaStream_t waiter = proxy_of(block.device, stream);
             wait_for(waiter, block.device, stream);
-            if (!block.is_allocated_for_it || !(stream == block.streams[0])) {
+            if (!block.is_allocated_on_proxy || !(stream == block.streams[0])) {
                 warn(xseg_record_stream(library, ptr, waiter), "free");
             }
         }

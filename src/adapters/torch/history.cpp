@@ -57,8 +57,8 @@ struct AdapterEvents {
 
 AdapterEvents &adapter_events()
 {
-    static AdapterEvents *const the_beside = new AdapterEvents;
-    return *the_beside;
+    static AdapterEvents *const the_events = new AdapterEvents;
+    return *the_events;
 }
 
 /* The time of day, in microseconds. */
@@ -104,14 +104,14 @@ std::string skipped(const std::vector<std::string> &actions)
 
 /* The note of the label of a thread. */
 struct ThreadLabel {
-    uint64_t number = 0;
+    uint64_t id = 0;
 
     void set(uint64_t next)
     {
-        if (number != 0 && !installed()->is_forked()) {
-            release_note(number, is_recording.load());
+        if (id != 0 && !installed()->is_forked()) {
+            release_note(id, is_recording.load());
         }
-        number = next;
+        id = next;
     }
     ~ThreadLabel()
     {
@@ -129,9 +129,9 @@ void warn_missing_text(xseg_status status)
     }
 }
 
-bool add_number(void *context, const struct xseg_history_entry *entry)
+bool add_id(void *context, const struct xseg_history_entry *entry)
 {
-    static_cast<std::unordered_set<uint64_t> *>(context)->insert(note_number(entry->label));
+    static_cast<std::unordered_set<uint64_t> *>(context)->insert(note_id_of(entry->label));
     return true;
 }
 
@@ -143,7 +143,7 @@ void discard_old_notes(Allocator *allocator)
     }
     uint64_t round = begin_discarding_notes();
     std::unordered_set<uint64_t> used;
-    xseg_status status = xseg_for_each_event(allocator->library(), -1, add_number, &used, nullptr);
+    xseg_status status = xseg_for_each_event(allocator->library(), -1, add_id, &used, nullptr);
     discard_notes(round, status == XSEG_OK ? &used : nullptr);
 }
 
@@ -317,12 +317,12 @@ void set_thread_label(Allocator *allocator)
     bool is_empty =
         note.metadata.empty() && note.compile_context.empty() && note.internal_metadata.empty();
     RetainedNote held = is_empty ? RetainedNote() : retain_note(std::move(note));
-    xseg_status status = xseg_history_label(
-        allocator->library(), held.number == 0 ? nullptr : held.text.c_str(), nullptr);
+    xseg_status status = xseg_history_label(allocator->library(),
+                                            held.id == 0 ? nullptr : held.text.c_str(), nullptr);
     if (status == XSEG_OK) {
-        label.set(held.number);
+        label.set(held.id);
     } else {
-        release_note(held.number, false);
+        release_note(held.id, false);
         warn_missing_text(status);
     }
     discard_old_notes(allocator);
@@ -350,7 +350,7 @@ static void annotate(Allocator *allocator, DeviceIndex device, Note note)
     if (is_recording.load() && allocator->is_open(device) && !allocator->is_forked()) {
         RetainedNote held = retain_note(std::move(note));
         xseg_status status = xseg_history_annotate(allocator->library(), device, held.text.c_str());
-        release_note(held.number, status == XSEG_OK);
+        release_note(held.id, status == XSEG_OK);
         warn_missing_text(status);
         discard_old_notes(allocator);
     }
@@ -382,9 +382,9 @@ bool Allocator::isHistoryEnabled()
 std::shared_ptr<GatheredContext> Allocator::getContextForPointer(const void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
-    bool is_live =
+    bool is_allocated =
         xseg_block_query(library_, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
-    return is_live ? context_of(block.frames) : nullptr;
+    return is_allocated ? context_of(block.frames) : nullptr;
 }
 
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries,
@@ -402,8 +402,10 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t entries,
                               RecordContext when, bool clear, const std::vector<std::string> &skip)
 {
-    TORCH_CHECK(when == RecordContext::NEVER || recorder != nullptr,
-                "xseg.torch: recordHistory: no function that records contexts");
+    TORCH_CHECK(
+        when == RecordContext::NEVER || recorder != nullptr,
+        "xseg.torch: recordHistory: missing function that records call stacks; pass one, or "
+        "record no contexts");
     std::string keys = "history:nothing,history_stacks:none";
     if (enabled) {
         size_t events = std::min(std::max(entries, EVENTS_MIN), EVENTS_MAX);

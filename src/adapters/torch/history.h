@@ -22,7 +22,7 @@ void record_snapshot(Allocator *allocator, DeviceIndex device, size_t active_byt
 /** Attach the calling thread's metadata and compile context to its events.  Before init() the thread only keeps them. */
 void set_thread_label(Allocator *allocator);
 
-/** While an object exists, events of the calling thread have the name of the causing function of PyTorch. */
+/** While an object exists, events of the calling thread contain the name of the PyTorch function that causes them. */
 class InternalMetadata
 {
   public:

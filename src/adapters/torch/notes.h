@@ -3,8 +3,8 @@
  * Notes that PyTorch's users attach to events: metadata and compile contexts of a thread, and annotations of a block.
  *
  * A string of the library's history has at most 119 bytes.  The table of notes has the complete contents, and the string in the
- * history is an excerpt that ends with the number of the note: "optimizer #12".  A note is kept while it is retained or
- * an event has its string.  Then its number is reused, so the number of strings is bounded by the number of notes.
+ * history is an excerpt that ends with the ID of the note: "optimizer #12".  A note is kept while it is retained or
+ * an event has its string.  Then its ID is reused, so the number of strings is bounded by the number of notes.
  *
  * Threads: any.
  */
@@ -30,9 +30,9 @@ struct Note {
     std::pair<unsigned long long, unsigned long long> pool{0, 0}; /* BLOCK: ID in PyTorch */
 };
 
-/** The number of a retained note, and its string in the history. */
+/** The ID of a retained note, and its string in the history. */
 struct RetainedNote {
-    uint64_t number = 0; /* 0: none */
+    uint64_t id = 0; /* 0: none */
     std::string text;
 };
 
@@ -40,13 +40,13 @@ struct RetainedNote {
 RetainedNote retain_note(Note note);
 
 /** Release a note.  If is_in_events is false, no event has its string, and the note can be discarded immediately. */
-void release_note(uint64_t number, bool is_in_events);
+void release_note(uint64_t id, bool is_in_events);
 
 /** The note of a string; none for strings of other callers. */
 std::optional<Note> note_of(const char *text);
 
-/** The number at the end of a string; 0 for none. */
-uint64_t note_number(const char *text);
+/** The ID at the end of a string; 0 for none. */
+uint64_t note_id_of(const char *text);
 
 /** Whether the number of notes has reached the limit at which events are scanned for unused notes. */
 bool has_many_notes();
@@ -54,7 +54,7 @@ bool has_many_notes();
 /** Begin to discard; returns the round for discard_notes().  Notes that are released from now on are kept. */
 uint64_t begin_discarding_notes();
 
-/** Discard the notes that are not retained and whose numbers are not in `used`.  NULL discards none. */
+/** Discard the notes that are not retained and whose IDs are not in `used`.  NULL discards none. */
 void discard_notes(uint64_t round, const std::unordered_set<uint64_t> *used);
 
 } // namespace xseg_torch

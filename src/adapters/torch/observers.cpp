@@ -41,7 +41,7 @@ bool on_low_memory(void *, const struct xseg_oom_info *info)
     if (info->attempt > 0) {
         return false;
     }
-    record_refusal(info);
+    record_failure(info);
     bool has_freed = false;
     try {
         for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
@@ -75,7 +75,7 @@ void report_to_profiler(struct xseg_allocator *library, const struct xseg_oom_in
 void on_out_of_memory(void *context, const struct xseg_oom_info *info)
 {
     log_out_of_memory(info);
-    record_refusal(info);
+    record_failure(info);
     free_at_last_oom[info->device].store(info->free_bytes);
     report_to_profiler(static_cast<struct xseg_allocator *>(context), info);
     std::vector<OutOfMemoryObserver> copies;

@@ -32,8 +32,8 @@ struct Pool {
     std::function<bool(cudaStream_t)> filter;
     bool is_routed = false;
     Route route = Route::PYTORCH;
-    uint64_t route_order =
-        0; /* from next_order(); the latest route that accepts a stream serves the request */
+    /* From next_order(): the latest route that accepts a stream serves the request. */
+    uint64_t route_order = 0;
 };
 
 using Key = std::pair<DeviceIndex, MempoolId_t>;
@@ -42,17 +42,17 @@ struct Table {
     std::recursive_mutex mutex;
     std::map<Key, std::unique_ptr<Pool>> pools;
     /* Statistics of destroyed pools, by each ID that has had memory.  Other IDs have no statistics in PyTorch. */
-    std::map<Key, Groups> ended;
-    std::set<Key>
-        ended_early; /* IDs of pools without memory at their release, for count_ended_pools() */
-    std::vector<std::unique_ptr<Pool>>
-        destroyed; /* their custom allocators remain to be destroyed */
+    std::map<Key, Groups> past_statistics;
+    /* IDs of pools that were destroyed at their release, for count_syncs_of_destroyed_pools(). */
+    std::set<Key> destroyed_at_release;
+    /* Pools whose custom allocators remain to be destroyed. */
+    std::vector<std::unique_ptr<Pool>> destroyed;
 };
 
 Table &table()
 {
-    static Table *const the_table =
-        new Table; /* never destroyed, because destructors of static objects may free tensors */
+    /* Never destroyed, because destructors of static objects may free tensors. */
+    static Table *const the_table = new Table;
     return *the_table;
 }
 
@@ -139,7 +139,7 @@ bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statisti
         return false;
     }
     if (now->reserved_bytes[XSEG_STAT_ALL].allocated > 0) {
-        table().ended.try_emplace({pool->device, pool->id});
+        table().past_statistics.try_emplace({pool->device, pool->id});
     }
     return true;
 }
@@ -150,8 +150,9 @@ void on_pool_destroyed(void *context, const struct xseg_statistics *last)
     Held<std::recursive_mutex> lock(table().mutex);
     Pool *pool = static_cast<Pool *>(context);
     Key key{pool->device, pool->id};
-    if (last->reserved_bytes[XSEG_STAT_ALL].allocated > 0 || table().ended.count(key) > 0) {
-        add(table().ended[key], *last);
+    if (last->reserved_bytes[XSEG_STAT_ALL].allocated > 0 ||
+        table().past_statistics.count(key) > 0) {
+        add(table().past_statistics[key], *last);
     }
     auto found = table().pools.find(key);
     if (found != table().pools.end() && found->second.get() == pool) {
@@ -182,8 +183,8 @@ void memory_free(void *context, void *ptr, size_t, int, xseg_stream)
     }
 }
 
-Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
-           std::shared_ptr<CUDAAllocator> memory, const std::string &name, Memory kind)
+Pool *create(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+             std::shared_ptr<CUDAAllocator> memory, const std::string &name, Memory kind)
 {
     auto pool = std::make_unique<Pool>();
     pool->device = device;
@@ -202,14 +203,14 @@ Pool *make(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     allocator->open_device(device);
     check(xseg_pool_create(allocator->library(), device, &options, &pool->handle),
           "create memory pool");
-    table().ended_early.erase({device, id});
+    table().destroyed_at_release.erase({device, id});
     Pool *made = pool.get();
     table().pools[{device, id}] = std::move(pool);
     return made;
 }
 
 /* Destroy a released pool without memory, which the library does in a trim. */
-void finish(Allocator *allocator, const Pool *pool)
+void destroy_if_empty(Allocator *allocator, const Pool *pool)
 {
     struct xseg_scope where = XSEG_SCOPE_ALL;
     where.pool = pool->handle;
@@ -226,11 +227,11 @@ Pool *create_or_retain(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     allocator->check_device(device);
     Pool *pool = find(device, id);
     if (pool != nullptr && pool->use_count == 0) {
-        finish(allocator, pool);
+        destroy_if_empty(allocator, pool);
         pool = find(device, id);
     }
     if (pool == nullptr) {
-        pool = make(allocator, device, id, std::move(memory), text_of(id), Memory::PLAIN);
+        pool = create(allocator, device, id, std::move(memory), text_of(id), Memory::PLAIN);
     } else {
         TORCH_CHECK(pool->use_count > 0, "xseg.torch: memory pool was released, ID (", id.first,
                     ", ", id.second, "); create a new MemPool");
@@ -281,7 +282,7 @@ struct xseg_pool *create_named_pool(Allocator *allocator, DeviceIndex device, Me
     allocator->check_device(device);
     TORCH_CHECK(find(device, id) == nullptr, "xseg.torch: memory pool exists already, ID (",
                 id.first, ", ", id.second, ")");
-    Pool *pool = make(allocator, device, id, nullptr, name, memory);
+    Pool *pool = create(allocator, device, id, nullptr, name, memory);
     pool->use_count++;
     return pool->handle;
 }
@@ -291,15 +292,17 @@ void free_destroyed_pools()
     Lock lock;
 }
 
-void count_ended_pools(Allocator *allocator, MempoolId_t id)
+void count_syncs_of_destroyed_pools(Allocator *allocator, MempoolId_t id)
 {
     Lock lock;
     bool is_all = id.first == 0 && id.second == 0;
-    for (auto key = table().ended_early.begin(); key != table().ended_early.end();) {
+    for (auto key = table().destroyed_at_release.begin();
+         key != table().destroyed_at_release.end();) {
         if (!is_all && key->second == id) {
             allocator->count_sync(key->first);
         }
-        key = is_all || key->second == id ? table().ended_early.erase(key) : std::next(key);
+        key =
+            is_all || key->second == id ? table().destroyed_at_release.erase(key) : std::next(key);
     }
 }
 
@@ -369,7 +372,7 @@ std::map<MempoolId_t, Groups> pool_statistics(struct xseg_allocator *library, De
         }
     }
     std::map<MempoolId_t, Groups> found;
-    for (const auto &[key, sums] : table().ended) {
+    for (const auto &[key, sums] : table().past_statistics) {
         if (key.first == device) {
             Groups &total = found[key.second] = sums;
             if (held.count(key.second) > 0) {
@@ -394,7 +397,7 @@ void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, u
             }
         }
     }
-    for (auto &[key, sums] : table().ended) {
+    for (auto &[key, sums] : table().past_statistics) {
         for (struct xseg_stat &stat : sums) {
             if (key.first == device && what & XSEG_RESET_PEAK) {
                 stat.peak = stat.current;
@@ -501,7 +504,7 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id)
     Lock lock;
     release(find_held(device, id, "releasePool"));
     if (find(device, id) == nullptr) {
-        table().ended_early.insert({device, id});
+        table().destroyed_at_release.insert({device, id});
     }
 }
 
@@ -592,11 +595,11 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
         status = xseg_alloc_at(pool, bytes, stream, address, &ptr);
     }
     if (status != XSEG_OK) {
-        Refusal refused = refusal(library_, status, device, bytes);
-        TORCH_CHECK(status == XSEG_ERR_FORKED || refused.exception.is_held(),
+        Failure failed = failure_of(library_, status, device, bytes);
+        TORCH_CHECK(status == XSEG_ERR_FORKED || failed.exception.is_held(),
                     "Could not allocate CUDA storage at exact address ", address, ": ",
-                    refused.text);
-        raise(refused);
+                    failed.text);
+        raise(failed);
     }
     report_allocation(ptr, device);
     return {ptr, ptr, cached_deleter(), c10::Device(c10::DeviceType::CUDA, device)};
@@ -618,13 +621,13 @@ struct Checkpoint final : public AllocatorState {
 };
 
 struct Moved {
-    std::vector<void *> freed, live;
+    std::vector<void *> freed, allocated;
 };
 
 void add_moved(void *context, void *ptr, bool was_freed)
 {
     Moved *moved = static_cast<Moved *>(context);
-    (was_freed ? moved->freed : moved->live).push_back(ptr);
+    (was_freed ? moved->freed : moved->allocated).push_back(ptr);
 }
 
 struct xseg_pool *pool_of(DeviceIndex device, MempoolId_t id)
@@ -648,8 +651,10 @@ CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
                                                   std::shared_ptr<AllocatorState> state)
 {
     auto checkpoint = std::dynamic_pointer_cast<Checkpoint>(state);
-    TORCH_CHECK(checkpoint != nullptr,
-                "xseg.torch: setCheckpointPoolState: checkpoint of another allocator");
+    TORCH_CHECK(
+        checkpoint != nullptr,
+        "xseg.torch: setCheckpointPoolState: checkpoint of another allocator; pass a checkpoint "
+        "that getCheckpointState() of xseg returned");
     Moved moved;
     check(xseg_pool_restore(pool_of(device, checkpoint->id), checkpoint->blocks, add_moved, &moved),
           "setCheckpointPoolState");
@@ -658,7 +663,7 @@ CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
         warn(close_export_if_any(library(), ptr), "setCheckpointPoolState");
     }
     delta.ptrs_freed = std::move(moved.freed);
-    for (void *ptr : moved.live) {
+    for (void *ptr : moved.allocated) {
         delta.dataptrs_allocd.emplace_back(ptr, ptr, cached_deleter(),
                                            c10::Device(c10::DeviceType::CUDA, device));
     }

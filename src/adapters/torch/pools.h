@@ -35,11 +35,11 @@ struct xseg_pool *create_named_pool(Allocator *allocator, DeviceIndex device, Me
 /** Destroy the custom allocators of destroyed pools, unless the calling thread holds a lock of the adapter. */
 void free_destroyed_pools();
 
-/** Count a synchronization for each pool of an ID ({0, 0}: none) that was destroyed at its release, because it had no memory.
+/** Count a synchronization for each pool of an ID ({0, 0}: no pool) that was destroyed at its release, because it had no memory.
  * PyTorch synchronizes in the next empty_cache(), and then removes such pools. */
-void count_ended_pools(Allocator *allocator, MempoolId_t id);
+void count_syncs_of_destroyed_pools(Allocator *allocator, MempoolId_t id);
 
-/** Trim the released pools of an id on all devices. */
+/** Trim the released pools of an ID on all devices. */
 void trim_released_pools(Allocator *allocator, MempoolId_t id,
                          const struct xseg_trim_options &options);
 
@@ -58,7 +58,7 @@ using Groups = std::array<struct xseg_stat, XSEG_STAT_GROUPS>;
 /** The reserved bytes by ID, for each private pool that has ever had memory on a device. */
 std::map<MempoolId_t, Groups> pool_statistics(struct xseg_allocator *library, DeviceIndex device);
 
-/** Reset them, as xseg_stats_reset() does. */
+/** Reset the statistics of pool_statistics(), as xseg_stats_reset() does. */
 void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, unsigned what);
 
 /** The origin of a route: a capture or pool of PyTorch, or a tag. */

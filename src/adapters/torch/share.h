@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Exports of live blocks: each block is exported once, and its export is closed before the block is freed. */
+/* Exports of allocated blocks: each block is exported once, and its export is closed before the block is freed. */
 #ifndef XSEG_ADAPTERS_TORCH_SHARE_H
 #define XSEG_ADAPTERS_TORCH_SHARE_H
 

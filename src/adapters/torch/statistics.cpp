@@ -119,7 +119,7 @@ struct Sizes {
 bool add_segment(void *context, const struct xseg_block_info *block)
 {
     Sizes *sizes = static_cast<Sizes *>(context);
-    /* PyTorch gives a segment's addresses back with its last page; here they stay. */
+    /* PyTorch releases the addresses of a segment with its last page; xseg keeps them. */
     if (block->is_expandable && block->segment_mapped > 0 && block->segment_base != sizes->last) {
         sizes->last = block->segment_base;
         sizes->found.emplace_back(block->stream, block->is_small, block->segment_mapped);

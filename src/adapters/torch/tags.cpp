@@ -70,7 +70,7 @@ uint64_t tag_order(DeviceIndex device)
     return entry == nullptr ? 0 : entry->order;
 }
 
-static void throw_forked(const Allocator *allocator)
+static void check_not_forked(const Allocator *allocator)
 {
     TORCH_CHECK(!allocator->is_forked(),
                 "xseg.torch: tags of the parent process are not available "
@@ -80,7 +80,7 @@ static void throw_forked(const Allocator *allocator)
 struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::string &name,
                            MempoolId_t id, Memory memory)
 {
-    throw_forked(allocator);
+    check_not_forked(allocator);
     Held<std::mutex> lock(tags().mutex);
     auto tag = std::make_unique<Tag>();
     tag->device = device;
@@ -122,7 +122,7 @@ static void release_tag(Allocator *allocator, Tag *tag)
 
 void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 {
-    throw_forked(allocator);
+    check_not_forked(allocator);
     Held<std::mutex> lock(tags().mutex);
     entered.push_back({retain_tag(allocator, pool), next_order(), false});
 }
@@ -146,7 +146,7 @@ void label_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     bool has_label = !entered.empty() && entered.front().is_label;
     if (pool != nullptr) {
-        throw_forked(allocator);
+        check_not_forked(allocator);
     }
     if (allocator->is_forked()) {
         entered.erase(entered.begin(), entered.begin() + has_label);
@@ -171,8 +171,8 @@ LabelEnd::~LabelEnd()
         if (is_needed && installed() != nullptr) {
             label_tag(installed(), nullptr);
         }
-    } catch (const std::exception &refusal) {
-        TORCH_WARN("xseg.torch: cannot release the tag of an ending thread: ", refusal.what());
+    } catch (const std::exception &failure) {
+        TORCH_WARN("xseg.torch: cannot release the tag of an ending thread: ", failure.what());
     }
 }
 

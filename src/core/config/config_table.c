@@ -37,8 +37,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted =
                 ANY_MIB " from 11 to 1048576 (an even number if expandable_segments is True)",
             .description =
-                "Expandable segments for blocks above 1 MiB have physical pages of this size. "
-                "Classic segments for blocks above 1 MiB and below 10 MiB have this size.",
+                "Size of the physical pages of expandable segments for blocks above 1 MiB, and of "
+                "classic segments for blocks above 1 MiB and below 10 MiB.",
         },
     [XSEG_CONFIG_MAX_SPLIT_SIZE] =
         {
@@ -51,8 +51,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = "-1 (unlimited), or " ANY_MIB " that is at least large_segment_size_mb",
             .unset_name = "unlimited",
             .description =
-                "Blocks of this size or larger are not split, and serve only requests of "
-                "at least this size.",
+                "Blocks of this size or larger are not split, and serve only requests of at least "
+                "this size.",
         },
     [XSEG_CONFIG_MAX_NON_SPLIT_ROUNDING] =
         {
@@ -63,9 +63,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .is_at_least_large = true,
             .accepted = ANY_MIB " that is at least large_segment_size_mb",
             .description =
-                "A request of max_split_size_mb or more is served only by a cached block "
-                "that exceeds it by less than this size. If a string names "
-                "large_segment_size_mb but not this key, both get the same value.",
+                "A request of max_split_size_mb or more is served only by a cached block that "
+                "exceeds it by less than this size. A string that names only "
+                "large_segment_size_mb sets both keys.",
         },
     [XSEG_CONFIG_ROUNDUP_DIVISIONS] =
         {
@@ -74,9 +74,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(roundup_divisions),
             .accepted = "a power of two up to 2147483648, or a list such as [256:1,512:2,>:4]",
             .description =
-                "Request sizes are rounded up to one of this number of equal steps between two "
-                "powers of two. With 0 or 1, sizes are rounded up to a multiple of 512 bytes. A "
-                "list has a number for each interval, which begins at a power of two of MiB.",
+                "Requests are rounded up to one of this number of equal steps between two powers "
+                "of two; 0 or 1: to a multiple of 512 bytes. A list has a number for each "
+                "interval, which begins at a power of two of MiB.",
         },
     [XSEG_CONFIG_MEMORY_FRACTION] =
         {
@@ -87,9 +87,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .real_max = 1,
             .accepted = "a number from 0 to 1",
             .description =
-                "The physical memory of the allocator on a device is limited to this "
-                "fraction of the device memory. A request that would exceed the limit is "
-                "served from idle memory, or fails. With 1 there is no limit.",
+                "Maximum physical memory of the allocator on a device, as a fraction of the "
+                "device memory. A request beyond it is served from idle memory, or fails. With 1 "
+                "there is no limit.",
         },
     [XSEG_CONFIG_GARBAGE_COLLECTION] =
         {
@@ -100,9 +100,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .excludes_ends = true,
             .accepted = "a number above 0 and below 1, or off",
             .unset_name = "off",
-            .description = "A request that needs memory from the driver first releases old cached "
-                           "large blocks while physical memory exceeds this fraction of its limit. "
-                           "The key has no effect unless per_process_memory_fraction is below 1.",
+            .description =
+                "While physical memory exceeds this fraction of its limit, a request that needs "
+                "memory from the driver first releases old cached large blocks. The key has no "
+                "effect unless per_process_memory_fraction is below 1.",
         },
     [XSEG_CONFIG_CAPTURE_REUSE] =
         {
@@ -111,9 +112,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(graph_capture_record_stream_reuse),
             .accepted = ANY_BOOL,
             .description =
-                "If True, a capture can reuse a block that other streams used and that was freed "
-                "during the capture. The graph must order all uses of the block before later work "
-                "of its stream. If False, the block is pending until the end of the capture.",
+                "If True, a capture can reuse a block that other streams used, once the graph "
+                "orders all uses before later work of the block's stream. If False, such a block "
+                "is pending until the end of the capture.",
         },
     [XSEG_CONFIG_THROW_ON_OOM] =
         {
@@ -122,9 +123,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(throw_on_cudamalloc_oom),
             .accepted = ANY_BOOL,
             .description =
-                "If True, a request fails immediately, before cached memory is released, if it "
-                "would make the allocator exceed the device memory or the rejection_fraction that "
-                "xseg_limits_set() sets. Requests that another limit rejects are not affected.",
+                "If True, a request beyond the device memory, or beyond rejection_fraction of "
+                "xseg_limits_set(), fails immediately, and cached memory is kept. Other limits "
+                "are not affected.",
         },
     [XSEG_CONFIG_RESERVE] =
         {
@@ -135,7 +136,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = ANY_SIZE,
             .unset_name = "9/8 of the device",
             .description =
-                "An expandable segment reserves this much virtual address space. A larger "
+                "Virtual address space that each segment of a stream and pool reserves. A larger "
                 "request reserves more.",
         },
     [XSEG_CONFIG_PAGE] =
@@ -147,12 +148,13 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .choice = {"fixed", "auto", "small"},
             .accepted = "fixed, auto or small",
             .description =
-                "With `fixed`, large segments have pages of large_segment_size_mb, except under "
-                "memory pressure. With `auto`, large growths have larger pages, which need fewer "
-                "driver calls but are released only as a whole. Near the memory limit small "
-                "growths have pages of 2 MiB; see [measurements](measurements.md). With `small`, "
-                "all pages are 2 MiB, which needs more driver calls and minimizes fragmentation; "
-                "see [out of memory](out-of-memory.md).",
+                "Pages of large segments. With `fixed`, their size is large_segment_size_mb, "
+                "except "
+                "under memory pressure. With `auto`, large growths have larger pages: fewer driver "
+                "calls, but released only as a whole. Small growths near the memory limit have "
+                "pages of 2 MiB; see [measurements](measurements.md). With `small`, all pages have "
+                "2 MiB: more driver calls, least fragmentation; see [out of "
+                "memory](out-of-memory.md).",
         },
     [XSEG_CONFIG_DEBUG_FILL] =
         {
@@ -160,9 +162,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_BOOL,
             .offset = MEMBER(debug_fill),
             .accepted = ANY_BOOL,
-            .description = "If True, freed memory is filled with a pattern. The pattern is checked "
-                           "when the memory is allocated again, so that writes after a free are "
-                           "detected; see [debugging](debugging.md).",
+            .description =
+                "If True, freed memory is filled with a pattern, which is checked when the memory "
+                "is allocated again. So writes after a free are detected; see "
+                "[debugging](debugging.md).",
         },
     [XSEG_CONFIG_UNMAP_ON_FREE] =
         {
@@ -172,9 +175,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
-                "If True, each block of the default pool has its own pages, which are "
-                "unmapped when the block is freed, so that a later access faults. The key "
-                "has no effect without expandable segments.",
+                "If True, each block of the default pool has its own pages, which are unmapped by "
+                "the free, so that a later access faults. The key needs expandable segments.",
         },
     [XSEG_CONFIG_GUARD_PAGE] =
         {
@@ -184,9 +186,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
-                "If True, blocks are allocated as with unmap_on_free and end at an "
-                "unmapped page, so that an access past the end of a block faults as well. "
-                "The key has no effect without expandable segments.",
+                "If True, blocks are allocated as with unmap_on_free and end at an unmapped page, "
+                "so that an access past the end faults as well. The key needs expandable segments.",
         },
     [XSEG_CONFIG_BLOCK_USER] =
         {
@@ -195,8 +196,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(block_user),
             .accepted = ANY_BOOL,
             .description =
-                "If True, the user value of a request (`user` of struct xseg_request) is "
-                "recorded with its block, for xseg_block_query() and the history; see "
+                "If True, the user value of a request (`user` of struct xseg_request) is recorded "
+                "with its block, for xseg_block_query() and the history; see "
                 "[history](history.md).",
         },
     [XSEG_CONFIG_HISTORY] =
@@ -207,8 +208,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .choice = {"nothing", "state", "all"},
             .accepted = "nothing, state or all",
             .description =
-                "With `state`, the time and label of the allocation of each allocated block are "
-                "recorded. With `all`, the last events of each stream are recorded as "
+                "With `state`, the time and label of the allocation are recorded for each "
+                "allocated block. With `all`, the last events of each stream are recorded as "
                 "well. See [history](history.md).",
         },
     [XSEG_CONFIG_HISTORY_STACKS] =
@@ -219,8 +220,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .choice = {"none", "state", "alloc", "all"},
             .accepted = "none, state, alloc or all",
             .description =
-                "Call stacks are recorded for allocated blocks (`state`), also for events that "
-                "allocate memory (`alloc`), or for allocated blocks and all events (`all`). The "
+                "Call stacks to record: of allocated blocks (`state`), also of events that "
+                "allocate memory (`alloc`), or of allocated blocks and all events (`all`). The "
                 "key has no effect with history:nothing.",
         },
     [XSEG_CONFIG_HISTORY_EVENTS] =
@@ -232,9 +233,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .min = 16,
             .max = 16777216,
             .accepted = "an integer from 16 to 16777216",
-            .description = "The history keeps this number of events for each stream of a pool, "
-                           "separately for small and large blocks. An event takes 64 bytes of host "
-                           "memory, and 8 more with block_user.",
+            .description =
+                "Number of events that the history keeps for each stream of a pool, separately "
+                "for small and large blocks. An event takes 64 bytes of host memory, and 8 more "
+                "with block_user.",
         },
     [XSEG_CONFIG_HISTORY_SKIP] =
         {
@@ -242,7 +244,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_ACTIONS,
             .offset = MEMBER(history_skip),
             .accepted = "a list of actions such as [free_completed,segment_map]",
-            .description = "Events with these actions are not recorded in the history.",
+            .description = "Actions whose events are not recorded.",
         },
     [XSEG_CONFIG_IDLE] =
         {
@@ -252,9 +254,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .default_value = XSEG_CONFIG_UNSET,
             .max = 1209600000,
             .accepted = "a whole number of milliseconds from 0 to 1209600000, or -1 (never)",
-            .description = "Idle memory is released to the driver gradually from a quarter of this "
-                           "age on, and completely at this age. With -1, memory is never released "
-                           "because of its age. See [services](services.md).",
+            .description = "Idle memory is released gradually from a quarter of this age on, and "
+                           "completely at this age; "
+                           "-1: never. See [services](services.md).",
         },
     [XSEG_CONFIG_KEEP] =
         {
@@ -262,7 +264,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .type = XSEG_CONFIG_MIB,
             .offset = MEMBER(keep_bytes),
             .accepted = ANY_MIB ", at most soft_limit_mb and hard_limit_mb",
-            .description = "Decay by idle_ms keeps this much memory reserved on a device.",
+            .description = "Decay by idle_ms keeps this much memory of a device reserved.",
         },
     [XSEG_CONFIG_KEEP_WINDOW] =
         {
@@ -272,8 +274,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .max = 1209600,
             .accepted = "a whole number of seconds from 0 to 1209600",
             .description =
-                "Decay by idle_ms keeps the peak of the memory in use within this number "
-                "of seconds reserved on a device. 0 disables the window.",
+                "Decay by idle_ms keeps the peak of the memory in use within this time reserved. "
+                "0 disables the window.",
         },
     [XSEG_CONFIG_RECLAIM_TIME] =
         {
@@ -284,8 +286,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .min = 1,
             .max = 1000000,
             .accepted = "a whole number of microseconds from 1 to 1000000",
-            .description =
-                "Decay spends at most this much time per second and device in driver calls.",
+            .description = "Maximum time per second and device that decay spends in driver calls.",
         },
     [XSEG_CONFIG_SOFT_LIMIT] =
         {
@@ -295,8 +296,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .default_value = XSEG_CONFIG_UNSET,
             .accepted = ANY_MIB ", at least keep_mb and at most hard_limit_mb",
             .unset_name = "none",
-            .description = "Above this much physical memory on a device, idle memory of any age is "
-                           "released. No request fails because of this limit.",
+            .description =
+                "While the physical memory on a device exceeds this size, idle memory of any age "
+                "is released. No request fails because of this limit.",
         },
     [XSEG_CONFIG_HARD_LIMIT] =
         {
@@ -307,8 +309,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .accepted = ANY_MIB ", at least soft_limit_mb and keep_mb",
             .unset_name = "none",
             .description =
-                "The physical memory of the allocator on a device is limited to this size. A "
-                "request that would exceed the limit is served from idle memory, or fails.",
+                "Maximum physical memory of the allocator on a device. A request beyond it is "
+                "served from idle memory, or fails.",
         },
     [XSEG_CONFIG_DEVICE_FREE_MIN] =
         {
@@ -338,9 +340,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_MIB,
             .description =
-                "Up to this much memory per device stays allocated as unmapped pages when decay, a "
-                "decommit, or a free with unmap_on_free or guard_page unmaps it. The next growth "
-                "of any stream and pool maps these pages before it creates new ones.",
+                "Maximum memory per device that stays allocated as unmapped pages after decay, a "
+                "decommit, or a free with unmap_on_free or guard_page. The next growth of any "
+                "stream and pool maps these pages first.",
         },
     [XSEG_CONFIG_EXPORTABLE] =
         {
@@ -350,10 +352,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
-                "If True, other processes can map the memory of xseg. The key applies to default "
-                "pools of devices that are opened later, and to pools that are created later "
-                "without memory functions. If the driver does not support this, a log line "
-                "reports the reason, and the memory is not exportable.",
+                "If True, other processes can map the memory of xseg. The key applies to the "
+                "default pools of devices that are opened later, and to later pools without "
+                "memory functions. If the driver does not support this, a log line has the reason.",
         },
     [XSEG_CONFIG_RDMA] =
         {
@@ -363,9 +364,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .needs_expandable = true,
             .accepted = ANY_BOOL,
             .description =
-                "If True, network adapters can access the memory of xseg (GPUDirect RDMA). The key "
-                "applies to the same pools as exportable. If the driver does not support this, a "
-                "log line reports the reason, and the memory has ordinary pages.",
+                "If True, network adapters can access the memory of xseg (GPUDirect RDMA). The "
+                "key applies to the same pools as exportable. If the driver does not support "
+                "this, a log line has the reason.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT] =
         {
@@ -376,11 +377,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                         "commas, colons and brackets",
             .unset_name = "unset",
             .description =
-                "A request that fails for lack of memory or because of a limit first "
-                "writes a snapshot into this directory, at most 3 per allocator; see "
-                "[history](history.md). If the key is unset, the variable "
-                "`XSEG_OOM_SNAPSHOT` specifies the directory. With `none` no snapshot is "
-                "written, even if the variable is set.",
+                "Directory for a snapshot of each request that fails for lack of memory or "
+                "because of a limit, at most 3 per allocator; see [history](history.md). If the "
+                "key is unset, the variable `XSEG_OOM_SNAPSHOT` specifies the directory. `none` "
+                "disables the variable as well.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MS] =
         {
@@ -391,9 +391,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .min = 1,
             .max = 3600000,
             .accepted = "a whole number of milliseconds from 1 to 3600000",
-            .description = "Events that cannot be written within this time are omitted from a "
-                           "snapshot of oom_snapshot, the oldest first. All allocated and cached "
-                           "blocks are always written.",
+            .description =
+                "Maximum time of writing a snapshot of oom_snapshot. The oldest events are "
+                "omitted to meet it; blocks are always written.",
         },
     [XSEG_CONFIG_OOM_SNAPSHOT_MB] =
         {
@@ -402,9 +402,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(oom_snapshot_bytes),
             .default_value = 512,
             .accepted = ANY_MIB,
-            .description = "Events that do not fit into a file of this size are omitted from a "
-                           "snapshot of oom_snapshot, the oldest first. All allocated and cached "
-                           "blocks are always written, about 30 bytes each.",
+            .description =
+                "Maximum size of a snapshot of oom_snapshot. The oldest events are omitted to "
+                "meet it; blocks are always written, about 30 bytes each.",
         },
     [XSEG_CONFIG_PUBLISH] =
         {
@@ -413,9 +413,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(publish),
             .accepted = ANY_BOOL,
             .description =
-                "If True, statistics of devices and pools are published in shared memory "
-                "for `xseg top` of the same user; see [top](top.md). The memory is freed "
-                "when the process ends.",
+                "If True, statistics of devices and pools are published in shared memory for "
+                "`xseg top` of the same user; see [top](top.md).",
         },
     [XSEG_CONFIG_BUDGET_FILE] =
         {
@@ -426,10 +425,10 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
                 "none, a name of at most 64 letters, digits, '-', '_' and '.', or the path of a "
                 "file, at most 255 characters without blanks, commas, colons and brackets",
             .unset_name = "none",
-            .description = "Processes with the same shared budget file share their devices. Each "
-                           "process releases idle memory on the demand of another one; see "
-                           "[sharing](sharing.md). A name selects the file "
-                           "`/dev/shm/xseg-UID-NAME`. The key implies background_thread:True.",
+            .description =
+                "Processes with the same file divide their devices, and release idle memory on "
+                "demand; see [sharing](sharing.md). A name selects the file "
+                "`/dev/shm/xseg-UID-NAME`. The key implies background_thread:True.",
         },
     [XSEG_CONFIG_BUDGET_SHARE] =
         {
@@ -439,8 +438,9 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .real_max = 1,
             .real_min_nonzero = 1e-6,
             .accepted = "0, or a number from 0.000001 to 1",
-            .description = "With budget_file, this fraction of each device is the share of the "
-                           "process. Processes with 0 divide the rest of the device equally.",
+            .description =
+                "Share of the process, as a fraction of each device. Processes with 0 divide the "
+                "rest of the device equally.",
         },
     [XSEG_CONFIG_BUDGET_MIN] =
         {
@@ -449,8 +449,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .offset = MEMBER(budget_min_bytes),
             .accepted = ANY_MIB,
             .description =
-                "With budget_file, the process releases idle memory on demand only while "
-                "it has more than this much physical memory of a device.",
+                "With budget_file, the process releases idle memory on demand only above this "
+                "much physical memory of a device.",
         },
     [XSEG_CONFIG_BUDGET_WAIT] =
         {
@@ -462,8 +462,8 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .max = 60000,
             .accepted = "a whole number of milliseconds from 8 to 60000",
             .description =
-                "With budget_file, a request waits at most this long for idle memory of other "
-                "processes. The process reads the demand of the others eight times in this period.",
+                "With budget_file, maximum time that a request waits for idle memory of other "
+                "processes.",
         },
 };
 

@@ -248,7 +248,9 @@ xseg_status xseg_share_import_token(struct xseg_device *device,
             .type = XSEG_HANDLE_FD,
             .handle = pages.handle,
             .count = pages.count,
-            .uuid = pages.device,
+            /* A segment may be on another device, as with CUDA's IPC; then the driver checks that
+             * the devices have a peer connection. */
+            .uuid = is_whole ? NULL : pages.device,
             .token = is_whole ? &fields : NULL,
             .connection = pages.connection,
         };

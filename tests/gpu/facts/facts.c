@@ -12,7 +12,7 @@
  *   gpu-facts --list                    IDs and names
  *
  * Each run of the tests verifies the facts on the simulator and, if the host has a GPU, on its driver.
- * docs/internals/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
+ * docs/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
  * fact.  ask.h describes how checks are isolated.
  *
  * Exit status: 0 if each fact that could be verified holds, else 1; 2 for an unknown option.

@@ -58,10 +58,10 @@ struct graph_pool {
     struct graph_pool *next;
     int device;
     unsigned long long first, second;
-    struct xseg_pool *pool;
-    unsigned held;
-    struct graph_pool
-        *outer; /* while a route is active: the pool of the enclosing route of the thread */
+    struct xseg_pool *handle;
+    unsigned use_count;
+    /* While a route is active: the pool of the thread's enclosing route. */
+    struct graph_pool *outer;
 };
 
 static struct xseg_allocator *allocator;
@@ -69,7 +69,7 @@ static struct graph_pool *graph_pools;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Write the message of the failed function of the library. */
-static void complain(void)
+static void report_error(void)
 {
     char text[1024];
 
@@ -84,7 +84,7 @@ static struct xseg_allocator *open_once(void)
     (void)pthread_mutex_lock(&lock);
     if (allocator == NULL && !has_failed && xseg_open(NULL, NULL, &allocator) != XSEG_OK) {
         has_failed = true;
-        complain();
+        report_error();
     }
     struct xseg_allocator *const opened = allocator;
     (void)pthread_mutex_unlock(&lock);
@@ -97,7 +97,7 @@ XSEG_API void *xseg_torch_malloc(size_t bytes, int device, xseg_stream stream)
     void *ptr = NULL;
 
     if (opened != NULL && xseg_alloc(opened, device, bytes, stream, &ptr) != XSEG_OK)
-        complain();
+        report_error();
     return ptr;
 }
 
@@ -108,7 +108,7 @@ XSEG_API void xseg_torch_free(void *ptr, size_t bytes, int device, xseg_stream s
     (void)stream;
     const xseg_status status = allocator == NULL ? XSEG_OK : xseg_free(allocator, ptr);
     if (status != XSEG_OK && status != XSEG_ERR_FORKED)
-        complain();
+        report_error();
 }
 
 XSEG_API void xseg_torch_init(int device_count)
@@ -122,7 +122,7 @@ XSEG_API void xseg_torch_reset(void)
 
     options.wait = true;
     if (allocator != NULL && xseg_trim(allocator, NULL, &options, NULL) != XSEG_OK)
-        complain();
+        report_error();
 }
 
 XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
@@ -140,7 +140,7 @@ XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
     if (status == XSEG_OK)
         status = xseg_limits_set(opened, &where, &limits);
     if (status != XSEG_OK)
-        complain();
+        report_error();
 }
 
 XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
@@ -157,7 +157,7 @@ XSEG_API void *xseg_torch_base_alloc(void *ptr, size_t *bytes)
 XSEG_API void xseg_torch_record_stream(void *ptr, xseg_stream stream)
 {
     if (allocator != NULL && xseg_record_stream(allocator, ptr, stream) != XSEG_OK)
-        complain();
+        report_error();
 }
 
 static struct graph_pool **find(int device, unsigned long long first, unsigned long long second)
@@ -203,7 +203,7 @@ static bool accepts(void *context, xseg_stream stream)
     return innermost == context || (innermost == NULL && is_captured(stream));
 }
 
-static struct graph_pool *hold(int device, unsigned long long first, unsigned long long second)
+static struct graph_pool *retain(int device, unsigned long long first, unsigned long long second)
 {
     struct graph_pool **at = find(device, first, second);
 
@@ -214,8 +214,8 @@ static struct graph_pool *hold(int device, unsigned long long first, unsigned lo
             (void)fprintf(stderr, "xseg-torch: out of host memory, pool of a graph\n");
             return NULL;
         }
-        if (xseg_pool_create(allocator, device, NULL, &made->pool) != XSEG_OK) {
-            complain();
+        if (xseg_pool_create(allocator, device, NULL, &made->handle) != XSEG_OK) {
+            report_error();
             free(made);
             return NULL;
         }
@@ -224,25 +224,25 @@ static struct graph_pool *hold(int device, unsigned long long first, unsigned lo
         made->second = second;
         *at = made;
     }
-    (*at)->held++;
+    (*at)->use_count++;
     return *at;
 }
 
 /* Begin the route and mark the capture, or neither. */
-static void begin(struct graph_pool *held)
+static void begin(struct graph_pool *pool)
 {
-    if (xseg_route_begin(held->pool, accepts, held) != XSEG_OK) {
-        complain();
+    if (xseg_route_begin(pool->handle, accepts, pool) != XSEG_OK) {
+        report_error();
         return;
     }
-    if (xseg_capture_mark(allocator, held->device) != XSEG_OK) {
-        complain();
-        if (xseg_route_end(held->pool) != XSEG_OK)
-            complain();
+    if (xseg_capture_mark(allocator, pool->device) != XSEG_OK) {
+        report_error();
+        if (xseg_route_end(pool->handle) != XSEG_OK)
+            report_error();
         return;
     }
-    held->outer = innermost;
-    innermost = held;
+    pool->outer = innermost;
+    innermost = pool;
 }
 
 XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long first,
@@ -254,9 +254,9 @@ XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long f
         return;
     (void)pthread_once(&has_driver, find_driver);
     (void)pthread_mutex_lock(&lock);
-    struct graph_pool *const held = hold(device, first, second);
-    if (held != NULL)
-        begin(held);
+    struct graph_pool *const pool = retain(device, first, second);
+    if (pool != NULL)
+        begin(pool);
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -264,17 +264,17 @@ XSEG_API void xseg_torch_end_allocate_to_pool(int device, unsigned long long fir
                                               unsigned long long second)
 {
     (void)pthread_mutex_lock(&lock);
-    struct graph_pool *const held = *find(device, first, second);
-    if (held == NULL)
+    struct graph_pool *const pool = *find(device, first, second);
+    if (pool == NULL)
         (void)fprintf(stderr,
                       "xseg-torch: xseg_torch_end_allocate_to_pool: unknown pool, ID (%llu, %llu) "
                       "on device %d\n",
                       first, second, device);
-    else if (xseg_route_end(held->pool) == XSEG_OK &&
+    else if (xseg_route_end(pool->handle) == XSEG_OK &&
              xseg_capture_unmark(allocator, device) == XSEG_OK)
-        innermost = held->outer;
+        innermost = pool->outer;
     else
-        complain();
+        report_error();
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -283,15 +283,15 @@ XSEG_API void xseg_torch_release_pool(int device, unsigned long long first,
 {
     (void)pthread_mutex_lock(&lock);
     struct graph_pool **const at = find(device, first, second);
-    struct graph_pool *const held = *at;
+    struct graph_pool *const pool = *at;
     xseg_status status = XSEG_OK;
 
-    if (held != NULL && --held->held == 0) {
-        status = xseg_pool_release(held->pool);
-        *at = held->next;
-        free(held);
+    if (pool != NULL && --pool->use_count == 0) {
+        status = xseg_pool_release(pool->handle);
+        *at = pool->next;
+        free(pool);
     }
     (void)pthread_mutex_unlock(&lock);
     if (status != XSEG_OK)
-        complain();
+        report_error();
 }

@@ -76,8 +76,8 @@ class _Borrowed(Allocator):
 
     _ranges = Range
 
-    def __init__(self, number: int) -> None:  # pylint: disable=super-init-not-called
-        self.handle = number
+    def __init__(self, address: int) -> None:  # pylint: disable=super-init-not-called
+        self.handle = address
         self.driver = ""
         self._log = None
 
@@ -280,11 +280,11 @@ def pool(mempool: Any, device: Optional[int] = None) -> Pool:
     """Get the library's pool of a torch.cuda.MemPool or of its ID.  KeyError: the pool does not exist."""
     first, second = (integer(each, ctypes.c_uint64, "xseg.torch.pool: mempool") for each in getattr(mempool, "id", mempool))
     device = _ordinal(device)
-    number = _ADAPTER.xseg_torch_pool(device, first, second)
-    if not number:
+    found = _ADAPTER.xseg_torch_pool(device, first, second)
+    if not found:
         raise KeyError(f"xseg.torch.pool: no such memory pool, ID ({first}, {second}) on device {device}; keep the MemPool alive, "
                        "and pass the device on which it was created")
-    return _BorrowedPool(allocator(), number, device)
+    return _BorrowedPool(allocator(), found, device)
 
 
 def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-builtin
@@ -401,8 +401,8 @@ def _named(name: Optional[str]) -> List[Tuple[str, Pool]]:
     return found
 
 
-def _has_changed(change: Callable[[], None], unchanged: Type[Error]) -> bool:
-    """Pause or resume a pool; False: the pool was already in that state."""
+def _change_state(change: Callable[[], None], unchanged: Type[Error]) -> bool:
+    """Pause or resume a pool; False: the pool was already in that state, for which the library raises `unchanged`."""
     try:
         change()
     except unchanged:
@@ -418,7 +418,7 @@ def _pause(name: Optional[str], keep: str) -> List[Pool]:
     try:
         for _, each in found:
             torch.cuda.synchronize(each.device)
-            if _has_changed(functools.partial(each.pause, keep), PausedError):
+            if _change_state(functools.partial(each.pause, keep), PausedError):
                 done.append(each)
     except Exception:
         _resume(done)
@@ -429,8 +429,8 @@ def _pause(name: Optional[str], keep: str) -> List[Pool]:
 
 
 def _resume(pools: List[Pool]) -> bool:
-    """Resume paused pools; False: none was paused, for which the library raises ArgumentError."""
-    return sum(_has_changed(each.resume, ArgumentError) for each in pools) > 0
+    """Resume paused pools; False: no pool was paused."""
+    return sum(_change_state(each.resume, ArgumentError) for each in pools) > 0
 
 
 def pause(name: Optional[str] = None, keep: str = "nothing") -> None:
