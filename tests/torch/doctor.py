@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 import backends
@@ -86,6 +87,25 @@ class Doctor(backends.CaseTest):
         self.assertEqual(found[0], 0, found)
         self.expect_line(found, "segments", "note", "remove it to use expandable segments")
         self.expect_line(found, "legacy IPC", "ok", "the driver serves")
+
+    def test_engines(self):
+        """By the metadata of installed packages."""
+        sys.path.insert(0, str(backends.ADAPTER))
+        import backend
+        with tempfile.TemporaryDirectory() as folder:
+            for name, version in (("vllm", "0.33.0"), ("sglang", "0.5.1")):
+                about = pathlib.Path(folder, f"{name}-{version}.dist-info")
+                about.mkdir()
+                (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+            path = f"{PROGRAMS}:{folder}"
+            found = command(PYTHONPATH=path)
+            self.assertEqual(found[0], 0, found)
+            self.expect_line(found, "vLLM", "warning", "entry point not found in vllm.general_plugins")
+            backend.prepare_metadata_for_build_wheel(folder)
+            found = command(PYTHONPATH=path, VLLM_PLUGINS="xseg,other", SGLANG_PLUGINS="other")
+            self.expect_line(found, "vLLM", "ok", "version 0.33.0: the plug-in is loaded")
+            self.expect_line(found, "SGLang", "note", "version 0.5.1 is installed, and modules of 0.5.23 were tested")
+            self.expect_line(found, "SGLang", "warning", "SGLANG_PLUGINS excludes the plug-in, 'other'")
 
     def test_in_a_process(self):
         text = self.run_case("in_process")
