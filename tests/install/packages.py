@@ -71,6 +71,8 @@ def is_used(root, version):
     (root.folder / "packages/use.py").write_text(PYTHON, encoding="utf-8")
     said = root.do("XSEG_TORCH=1 python3 packages/use.py").split("\n")
     multiarch = root.do("dpkg-architecture -q DEB_HOST_MULTIARCH || cc -print-multiarch").split()[-1]
+    preloaded = root.do("xseg run sh -c 'echo $LD_PRELOAD'")
+    expect(preloaded == f"/usr/lib/{multiarch}/libxseg-ipc.so\n", preloaded)
     want = [f"{1 << 20} {version}", f"/usr/lib/{multiarch}/libxseg.so.0 /usr/include True", "True", version, ""]
     expect(said == want, f"Python says {said}")
     shared = compile_program(root, "$(pkg-config --libs xseg)", "shared")

@@ -19,6 +19,12 @@ import zipfile
 from checks import Absent, expect, run, run_cases, start
 
 # Names without a folder, as on docs/pytorch.md.
+POINTS = """
+import importlib.metadata
+found = importlib.metadata.entry_points()
+groups = [found.select(group=group) if hasattr(found, "select") else found[group] for group in ("sglang.srt.plugins", "vllm.general_plugins")]
+print([point.value for group in groups for point in group])
+"""
 NAMED = """
 import ctypes, xseg
 with xseg.open() as allocator, xseg.open(driver="libxseg-sim.so") as other:
@@ -155,6 +161,12 @@ def finds_its_libraries(place):
         expect(sizes == f"{1 << 20} {1 << 20}" and found.startswith("True "), found)
     said = start("/bin/true", LD_PRELOAD=f"{found.split()[1]}/lib/libxseg-preload.so")
     expect((said.returncode, said.stderr) == (0, ""), said.stderr)
+    library = f"{os.path.realpath(found.split()[1])}/lib/libxseg-ipc.so"
+    for command in ((place.python.parent / "xseg",), (place.python, "-m", "xseg")):
+        said = run(*command, "run", "sh", "-c", "echo $LD_PRELOAD $XSEG_TORCH")
+        expect(said == f"{library} 1\n", said)
+    points = run(place.python, "-c", POINTS)
+    expect(points == "['xseg.engines.sglang:register', 'xseg.engines.vllm:register']\n", points)
     refused = start(place.python, "-c", NAMED, XSEG_DRIVER="libno-such.so")
     expect("libno-such.so" in refused.stderr, refused.stderr)
 

@@ -9,7 +9,7 @@ LIBRARY = ["include/xseg", "src/base", "vmm"]
 CORE = ("config history stats stream block device pending reclaim budget grow range pool "
         "register report instance alloc").split()
 TOOLS = "containers output command reading trace replay replay_model ranks".split()
-COMMANDS = "advise blame compare config export probe replay top view".split()
+COMMANDS = "advise blame compare config doctor export probe replay run top view".split()
 # Folder: the folders that its files include, itself aside.
 ALLOWED = {
     "include/xseg": [],

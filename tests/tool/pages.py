@@ -160,6 +160,10 @@ class Bash(PagesTest):
         self.addCleanup((self.folder / "two words").unlink)
         self.assertEqual(self.complete("replay", "tw"), ["two words"])
 
+    def test_programs(self):
+        self.assertIn("bash", self.complete("run", "bas"))
+        self.assertEqual(self.complete("run", "xseg.b"), ["xseg.bash"])
+
     def test_completion_is_for_the_tool(self):
         self.assertEqual(run("bash", "--norc", "-c", 'source "$1"; complete -p xseg', "bash",
                              self.folder / "xseg.bash"), "complete -F _xseg xseg\n")
@@ -187,6 +191,7 @@ class Fish(PagesTest):
         self.assertEqual(self.complete("xseg replay xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg replay --timeline xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg probe xseg.b"), [])
+        self.assertIn("fish", self.complete("xseg run fis"))
 
 
 @needs("zsh")

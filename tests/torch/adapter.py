@@ -354,14 +354,10 @@ def case_memory_saver_whole():
             expect(os.environ["XSEG_TORCH"] == "1", "children are on xseg")
         expect(os.environ.get("XSEG_TORCH") == value, "it is as it was")
     os.environ.update({"XSEG_TORCH": before} if before else {})
-    saver.memory_margin_bytes = 0
-    for work, words in ((lambda: setattr(saver, "memory_margin_bytes", 1), "set_limits("),
-                        (lambda: saver.get_cpu_backup(held[0]), "resume()")):
-        try:
-            work()
-            expect(False, "it is not there")
-        except NotImplementedError as refusal:
-            expect(words in str(refusal), refusal)
+    for margin, key in ((1, "device_free_min_mb:1"), (0, "device_free_min_mb:0")):
+        saver.memory_margin_bytes = margin
+        expect(key in xseg.torch.allocator().configuration, xseg.torch.allocator().configuration)
+    expect_error(NotImplementedError, "resume()", saver.get_cpu_backup, held[0])
 
 
 def case_pause_keeps_what_it_names():

@@ -136,7 +136,7 @@ def check_words():
 
 
 def stand_in_for_vllm():
-    """The modules of vLLM that the recipe names, with the parts of its worker that call the allocator."""
+    """The modules of vLLM that the plug-in changes, with the parts of its worker that call the allocator."""
 
     class Worker:
         """What vLLM's worker does with its allocator: load, make the cache, sleep, wake up."""
@@ -177,11 +177,12 @@ def stand_in_for_vllm():
 
 
 def check_sleep():
-    """The recipe for vLLM's sleep mode: weights come back, the cache is dropped, graphs stay valid."""
+    """The plug-in for vLLM's sleep mode: weights are kept, the cache is discarded, graphs stay valid."""
+    from xseg.engines import vllm as plugin
     gpu_worker, cumem = stand_in_for_vllm()
-    recipe = run_shown("class CuMemAllocator", PAGE.with_name("engines.md"))
-    expect(gpu_worker.CuMemAllocator is cumem.CuMemAllocator is recipe.CuMemAllocator, "in its place")
-    worker = recipe.Worker()
+    plugin.register()
+    gpu_worker.CuMemAllocator = cumem.CuMemAllocator
+    worker = gpu_worker.Worker()
     worker.load()
     expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 160 * MIB, "what loading needed went back")
     worker.capture()

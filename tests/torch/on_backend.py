@@ -7,6 +7,8 @@ import os
 import runpy
 import sys
 
+if os.environ.get("XSEG_TORCH") == "1":
+    import _xseg_torch_hook  # noqa: F401 pylint: disable=unused-import
 import torch
 
 if os.environ.get("XSEG_TORCH") == "1":

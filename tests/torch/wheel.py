@@ -37,6 +37,7 @@ except ImportError as refusal:
     print(refusal)
 print(torch.cuda.get_allocator_backend())
 """
+SERVED = "import torch, xseg.torch\ntorch.cuda.init()\nprint(xseg.torch.doctor(), xseg.torch._ADAPTER.xseg_torch_serves_ipc())"
 NEITHER = "import sys, torch\nprint(torch.cuda.get_allocator_backend(), 'xseg' in sys.modules)"
 
 
@@ -99,6 +100,9 @@ def main():
         library = said.split()[-1]
         good = said.split()[:3] == [str(1 << 20), "xseg", "0"] and library.startswith(str(folder / "venv"))
         good &= called(*run, IMPORT) == "xseg\n"
+        said = called(*run, SERVED, XSEG_TORCH="1")
+        print(said)
+        good &= said.endswith("\nTrue True\n") and str(folder / "venv") in said
         good &= called(*run, NEITHER) == "native False\n"
         good &= with_compiled(folder, python, run)
     return 0 if good else 1

@@ -356,7 +356,8 @@ xseg_status xseg_sim_set_external_memory(unsigned device, uint64_t bytes)
     sim_lock();
     devices = sim_machine.config.devices;
     if (device < devices)
-        sim_machine.device[device].external_bytes = bytes;
+        sim_machine.device[device].external_bytes =
+            bytes < sim_machine.config.memory_bytes ? bytes : sim_machine.config.memory_bytes;
     sim_host_reclaim();
     sim_unlock();
     if (device < devices)

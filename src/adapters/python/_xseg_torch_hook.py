@@ -1,13 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""Imports xseg.torch right after torch, whichever module imports torch.
+"""Imports xseg.torch right after torch, whichever module imports torch, and loads libxseg-ipc.so right before.
 
 xseg_torch.pth imports this module if XSEG_TORCH is set to anything but 0 or an empty string, and Python is not isolated (-I).  If the
 import of xseg.torch fails, the error is written to standard error and PyTorch keeps its own allocator; the program is not ended, because
 child processes inherit the variable whether they need xseg or not.
 """
+import contextlib
 import importlib.abc
+import importlib.util
 import os
 import sys
+
+
+#: The message of the failure that switch() has written; "": none.
+error = ""  # pylint: disable=invalid-name
+
+
+def prepare():
+    """Load libxseg-ipc.so before torch loads the CUDA runtime.  Errors are those of switch(), which needs the same files."""
+    if os.environ.get("XSEG_TORCH", "1") == "1":
+        with contextlib.suppress(ImportError, OSError):
+            from xseg import _library  # pylint: disable=import-outside-toplevel
+            _library.load_ipc()
 
 
 def switch():
@@ -18,17 +32,35 @@ def switch():
         return
     try:
         import xseg.torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
-    except Exception as error:  # pylint: disable=broad-exception-caught
+        sys.meta_path.insert(0, SaverFinder())
+    except Exception as failure:  # pylint: disable=broad-exception-caught
+        global error  # pylint: disable=global-statement
+        error = str(failure)
         print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {error}", file=sys.stderr)
 
 
+class SaverFinder(importlib.abc.MetaPathFinder):
+    """Finds xseg's implementation of torch_memory_saver by the name of that package, which intercepts cudaMalloc() and so
+    releases no memory of xseg."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        """The spec of torch_memory_saver; None for every other module."""
+        if fullname != "torch_memory_saver":
+            return None
+        found = os.path.join(os.path.dirname(os.path.abspath(__file__)), "xseg/engines/torch_memory_saver.py")
+        return importlib.util.spec_from_file_location(fullname, found)
+
+
 def follow(loader):
-    """Make a loader call switch() after it has executed torch.  The type and the attributes of the loader are unchanged afterwards."""
+    """Make a loader call prepare() before it executes torch, and switch() after.  The type and the attributes of the loader are unchanged afterwards."""
 
     def exec_module(module):
         del loader.exec_module
+        is_import = sys.modules.get(module.__name__) is module
+        if is_import:
+            prepare()
         loader.exec_module(module)
-        if sys.modules.get(module.__name__) is module:
+        if is_import and sys.modules.get(module.__name__) is module:
             if FINDER in sys.meta_path:
                 sys.meta_path.remove(FINDER)
             switch()

@@ -211,7 +211,7 @@ def describe(stage, name, summary, tag, entry_points, linked):
     (about / "sboms").mkdir()
     (about / f"sboms/{name}.cdx.json").write_text(bill_of_materials(name, linked if name == "xseg" else None), encoding="utf-8")
     if entry_points:
-        (about / "entry_points.txt").write_text(f"[console_scripts]\n{entry_points}\n", encoding="utf-8")
+        (about / "entry_points.txt").write_text(entry_points, encoding="utf-8")
     rows = []
     for path in sorted(path for path in stage.rglob("*") if path.is_file()):
         data = path.read_bytes()
@@ -273,16 +273,27 @@ def get_requires_for_build_wheel(config_settings=None):
 
 
 SUMMARY = "A GPU memory allocator with expandable segments"
+ENTRY_POINTS = """[console_scripts]
+xseg = xseg.__main__:main
+
+[sglang.srt.plugins]
+xseg = xseg.engines.sglang:register
+
+[vllm.general_plugins]
+xseg = xseg.engines.vllm:register
+"""
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    """PEP 517: requirements of a build."""
-    return metadata(metadata_directory, "xseg", SUMMARY)
+    """PEP 517: metadata of the wheel, also for the Debian package."""
+    name = metadata(metadata_directory, "xseg", SUMMARY)
+    pathlib.Path(metadata_directory, name, "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    return name
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 517: build the wheel."""
-    return make(wheel_directory, config_settings, "xseg", SUMMARY, package, "xseg = xseg.__main__:main")
+    return make(wheel_directory, config_settings, "xseg", SUMMARY, package, ENTRY_POINTS)
 
 
 def tree():

@@ -211,6 +211,18 @@ XSEG_API int xseg_torch_restore_settings(char *text, size_t bytes)
     return guarded(text, bytes, restore_settings);
 }
 
+/** The last string if expandable_segments:False in it was ignored, truncated to `bytes`; "": otherwise. */
+XSEG_API int xseg_torch_acknowledged(char *text, size_t bytes)
+{
+    return guarded(text, bytes, [&] { write(acknowledged_settings().c_str(), text, bytes); });
+}
+
+/** Whether cudaIpcGetMemHandle() is served for memory of the library. */
+XSEG_API bool xseg_torch_serves_ipc(void)
+{
+    return serves_ipc();
+}
+
 /** Whether PyTorch notifies the adapter of new settings. */
 XSEG_API bool xseg_torch_has_settings_hook(void)
 {

@@ -16,6 +16,7 @@
 #include "src/adapters/torch/allocator.h"
 #include "src/adapters/torch/errors.h"
 #include "src/adapters/torch/held.h"
+#include "src/adapters/torch/share.h"
 
 namespace xseg_torch
 {
@@ -34,6 +35,7 @@ using Keys = std::map<std::string, KeyValue>;
 std::mutex the_mutex;
 struct xseg_allocator *the_library;     /* NULL until it is open */
 std::vector<std::string> early_strings; /* strings that were set before the library was opened */
+std::string acknowledged;               /* acknowledged_settings() */
 std::atomic<double> the_fraction{1};    /* fraction of devices that are not open */
 std::atomic<double> the_rejection{
     -1}; /* fraction of a string after the library was opened; -1: none */
@@ -147,6 +149,55 @@ void configure(struct xseg_allocator *library, const std::string &settings)
 std::string large_segment_of(struct xseg_allocator *library)
 {
     return read_keys(configuration(library).c_str(), nullptr).at("large_segment_size_mb").value;
+}
+
+/* Whether expandable_segments:False is ignored.  Before the library is opened, a string is part of the start configuration. */
+bool keeps_expandable()
+{
+    const char *value = std::getenv("XSEG_TORCH_KEEP_EXPANDABLE");
+    Held<std::mutex> lock(the_mutex);
+    if (value == nullptr || std::strcmp(value, "1") != 0 || the_library == nullptr ||
+        !serves_ipc()) {
+        return false;
+    }
+    Keys keys = read_keys(configuration(the_library).c_str(), nullptr);
+    return keys.at("expandable_segments").value == "True" && keys.at("exportable").value == "True";
+}
+
+/* A string with expandable_segments:True instead of False. */
+std::string with_expandable(const std::string &settings)
+{
+    static const std::string blanks = " \t\n\v\f\r", key = "expandable_segments", no = "False";
+    std::string kept;
+    size_t begin = 0, end;
+    do {
+        end = std::min(settings.find(',', begin), settings.size());
+        std::string entry = settings.substr(begin, end - begin);
+        size_t name = entry.find_first_not_of(blanks), colon = entry.find(':');
+        size_t value =
+            colon == std::string::npos ? colon : entry.find_first_not_of(blanks, colon + 1);
+        if (value != std::string::npos && name < colon &&
+            entry.substr(name, entry.find_last_not_of(blanks, colon - 1) + 1 - name) == key &&
+            entry.substr(value, entry.find_last_not_of(blanks) + 1 - value) == no) {
+            entry.replace(value, no.size(), "True");
+        }
+        kept += entry + (end < settings.size() ? "," : "");
+        begin = end + 1;
+    } while (end < settings.size());
+    return kept;
+}
+
+/* The string to apply instead of a string of the program. */
+std::string effective_settings(const std::string &settings)
+{
+    std::string kept = with_expandable(settings);
+    return kept != settings && keeps_expandable() ? kept : settings;
+}
+
+void acknowledge(const std::string &settings, const std::string &effective)
+{
+    Held<std::mutex> lock(the_mutex);
+    acknowledged = settings == effective ? "" : settings;
 }
 
 /* PyTorch's parser requires that the allocator has the name after `backend:`.  xseg has the name of the default then. */
@@ -283,13 +334,18 @@ void register_settings_hook()
     the_parser = parser_of_pytorch<Any>();
     Any::registerDeviceConfigParserHook(
         [](const std::string &settings) {
+            std::string effective = effective_settings(settings);
             try {
-                parse_own(settings);
-                follow_settings(settings);
+                if (effective != settings) {
+                    Any::instance().parseArgs(effective);
+                }
+                parse_own(effective);
+                follow_settings(effective);
             } catch (...) {
                 restore_settings();
                 throw;
             }
+            acknowledge(settings, effective);
             record_accepted();
         },
         {});
@@ -427,6 +483,7 @@ void detach_settings()
 {
     Held<std::mutex> lock(the_mutex);
     the_library = nullptr;
+    acknowledged.clear();
     the_rejection.store(-1);
 }
 
@@ -437,11 +494,19 @@ std::string Allocator::name()
 
 void set_settings(const std::string &settings)
 {
+    std::string effective = effective_settings(settings);
     {
         Parsing parsing;
-        caching::setAllocatorSettings(settings);
+        caching::setAllocatorSettings(effective);
     }
-    follow_settings(settings);
+    follow_settings(effective);
+    acknowledge(settings, effective);
+}
+
+std::string acknowledged_settings()
+{
+    Held<std::mutex> lock(the_mutex);
+    return acknowledged;
 }
 
 /* The value of the last entry with a key, without blanks; "" if no entry has it. */
@@ -581,6 +646,10 @@ caching::AllocatorConfigInfo config_info()
     info.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
     info.pinned_use_host_register = Config::pinned_use_cuda_host_register();
     info.last_allocator_settings = last_settings<Config>();
+    if (std::string set = acknowledged_settings(); !set.empty()) {
+        info.expandable_segments = false;
+        info.last_allocator_settings = set;
+    }
     info.roundup_power2_divisions = Config::roundup_power2_divisions();
     set_newer<Config>(info);
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG

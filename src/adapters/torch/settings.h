@@ -38,6 +38,13 @@ void follow_settings(const std::string &settings);
 /** Throws c10::ValueError for a string that the library or PyTorch would reject; nothing changes. */
 void check_settings(const std::string &settings);
 
+/**
+ * The last string, if `expandable_segments:False` in it was ignored, because XSEG_TORCH_KEEP_EXPANDABLE is 1; "": otherwise.
+ * Snapshots and torch._C._accelerator_getAllocatorSettings() contain this string and expandable_segments:False until the next
+ * string, so that a program that restores the settings sees what it has set.
+ */
+std::string acknowledged_settings();
+
 /** Restore PyTorch's settings after a string was rejected. */
 void restore_settings();
 

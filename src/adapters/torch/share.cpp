@@ -184,6 +184,8 @@ std::shared_ptr<void> register_import(const std::string &handle,
 
 } // namespace
 
+static std::atomic<bool> is_attached{false};
+
 void attach_ipc(struct xseg_allocator *library)
 {
     static const struct xseg_ipc_functions functions = {sizeof(functions),   xseg_block_query,
@@ -191,7 +193,11 @@ void attach_ipc(struct xseg_allocator *library)
                                                         xseg_import_close,   xseg_error_message};
     auto *attach =
         reinterpret_cast<decltype(&xseg_ipc_attach)>(dlsym(RTLD_DEFAULT, "xseg_ipc_attach"));
-    if (attach != nullptr && !attach(library, &functions)) {
+    if (attach == nullptr) {
+        return;
+    }
+    is_attached.store(attach(library, &functions));
+    if (!is_attached.load()) {
         TORCH_WARN("xseg.torch: libxseg-ipc.so is of another version, or serves another allocator; "
                    "cudaIpcGetMemHandle() fails for tensors");
     }
@@ -204,6 +210,15 @@ void detach_ipc(void)
     if (detach != nullptr) {
         detach();
     }
+    is_attached.store(false);
+}
+
+bool serves_ipc()
+{
+    Dl_info found, own;
+    return is_attached.load() && dladdr(dlsym(RTLD_DEFAULT, "cudaIpcGetMemHandle"), &found) != 0 &&
+           dladdr(dlsym(RTLD_DEFAULT, "xseg_ipc_attach"), &own) != 0 &&
+           found.dli_fbase == own.dli_fbase;
 }
 
 void count_capture(DeviceIndex device, bool begins)

@@ -27,7 +27,13 @@ enum command_exit {
 #define COMMAND_EXIT_ERROR "an invalid file or argument, or an output error"
 
 /* The operands that shell completion offers. */
-enum command_operands { COMMAND_NO_OPERANDS, COMMAND_FILES, COMMAND_NAMES, COMMAND_TEXT };
+enum command_operands {
+    COMMAND_NO_OPERANDS,
+    COMMAND_FILES,
+    COMMAND_NAMES,
+    COMMAND_TEXT,
+    COMMAND_PROGRAM /* the first operand ends the options of the command */
+};
 
 #define COMMAND_OPTIONS  20
 #define COMMAND_EXAMPLES 6
@@ -57,10 +63,12 @@ struct command {
     X(blame)            \
     X(compare)          \
     X(config)           \
+    X(doctor)           \
     X(export)           \
     X(help)             \
     X(probe)            \
     X(replay)           \
+    X(run)              \
     X(top)              \
     X(view)
 

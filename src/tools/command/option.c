@@ -234,8 +234,10 @@ bool option_parse(const struct command *command, int count, char **arguments,
 {
     char letters[LETTERS] = "+:";
     struct option longs[OPTION_COUNT + 1];
-    /* '+' ends the options of the tool at the name of the command; the rest belongs to the command. */
-    const char *const from = letters + (command->run != NULL);
+    /* '+' ends the options of the tool at the name of the command, whose arguments follow, and those of `xseg run` at the
+     * name of the program. */
+    const bool ends_at_operand = command->run == NULL || command->operands == COMMAND_PROGRAM;
+    const char *const from = letters + (ends_at_operand ? 0 : 1);
     int option;
 
     *out = (struct option_values){0};

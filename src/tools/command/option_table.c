@@ -397,4 +397,20 @@ const struct option_row option_table[OPTION_COUNT] = {
             .name = "pytorch",
             .meaning = "recommend only keys that PyTorch's own allocator also has",
         },
+    [OPTION_KEEP_EXPANDABLE] =
+        {
+            .name = "keep-expandable",
+            .meaning =
+                "ignore `expandable_segments:False` that the program sets at run time, as long as "
+                "IPC of expandable memory is served (`XSEG_TORCH_KEEP_EXPANDABLE=1`)",
+        },
+    [OPTION_DECLARE_EXPANDABLE] =
+        {
+            .name = "declare-expandable",
+            .meaning =
+                "add the value of `expandable_segments` that is in effect to `PYTORCH_ALLOC_CONF` "
+                "and `PYTORCH_CUDA_ALLOC_CONF`, unless they have this key, for programs that read "
+                "the variables to disable legacy IPC. Other programs reject the value True, such "
+                "as vLLM with a KV connector",
+        },
 };

@@ -149,7 +149,8 @@ static json_t *object_of(const struct command *command)
     static const char *const operands[] = {[COMMAND_NO_OPERANDS] = "nothing",
                                            [COMMAND_FILES] = "files",
                                            [COMMAND_NAMES] = "commands",
-                                           [COMMAND_TEXT] = "text"};
+                                           [COMMAND_TEXT] = "text",
+                                           [COMMAND_PROGRAM] = "program"};
 
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o}", "name",
                      command->name ? command->name : "", "sentence", command->sentence, "usage",

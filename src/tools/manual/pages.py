@@ -199,6 +199,9 @@ def bash(tool, commands):
         elif command["operands"] == "files":
             operands.append(f'        "{name} "*)\n            ' +
                             BASH_FILES.format(indent=" " * 12))
+        elif command["operands"] == "program":
+            operands.append(f'        "{name} "*)\n            ' +
+                            BASH_FILES.format(indent=" " * 12).replace("-f --", "-c -f --"))
     return BASH.replace("@VALUES@", "\n".join(values)).replace("@OPTIONS@", "\n".join(options)) \
         .replace("@OPERANDS@", "\n".join(operands))
 
@@ -233,7 +236,8 @@ def zsh(tool, commands):
     cases = []
     for command in commands:
         operands = {"files": "'*:FILE:_files'", "text": "'1:STRING:'",
-                    "commands": "'1:command:_xseg_commands'", "nothing": ""}[command["operands"]]
+                    "commands": "'1:command:_xseg_commands'", "program": "'*::program:_normal'",
+                    "nothing": ""}[command["operands"]]
         rest = [zsh_option(option) for option in command["options"]]
         cases.append(f"    ({command['name']})\n        _arguments \\\n            " +
                      " \\\n            ".join([*rest, *filter(None, [operands])]) + "\n        ;;")
@@ -284,6 +288,8 @@ def fish(tool, commands):
                   fish_text(first_clause(command["sentence"]))]
         if command["operands"] == "files":
             lines.append(f"complete -c xseg -n {fish_text(seen)} -F")
+        if command["operands"] == "program":
+            lines.append(f"complete -c xseg -n {fish_text(seen)} -x -a '(__fish_complete_subcommand)'")
         if command["operands"] == "commands":
             lines.append(f"complete -c xseg -n {fish_text(seen)} -a {fish_text(names)}")
         lines += [fish_option(seen, option) for option in command["options"]]

@@ -13,13 +13,26 @@
 
 #include "src/tools/output/message.h"
 
+static void (*previous)(int); /* handler of SIGXFSZ */
+
 void output_init(void)
 {
     /* The replacement cannot be used: standard input cannot be read, standard output and error cannot be written. */
     for (int number = 0; number <= STDERR_FILENO; number++)
         if (fcntl(number, F_GETFD) < 0)
             (void)!open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    previous = signal(SIGXFSZ, SIG_IGN);
+}
+
+int output_execute(const char *program, char **arguments)
+{
+    int error;
+
+    (void)signal(SIGXFSZ, previous);
+    (void)execvp(program, arguments);
+    error = errno;
     (void)signal(SIGXFSZ, SIG_IGN);
+    return error;
 }
 
 /* The errno of the first failed flush of standard output.  A later flush succeeds, since the C library has dropped

@@ -31,6 +31,10 @@
  * and ignores SIGXFSZ, so that a write beyond the limit on file sizes fails. */
 void output_init(void);
 
+/* Replace the process by a program, which is searched for in PATH, with the signal handlers of its start.  Returns the errno
+ * of the failure. */
+int output_execute(const char *program, char **arguments);
+
 /* Flush a stream.  Returns whether all writes to it have succeeded; errno is set if the flush fails. */
 bool output_flush(FILE *file);
 

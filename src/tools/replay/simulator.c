@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/tools/output/installation.h"
 #include "src/tools/output/message.h"
 #include "xseg/allocator.h"
 
@@ -12,23 +13,13 @@ struct simulator simulator;
 
 static char path[4096];
 
-static const char *file_of(const void *symbol)
-{
-    Dl_info info;
-
-    return symbol && dladdr(symbol, &info) ? info.dli_fname : NULL;
-}
-
 /* Load the library next to libxseg.so, where both are built or installed, or else by the loader's search.  The search
  * alone is not sufficient: AddressSanitizer intercepts dlopen(), so the run path of the tool is not used. */
 static void *open_library(void)
 {
-    const char *library_path = file_of(dlsym(RTLD_DEFAULT, "xseg_open"));
-    const char *slash = library_path ? strrchr(library_path, '/') : NULL;
     void *library = NULL;
 
-    if (slash && snprintf(path, sizeof(path), "%.*s/%s", (int)(slash - library_path), library_path,
-                          TOOLS_SIMULATOR) < (int)sizeof(path))
+    if (installation_path(TOOLS_SIMULATOR, path, sizeof(path)))
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     return library ? library : dlopen(TOOLS_SIMULATOR, RTLD_NOW | RTLD_LOCAL);
 }
@@ -46,7 +37,7 @@ static bool resolve(void *library)
     SIMULATOR_CALLS(X)
 #undef X
     symbol = dlsym(library, "xseg_sim_reset");
-    (void)snprintf(path, sizeof(path), "%s", file_of(symbol) ? file_of(symbol) : "");
+    (void)snprintf(path, sizeof(path), "%s", installation_file_of(symbol));
     return path[0] != '\0';
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""python -m xseg: runs the command xseg of the wheel or of the system package."""
+"""python -m xseg: runs the command xseg of the wheel or of the system package, and `doctor` in this Python."""
 import os
 import sys
 from typing import NoReturn
@@ -8,7 +8,10 @@ from xseg._library import HERE
 
 
 def main() -> NoReturn:
-    """Replace this process by the command, with the same arguments."""
+    """Replace this process by the command, with the same arguments.  The checks of `doctor` are in Python."""
+    if sys.argv[1:] == ["doctor"]:
+        from xseg import _doctor  # pylint: disable=import-outside-toplevel
+        sys.exit(_doctor.main())
     own = HERE / "bin/xseg"
     command = own if own.exists() else HERE.parents[3] / "bin/xseg"  # that is /usr/bin/xseg
     if not command.exists():

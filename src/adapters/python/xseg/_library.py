@@ -6,7 +6,7 @@ import os
 import pathlib
 import platform
 import sys
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 from xseg._arguments import LIMITS, converted
 from xseg._errors import ArgumentTypeError, UnsupportedError, error
@@ -54,6 +54,27 @@ def simulator() -> str:
     if not found.exists():
         raise ImportError(f"xseg.simulator: simulated driver not found, {found}; install a build of xseg that includes the simulator")
     return str(found)
+
+
+def ipc() -> Optional[str]:
+    """Get the path of libxseg-ipc.so, which is in the directory of libxseg.so, also in a build folder; None: it does not exist."""
+    folder = pathlib.Path(path()).resolve().parent
+    for found in (folder / "libxseg-ipc.so", folder / "src/adapters/ipc/libxseg-ipc.so"):
+        if found.exists():
+            return str(found)
+    return None
+
+
+def load_ipc() -> None:
+    """Load libxseg-ipc.so for all libraries that are loaded later, unless LD_PRELOAD has loaded it.
+
+    The dynamic linker finds its functions before those of the CUDA runtime only if the runtime is loaded later.
+    """
+    if hasattr(ctypes.CDLL(None), "xseg_ipc_attach"):
+        return
+    found = ipc()
+    if found:
+        ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)
 
 
 def driver(name: str) -> str:

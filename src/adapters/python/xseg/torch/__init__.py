@@ -42,7 +42,7 @@ from xseg._streams import Handle, handle
 from xseg.torch import _build, _compiled
 from xseg.torch._build import Refused
 
-__all__ = ["Range", "Refused", "allocator", "info", "pause", "paused", "pin", "pool", "range", "registered", "resume", "suspended",
+__all__ = ["Range", "Refused", "allocator", "doctor", "info", "pause", "paused", "pin", "pool", "range", "registered", "resume", "suspended",
            "tag", "tags", "unpin"]
 
 TEXT_BYTES = 4096
@@ -111,6 +111,9 @@ def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
     adapter.xseg_torch_open_device.argtypes = (ctypes.c_int, *text)
     adapter.xseg_torch_check_settings.argtypes = (ctypes.c_char_p, ctypes.c_size_t, *text)
     adapter.xseg_torch_restore_settings.argtypes = text
+    adapter.xseg_torch_acknowledged.argtypes = text
+    adapter.xseg_torch_serves_ipc.restype = ctypes.c_bool
+    adapter.xseg_torch_serves_ipc.argtypes = ()
     adapter.xseg_torch_has_settings_hook.restype = ctypes.c_bool
     adapter.xseg_torch_has_settings_hook.argtypes = ()
     adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
@@ -177,7 +180,17 @@ def _set_settings(apply: Callable[[str], None], settings: str) -> None:
         raise
 
 
+def _get_settings(get: Callable[[], str]) -> str:
+    """Get the last string that was set, also if a part of it was ignored (XSEG_TORCH_KEEP_EXPANDABLE)."""
+    text = ctypes.create_string_buffer(TEXT_BYTES)
+    _ADAPTER.xseg_torch_acknowledged(text, len(text))
+    return text.value.decode(errors="surrogateescape") or get()
+
+
 def _replace_settings_functions() -> None:
+    get = _original("_accelerator_getAllocatorSettings")
+    if get is not None:
+        _replace("_accelerator_getAllocatorSettings", functools.partial(_get_settings, get))
     for name in ("_accelerator_setAllocatorSettings", "_cuda_cudaCachingAllocator_set_allocator_settings"):
         found = _original(name)
         if found is not None:
@@ -198,6 +211,14 @@ def _registered_names() -> Optional["re.Pattern[str]"]:
         return None
 
 
+def _check_variables() -> None:
+    """Report a value that has no effect."""
+    value = os.environ.get("XSEG_TORCH_KEEP_EXPANDABLE", "")
+    if value not in ("", "0", "1"):
+        print(f"xseg.torch: ignoring XSEG_TORCH_KEEP_EXPANDABLE: unknown value, {value!r}; set 1 to ignore expandable_segments:False at "
+              "run time, or 0", file=sys.stderr)
+
+
 def _install() -> ctypes.CDLL:
     _check_process()
     is_cxx11 = bool(torch._C._GLIBCXX_USE_CXX11_ABI)  # pylint: disable=protected-access
@@ -216,6 +237,7 @@ def _uncovered() -> List[str]:
 _TORCH = pathlib.Path(torch.__file__).resolve().parent
 _ADAPTER = _install()
 _call(Refused, "xseg_torch_install")
+_check_variables()
 _replace_settings_functions()
 _lock = threading.Lock()
 _tags: Dict[Tuple[str, int], Pool] = _build.TAGS
@@ -232,6 +254,15 @@ def info() -> Dict[str, Any]:
         "torch": torch.__version__,
         "uncovered": _uncovered(),
     }
+
+
+def doctor() -> bool:
+    """Print what is in effect for inference engines and what conflicts, with what to do.  Returns False if something will fail.
+
+    `python -m xseg doctor` prints the same for a new process.
+    """
+    from xseg import _doctor  # pylint: disable=import-outside-toplevel
+    return _doctor.report()
 
 
 def allocator() -> Allocator:

@@ -11,11 +11,13 @@
 No LD_PRELOAD is needed, and segments remain expandable.  Unsupported calls raise NotImplementedError.
 """
 import contextlib
+import ctypes
 import os
 from typing import Dict, Iterator, Optional, Tuple
 
 import torch
 import xseg.torch
+from xseg._arguments import integer
 from xseg._errors import ArgumentError, PausedError
 
 DEFAULT_TAG = "default"
@@ -37,6 +39,16 @@ def configure_subprocess() -> Iterator[None]:
             os.environ["XSEG_TORCH"] = before
 
 
+def _check_backup(is_on_host: bool, is_on_disk: bool, backend: Optional[str]) -> None:
+    """Reject a kind of backup that is not supported."""
+    if is_on_disk:
+        raise NotImplementedError("enable_disk_backup: backups on disk are not supported; pass enable_cpu_backup=True")
+    if backend is not None and not is_on_host:
+        raise ValueError("cpu_backup_backend: has no effect without a backup; pass enable_cpu_backup=True")
+    if backend not in (None, "pinned"):
+        raise NotImplementedError(f"cpu_backup_backend: unsupported backend, {backend!r}; pass 'pinned'")
+
+
 class TorchMemorySaver:
     """The class of the only object torch_memory_saver."""
 
@@ -45,6 +57,7 @@ class TorchMemorySaver:
         self._tags: Dict[str, Tuple[str, str]] = {}
         #: Has no effect; programs set it.
         self.hook_mode = "xseg"
+        self._margin = 0
 
     @property
     def enabled(self) -> bool:
@@ -53,38 +66,55 @@ class TorchMemorySaver:
 
     @property
     def memory_margin_bytes(self) -> int:
-        """Only 0 is supported."""
-        raise NotImplementedError("memory_margin_bytes: cannot be read")
+        """Device memory that remains free for other users of the GPU: the key device_free_min_mb, in bytes."""
+        return self._margin
 
     @memory_margin_bytes.setter
     def memory_margin_bytes(self, value: int) -> None:
-        if value:
-            raise NotImplementedError(f"memory_margin_bytes: a margin is not supported, {value!r} bytes; call "
-                                      "xseg.torch.allocator().set_limits(device, hard_bytes=BYTES) instead")
+        margin = integer(value, ctypes.c_uint64, "memory_margin_bytes")
+        xseg.torch.allocator().configure(f"device_free_min_mb:{-(-margin >> 20)}")
+        self._margin = margin
 
-    def get_cpu_backup(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def retain_cpu_backup(self) -> bool:
+        """Only False is supported: resume() releases the copy in host memory."""
+        return False
+
+    @retain_cpu_backup.setter
+    def retain_cpu_backup(self, value: bool) -> None:
+        if value:
+            raise NotImplementedError("retain_cpu_backup: copies cannot be retained after resume(); set it to False")
+
+    def get_cpu_backup(self, x: torch.Tensor, zero_copy: bool = False) -> torch.Tensor:
         """Unsupported."""
         raise NotImplementedError("get_cpu_backup: views of backups are not supported; call resume() to restore the contents")
 
+    def set_disk_backup_dir(self, path: str) -> None:
+        """Unsupported."""
+        raise NotImplementedError("set_disk_backup_dir: backups on disk are not supported; pass enable_cpu_backup=True")
+
     @contextlib.contextmanager
-    def region(self, tag: str = DEFAULT_TAG, enable_cpu_backup: bool = False) -> Iterator[None]:
+    def region(self, tag: str = DEFAULT_TAG, enable_cpu_backup: bool = False, enable_disk_backup: bool = False,
+               cpu_backup_backend: Optional[str] = None) -> Iterator[None]:
         """Allocate from the tag in the calling thread during the with statement.
 
         enable_cpu_backup keeps the contents in pinned memory during a pause.  Regions of a tag with different values have
         separate pools.
         """
+        _check_backup(enable_cpu_backup, enable_disk_backup, cpu_backup_backend)
         with self._enter(tag, "", enable_cpu_backup):
             yield
 
     @contextlib.contextmanager
     def cuda_graph(self, cuda_graph: torch.cuda.CUDAGraph, pool: Optional[Tuple[int, int]] = None,
                    stream: Optional[torch.cuda.Stream] = None, capture_error_mode: str = "global", tag: str = DEFAULT_TAG,
-                   enable_cpu_backup: bool = False) -> Iterator[None]:
+                   enable_cpu_backup: bool = False, cpu_backup_backend: Optional[str] = None) -> Iterator[None]:
         """torch.cuda.graph() whose memory is paused and resumed with a tag.
 
         The graph has a separate pool, because each replay overwrites it.  Graphs of a tag with the same `pool`, or without one, share
         a pool; replay them one after the other.
         """
+        _check_backup(enable_cpu_backup, False, cpu_backup_backend)
         kind = OF_GRAPHS if pool is None else f"{OF_GRAPHS}{tuple(pool)}"
         with torch.cuda.graph(cuda_graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode), \
                 self._enter(tag, kind, enable_cpu_backup):
@@ -96,7 +126,7 @@ class TorchMemorySaver:
         return xseg.torch.tag(name)
 
     @contextlib.contextmanager
-    def disable(self) -> Iterator[None]:
+    def disable(self, dispose_mem_pool_after_use: bool = True) -> Iterator[None]:
         """Allocate without a tag during the with statement, inside a region."""
         with xseg.torch.suspended():
             yield

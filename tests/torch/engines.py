@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: MIT
+"""The plug-ins for vLLM and SGLang, with models of the modules that they change: engines.py DRIVER.
+
+The models have the names and the interfaces of vLLM 0.33.0 (and, of tag hooks and graph pools, of later commits) and SGLang 0.5.23.
+"""
+import configparser
+import logging
+import os
+import pathlib
+import re
+import sys
+import tempfile
+import time
+import unittest
+
+import backends
+
+if backends.IS_CASE:
+    import torch
+    from tensors import MIB, byte_tensor, expect, expect_error, fill, holds, used_bytes
+
+VLLM = {
+    "vllm/__init__.py": "",
+    "vllm/device_allocator/__init__.py": """
+import contextlib
+hooks = {}
+
+def get_mem_allocator_instance():
+    from vllm.device_allocator.cumem import CuMemAllocator
+    return CuMemAllocator.get_instance()
+
+def register_tag_hooks(tag, before_unmap, after_map):
+    hooks[tag] = before_unmap, after_map
+
+def run_before_unmap_hooks(allocations, tags=None):
+    for tag in {each.tag for each in allocations if not each.is_asleep and (tags is None or each.tag in tags)} & set(hooks):
+        hooks[tag][0]()
+
+def run_after_map_hooks(allocations):
+    for tag in set(hooks) - {each.tag for each in allocations if each.is_asleep}:
+        hooks[tag][1]()
+""",
+    "vllm/device_allocator/cumem.py": "cumem_available = False\nclass CuMemAllocator:\n    pass\n",
+    "vllm/device_allocator/sleep_mode_backend.py": """
+import importlib
+from vllm.device_allocator import get_mem_allocator_instance
+
+class CuMemBackend:
+    def suspend(self, level=1):
+        get_mem_allocator_instance().sleep(offload_tags=(("weights",) if level == 1 else ()) + ("runtime", "cudagraph"))
+
+    def resume(self, tags=None):
+        get_mem_allocator_instance().wake_up(tags)
+
+    def discard(self, tags):
+        get_mem_allocator_instance().discard(tags)
+
+class SleepModeBackendFactory:
+    registry = {}
+
+    @classmethod
+    def register_backend(cls, name, module_path, class_name):
+        if name in cls.registry:
+            raise ValueError("already registered")
+        cls.registry[name] = lambda: getattr(importlib.import_module(module_path), class_name)
+""",
+}
+SGLANG = {
+    "sglang/__init__.py": "", "sglang/srt/__init__.py": "", "sglang/srt/utils/__init__.py": "",
+    "sglang/srt/utils/torch_memory_saver_adapter.py": """
+try:
+    import torch_memory_saver
+    _memory_saver = torch_memory_saver.torch_memory_saver
+    import_error = None
+except ImportError as error:
+    import_error = error
+""",
+    "torch_memory_saver/__init__.py": "torch_memory_saver = 'the installed package'\n",
+}
+
+
+# --- In the processes. ---
+
+def registered():
+    """The plug-in for vLLM, registered as vLLM does; returns the allocator and the backend."""
+    from xseg.engines import vllm as plugin
+    plugin.register()
+    plugin.register()
+    from vllm.device_allocator import cumem, get_mem_allocator_instance
+    from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
+    expect(cumem.cumem_available and get_mem_allocator_instance() is get_mem_allocator_instance(), "one allocator")
+    backend = SleepModeBackendFactory.registry["xseg"]()
+    expect(backend.is_supported(), "the backend is supported")
+    return get_mem_allocator_instance(), backend()
+
+
+class Warnings(logging.Handler):
+    """The warnings of the plug-in."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+        logging.getLogger("vllm.xseg").addHandler(self)
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def case_vllm():
+    """As vLLM's worker: weights, a KV cache, captured graphs; both levels, selective wake-up, discard."""
+    allocator, backend = registered()
+    warnings = Warnings()
+    expect(allocator.get_current_usage() == 0, "nothing is used before the weights")
+    with allocator.use_memory_pool(tag="weights"):
+        weights = fill(byte_tensor(100), 1)
+        temporary = byte_tensor(300)
+        del temporary
+    with allocator.use_memory_pool(tag="kv_cache"):
+        cache = fill(byte_tensor(200), 2)
+        with allocator.use_memory_pool(tag="runtime"):
+            runtime = fill(byte_tensor(20), 3)
+        more = byte_tensor(20)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with allocator.cudagraph_pool() as pool, torch.cuda.graph(graph, pool=pool, stream=stream):
+        captured = byte_tensor(40)
+        captured.copy_(weights[: 40 * MIB])
+    expect(allocator.get_current_usage() == (100 + 220 + 20 + 40) * MIB, allocator.get_current_usage() / MIB)
+    other, addresses = fill(byte_tensor(10), 4), [each.data_ptr() for each in (weights, cache, runtime, captured)]
+    before = used_bytes()
+
+    backend.suspend(level=1)
+    expect(before - used_bytes() >= 380 * MIB and allocator.get_current_usage() == 0, "sleep releases all memory of the tags")
+    expect(holds(other, 4), "other memory stays")
+    backend.suspend(level=2)
+    expect(warnings.texts == ["xseg: tag is already asleep, weights; its contents remain as they were kept"], warnings.texts)
+    backend.resume(["weights"])
+    expect(allocator.get_current_usage() == (100 + 20 + 40) * MIB, "the KV cache sleeps on")
+    expect(holds(weights, 1) and holds(runtime, 3), "contents of weights and of the run time are kept")
+    backend.resume(["kv_cache"])
+    expect([each.data_ptr() for each in (weights, cache, runtime, captured)] == addresses and more.numel(), "at the same addresses")
+    graph.replay()
+    expect(holds(captured, 1), "the graph is valid")
+
+    backend.discard(("kv_cache", "unknown"))
+    expect(allocator.get_current_usage() == 160 * MIB, "discard releases these tags only")
+    backend.suspend(level=2)
+    backend.resume()
+    fill(weights, 5)
+    expect(holds(weights, 5) and holds(runtime, 3), "level 2 keeps the run time's contents")
+    del graph, captured
+    allocator.release_cudagraph_pool()
+    expect(allocator.get_current_usage() == 340 * MIB, "destroyed graphs release their pool")
+    allocator.release_pools()
+
+
+def case_vllm_graph_pools():
+    """Later versions pass a pool of PyTorch, and release the pool of a profile run."""
+    allocator, _ = registered()
+    profile, graph = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+    with allocator.use_cudagraph_pool(profile) as pool, torch.cuda.graph(graph, pool=pool):
+        scratch = byte_tensor(60)
+    with allocator.use_cudagraph_pool() as own:
+        expect(own != pool, "a separate pool")
+    allocator.sleep()
+    expect(allocator.get_current_usage() == 0, "all graph pools sleep")
+    allocator.wake_up()
+    expect(allocator.get_current_usage() == 60 * MIB, "and wake up")
+    del graph, scratch
+    allocator.release_cudagraph_pool(profile)
+    expect(allocator.get_current_usage() == 0, "released")
+
+
+def case_vllm_hooks():
+    """Hooks of the allocator and of vLLM's function."""
+    import vllm.device_allocator
+    allocator, backend = registered()
+    calls = []
+    with allocator.use_memory_pool(tag="kv_cache"):
+        cache = byte_tensor(40)
+    remove = allocator.register_tag_hooks("kv_cache", lambda: calls.append(("unmap", allocator.get_current_usage())),
+                                          lambda: calls.append(("map", allocator.get_current_usage())))
+    vllm.device_allocator.register_tag_hooks("kv_cache", lambda: calls.append("before"), lambda: calls.append("after"))
+    backend.suspend()
+    backend.suspend()
+    expect(calls == ["before", ("unmap", 40 * MIB)], calls)
+    backend.resume(["weights"])
+    expect(len(calls) == 2, "the tag sleeps")
+    backend.resume(["kv_cache"])
+    expect(calls[2:] == ["after", ("map", 40 * MIB)], calls)
+    remove()
+    backend.discard(("kv_cache",))
+    expect(calls[4:] == ["before"] and cache.numel(), calls)
+
+
+def case_vllm_busy():
+    """A tag that cannot be paused stays awake, and a later sleep releases it."""
+    import xseg.torch
+    allocator, backend = registered()
+    with allocator.use_memory_pool(tag="weights"):
+        weights = fill(byte_tensor(40), 1)
+    with allocator.use_memory_pool(tag="kv_cache"):
+        cache = byte_tensor(60)
+    calls = []
+    allocator.register_tag_hooks("weights", lambda: calls.append("unmap"), lambda: calls.append("map"))
+    xseg.torch.pin(weights)
+    expect_error(xseg.BusyError, "pinned", backend.suspend)
+    expect(allocator.get_current_usage() == 40 * MIB and calls == ["unmap", "map"], "only the KV cache sleeps")
+    xseg.torch.unpin(weights)
+    backend.suspend()
+    expect(allocator.get_current_usage() == 0, "all sleep")
+    backend.resume()
+    expect(allocator.get_current_usage() == 100 * MIB and holds(weights, 1) and cache.numel(), "all wake up")
+
+
+def case_vllm_unused():
+    """PyTorch on its own allocator: vLLM is unchanged, and the backend is an error."""
+    from xseg.engines import vllm as plugin
+    from vllm.device_allocator import cumem
+    from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
+    before, texts = cumem.CuMemAllocator, Warnings().texts
+    plugin.register()
+    expect(cumem.CuMemAllocator is before and not cumem.cumem_available, "unchanged")
+    expect(not SleepModeBackendFactory.registry["xseg"]().is_supported() and "start vLLM by `xseg run`" in texts[0], texts)
+    expect("xseg.torch" not in sys.modules, "nothing is imported")
+
+
+def case_vllm_old():
+    """A version without backends, and one whose extension cannot be loaded."""
+    from xseg.engines import vllm as plugin
+    texts = Warnings().texts
+    sys.modules.update({"vllm.device_allocator.sleep_mode_backend": None, "vllm.device_allocator.cumem": None})
+    plugin.register()
+    expect("sleep mode is not available" in texts[0], texts)
+
+
+def case_sglang():
+    """The name torch_memory_saver is xseg's, however the plug-in and the import are ordered."""
+    if "without the finder" in sys.argv:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "SaverFinder"]
+    is_first = "SaverFinder" in {type(finder).__name__ for finder in sys.meta_path}
+    from sglang.srt.utils import torch_memory_saver_adapter as adapter
+    expect((adapter._memory_saver == "the installed package") != is_first, adapter._memory_saver)
+    from xseg.engines import sglang as plugin
+    plugin.register()
+    import torch_memory_saver as saver
+    expect(saver.is_xseg and adapter.torch_memory_saver is saver and adapter._memory_saver is saver.torch_memory_saver, "corrected")
+    with adapter.torch_memory_saver.configure_subprocess():
+        expect(os.environ["XSEG_TORCH"] == "1" and adapter.import_error is None, "processes run on xseg")
+    with adapter._memory_saver.region(tag="kv_cache", enable_cpu_backup=False):
+        cache = byte_tensor(100)
+    before = used_bytes()
+    adapter._memory_saver.pause(tag="kv_cache")
+    expect(before - used_bytes() >= 100 * MIB, "pause() releases the memory")
+    adapter._memory_saver.resume(tag="kv_cache")
+    expect(used_bytes() == before and cache.numel(), "resume() maps it")
+
+
+def case_margin():
+    """memory_margin_bytes is the key device_free_min_mb."""
+    import torch_memory_saver as package
+    import xseg.torch
+    saver = package.torch_memory_saver
+    expect(saver.memory_margin_bytes == 0, "none")
+    saver.memory_margin_bytes = 100 * MIB + 1
+    expect("device_free_min_mb:101" in xseg.torch.allocator().configuration, xseg.torch.allocator().configuration)
+    expect(saver.memory_margin_bytes == 100 * MIB + 1, "can be read")
+    expect_error(ValueError, "memory_margin_bytes", setattr, saver, "memory_margin_bytes", -1)
+    saver.memory_margin_bytes = 0
+    expect("device_free_min_mb:0" in xseg.torch.allocator().configuration, "off")
+    saver.retain_cpu_backup = False
+    for name, value in (("retain_cpu_backup", True),):
+        expect_error(NotImplementedError, name, setattr, saver, name, value)
+    expect_error(NotImplementedError, "set_disk_backup_dir", saver.set_disk_backup_dir, "backups")
+    for words, options in (("enable_disk_backup", {"enable_disk_backup": True}),
+                           ("mmap", {"enable_cpu_backup": True, "cpu_backup_backend": "mmap"})):
+        expect_error(NotImplementedError, words, saver.region(**options).__enter__)
+    expect_error(ValueError, "pass enable_cpu_backup=True", saver.region(cpu_backup_backend="pinned").__enter__)
+    with saver.region(enable_cpu_backup=True, cpu_backup_backend="pinned"), saver.disable(dispose_mem_pool_after_use=True):
+        pass
+
+
+def case_time():
+    """What the plug-ins add to the import of torch: processor time of the hook, and of the registration without an engine."""
+    import _xseg_torch_hook as hook
+    began = time.process_time()
+    hook.prepare()
+    from xseg.engines import sglang, vllm
+    sys.modules.update({"vllm.device_allocator.sleep_mode_backend": None, "vllm.device_allocator": None})
+    vllm.register()
+    sglang.register()
+    print("added", round(1000 * (time.process_time() - began), 1), "ms")
+
+
+# --- The tests. ---
+
+class Engines(backends.CaseTest):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        for name, text in {**VLLM, **SGLANG}.items():
+            (cls.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (cls.folder / name).write_text(text, encoding="utf-8")
+
+    def start_case(self, name, *arguments, backend="xseg", **variables):
+        path = f"{self.folder}:{backends.ADAPTER}"
+        return super().start_case(name, *arguments, backend=backend, **{"XSEG_SIM_BYTES": "1", "PYTHONPATH": path, **variables})
+
+    def test_vllm_unused(self):
+        self.run_case("vllm_unused", backend="native")
+
+    def test_sglang_imports_first(self):
+        self.run_case("sglang", "without the finder")
+
+    def test_time(self):
+        """Of 30 ms, in processor time; the process has imported torch and xseg."""
+        text = self.run_case("time", backend="native", PYTHONHASHSEED="0")
+        print(re.search(r"added .*", text)[0])
+        self.assertLess(float(re.search(r"added ([\d.]+)", text)[1]), 30)
+
+    def test_entry_points_name_functions(self):
+        sys.path.insert(0, str(backends.ADAPTER))
+        import backend
+        points = configparser.ConfigParser(delimiters=("=",))
+        points.read_string(backend.ENTRY_POINTS)
+        self.assertEqual({"console_scripts", "sglang.srt.plugins", "vllm.general_plugins"}, set(points.sections()))
+        for group in points.sections():
+            module, _, name = points[group]["xseg"].partition(":")
+            self.assertTrue(callable(getattr(__import__(module, fromlist=[name]), name)))
+
+
+if __name__ == "__main__":
+    backends.main(globals(), Engines)
