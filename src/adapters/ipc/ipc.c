@@ -240,7 +240,7 @@ static bool add_opened(void *ptr)
     return is_added;
 }
 
-/* Whether an address was opened and not closed as often. */
+/* Whether an address has more opens than closes. */
 static bool is_opened(const void *ptr)
 {
     (void)pthread_mutex_lock(&opened_lock);

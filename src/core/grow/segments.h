@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Segments of arenas: creation, growth by a segment of its own, and guarded blocks.
+ * Segments of arenas: creation, growth by a separate segment, and guarded blocks.
  *
  * A new segment reserves 9/8 of the device's memory in addresses, as PyTorch does, so that a segment never moves.  A device
  * has a limited budget of addresses (XSEG_GROWTH_ADDRESSES).  When the budget runs low, segments become shorter.

@@ -86,7 +86,7 @@
 /* Pages per reply: Linux passes up to 253 descriptors in a message. */
 #define XSEG_EXPORT_BATCH 250u
 
-/* What a token identifies. */
+/* The kinds of tokens. */
 enum { XSEG_EXPORT_RUN, XSEG_EXPORT_SEGMENT };
 
 /* The content of a token, in the byte order of the host. */

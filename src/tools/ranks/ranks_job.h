@@ -23,7 +23,7 @@ struct ranks_job {
     bool has_dropped; /* blocks of a file are omitted, as reported on standard error */
 };
 
-/* What identifies a site by the option --label. */
+/* The identity of a site, as the option --label specifies it. */
 static inline enum sites_by ranks_job_sites(const struct option_values *arguments)
 {
     return option_given(arguments, OPTION_LABEL)

@@ -147,7 +147,7 @@ const struct command command_blame = {
         "segment, 20 MiB (or `large_segment_size_mb`) of a large one, or a whole "
         "classic segment. Values are averages over the time of the recording; of a "
         "snapshot without a history, they are the values at its end. Pinned host memory, "
-        "if PyTorch recorded it, has a table of its own."
+        "if PyTorch recorded it, has a separate table."
         "\n\n"
         "FOLDER contains a snapshot of each rank of a job. The command then reports the "
         "outlier, the rank that differs from the others, and lists the call sites of "
