@@ -289,7 +289,7 @@ def fish(tool, commands):
         if command["operands"] == "files":
             lines.append(f"complete -c xseg -n {fish_text(seen)} -F")
         if command["operands"] == "program":
-            lines.append(f"complete -c xseg -n {fish_text(seen)} -x -a '(__fish_complete_subcommand)'")
+            lines.append(f"complete -c xseg -n {fish_text(seen)} -x -a '(__fish_complete_subcommand --fcs-skip=2)'")
         if command["operands"] == "commands":
             lines.append(f"complete -c xseg -n {fish_text(seen)} -a {fish_text(names)}")
         lines += [fish_option(seen, option) for option in command["options"]]
