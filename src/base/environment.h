@@ -18,8 +18,7 @@
     X("OOM_SNAPSHOT", "library", "directory for snapshots of failed requests, see oom_snapshot")   \
     X("LIBRARY", "Python", "libxseg.so to load instead of the library of the package xseg")        \
     X("TORCH", "Python", "1: import `xseg.torch` right after torch; 0 or empty: do not")           \
-    X("TORCH_KEEP_EXPANDABLE", "Python",                                                           \
-      "1: ignore `expandable_segments:False` at run time while IPC is served")                     \
+    X("TORCH_KEEP_EXPANDABLE", "Python", "1: ignore `expandable_segments:False` at run time")      \
     X("TORCH_REGISTERED", "Python", "regular expression of names of registered tags")              \
     X("SIM_ADDRESSES_MB", "simulator", "virtual addresses that can be reserved, in MiB")           \
     X("SIM_ADDRESS_RANGE", "simulator", "0 or 1: cuMemGetAddressRange supports mapped memory")     \
