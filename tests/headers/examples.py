@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The examples at the beginning of each public header compile, in C11 and in C++17.
+"""The examples at the beginning of each public header compile, in C11 and in C++17, and those of the pages that are no whole
+programs, in C11.  The suite install compiles the whole programs.
 
 examples.py ROOT CC... [-- CXX...]   prints TAP
 
@@ -23,6 +24,7 @@ extern void *block, *base, *weights, *cache;
 extern size_t bytes;
 extern uint64_t id, offset;
 extern xseg_stream stream, stream_a, stream_b;
+extern xseg_status status;
 void use(void *address);
 """
 PRELUDE = {
@@ -52,13 +54,22 @@ def examples(header):
         yield functions, text[len(functions):]
 
 
+def examples_of_page(page):
+    """The same for a page."""
+    for block in re.findall(r"^```c\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        if "main(" not in block:
+            yield "", block
+
+
 def build(compilers, include, header, folder):
     """Why an example does not compile, or nothing."""
-    found = ""
-    for functions, statements in examples(header):
-        program = (COMMON.format(header=header.name) + PRELUDE.get(header.name, "") + functions +
+    found, is_page = "", header.suffix == ".md"
+    for functions, statements in examples_of_page(header) if is_page else examples(header):
+        program = (COMMON.format(header="xseg.h" if is_page else header.name) + PRELUDE.get(header.name, "") + functions +
                    "int example(void);\nint example(void)\n{\n" + statements + "return 0;\n}\n")
         for language, compiler in compilers.items():
+            if is_page and language != "c":
+                continue
             source = folder / f"{header.stem}.{language}"
             source.write_text(program, encoding="utf-8")
             flags = ["-std=c++17", "-x", "c++"] if language == "cc" else ["-std=gnu11", "-Werror=implicit-function-declaration"]
@@ -74,6 +85,8 @@ def main(root, *words):
     cut = words.index("--") if "--" in words else len(words)
     compilers = {language: compiler for language, compiler in (("c", words[:cut]), ("cc", words[cut + 1:])) if compiler}
     headers = [header for header in sorted((include / "xseg").glob("*.h")) if header.name not in WITHOUT]
+    pages = [pathlib.Path(root) / "README.md", *sorted(pathlib.Path(root).glob("docs/*.md"))]
+    headers += [page for page in pages if list(examples_of_page(page))]
     failed = 0
     print(f"1..{len(headers)}")
     with tempfile.TemporaryDirectory() as folder:
