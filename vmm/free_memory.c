@@ -8,7 +8,7 @@
 
 #include "src/base/align.h"
 
-/* The lines up to MemAvailable, the third one, are shorter. */
+/* MemAvailable is the third line of the file, so the first lines contain it. */
 #define MEMINFO_BYTES 1024u
 
 bool xseg_free_memory_parse(const char *text, uint64_t *available)

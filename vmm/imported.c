@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "vmm/imported.h"
 
-#include <stdio.h>
-
 #include "src/base/error.h"
 
 /* --- Runs of adjacent pages. --- */
@@ -68,6 +66,7 @@ void xseg_imported_unmap(struct xseg_imported *imported)
 static xseg_status import_page(struct xseg_imported *imported, uint64_t address, uint64_t bytes,
                                enum xseg_handle_type type, const struct xseg_page_handle *from)
 {
+    struct xseg_fail_saved failure;
     uint64_t handle = 0;
     xseg_status status = type == XSEG_HANDLE_FD
                              ? xseg_driver_import(imported->context, from->fd, &handle)
@@ -76,17 +75,13 @@ static xseg_status import_page(struct xseg_imported *imported, uint64_t address,
     if (status != XSEG_OK)
         return status;
     status = xseg_driver_map(imported->context, address, bytes, handle);
-    /* Another process owns the memory, so an unreleased handle counts 0 bytes. */
-    if (status == XSEG_OK) {
-        (void)xseg_unreleased_release(imported->unreleased,
-                                      (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, 0, 0});
-        return XSEG_OK;
-    }
-    char reason[256];
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
+    /* The mapping retains the memory.  Another process owns it, so an unreleased handle counts 0 bytes. */
+    xseg_fail_save(&failure);
     (void)xseg_unreleased_release(imported->unreleased,
                                   (struct xseg_unreleased){XSEG_UNRELEASED_PAGE, handle, 0, 0});
-    return xseg_fail(status, "%s", reason);
+    if (status != XSEG_OK)
+        xseg_fail_restore(&failure);
+    return status;
 }
 
 static xseg_status set_run_access(const struct xseg_imported *imported, struct page_run run)
@@ -108,8 +103,8 @@ static xseg_status set_run_access(const struct xseg_imported *imported, struct p
 xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_type type,
                               const struct xseg_page_handle *handle)
 {
+    struct xseg_fail_saved failure;
     size_t mapped = 0;
-    char reason[256];
     xseg_status status =
         xseg_driver_reserve(imported->context, imported->bytes, 0, &imported->base);
 
@@ -132,9 +127,10 @@ xseg_status xseg_imported_map(struct xseg_imported *imported, enum xseg_handle_t
     if (status == XSEG_OK)
         return XSEG_OK;
     /* The roll-back may fail as well; the message of the first failure is reported. */
-    (void)snprintf(reason, sizeof(reason), "%s", xseg_fail_detail());
+    xseg_fail_save(&failure);
     unmap_pages(imported, mapped);
-    return xseg_fail(status, "%s", reason);
+    xseg_fail_restore(&failure);
+    return status;
 }
 
 /* --- Access of peers. --- */

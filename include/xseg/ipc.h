@@ -27,7 +27,7 @@
  *   open   Maps the whole segment at contiguous addresses for the current device, which may be another one than that of
  *          the memory, as xseg_import(), and returns the address that corresponds to the address of the get.  A second
  *          open returns the same memory and counts.
- *   close  Synchronizes the device; the last close unmaps the memory.
+ *   close  Synchronizes the device of the open, which need not be current; the last close unmaps the memory.
  *
  * After an error the functions return a code of CUDA and write a line to standard error:
  *

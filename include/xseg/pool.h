@@ -345,8 +345,9 @@ enum xseg_keep {
  * @return XSEG_ERR_BUSY         the memory is in use, and the message has the reason.
  *                               - A stream of the pool, or a stream that uses an allocated block, has queued work.
  *                               - Blocks are pending, or decommitted granules wait for a stream or are held.
- *                               - A page is pinned or exported, or an importer of a segment is connected.  Exports of
- *                                 segments without importers end, also if the pause fails afterwards.
+ *                               - A page is pinned or exported.
+ *                               - An importer of a segment is connected (xseg_export_segment()).  A closed import is
+ *                                 counted until a thread of the exporter has handled the close; retry.
  *                               - A block of the default pool is in memory of the pool (use_on_oom).
  *                               - Another thread allocates from the pool, or runs a registration callback for its
  *                                 memory.
@@ -359,7 +360,8 @@ enum xseg_keep {
  *         XSEG_ERR_LIMIT        the device is integrated, and with XSEG_KEEP_HOST the copy, which takes its memory,
  *                               would leave less than device_free_min_mb free.  Use XSEG_KEEP_FILE.
  *         XSEG_ERR_FILE         the file cannot be created or written.
- *         An error leaves the pool unchanged.  If the driver also rejects the rollback, the pool is paused, and the
+ *         An error leaves the pool unchanged; but if the driver does not unmap the memory, exports of segments have
+ *         ended.  If the driver also rejects the rollback, the pool is paused, and the
  *         message states this; xseg_pool_resume() then restores memory and contents.
  * Threads: any; waits for the device memory lock, which is not held during the copies.
  * Cost: a query for each stream; one unmap per contiguous run, one release per page.  XSEG_KEEP_HOST: one

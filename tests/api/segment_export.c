@@ -3,6 +3,7 @@
  * Exports of whole segments: one token for all mapped pages, importers that stay connected, and the end of an export by
  * pool release, pause and close.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -319,6 +320,56 @@ TEST_WITH(second_import_returns_the_same_memory, open_exporter, close_exporter)
     assert_ok(xseg_import_close(allocator, second));
     assert_int_equal(xseg_import_close(allocator, second), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
+}
+
+static void *import_in_thread(void *token)
+{
+    return import(*(const struct xseg_export_token *)token);
+}
+
+TEST_WITH(concurrent_imports_return_the_same_memory, open_exporter, close_exporter)
+{
+    enum { THREADS = 8, ROUNDS = 20 };
+    void *block = env_alloc(allocator, BLOCK, NULL);
+    struct xseg_export_token token = export_segment(block);
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        pthread_t thread[THREADS];
+        void *base[THREADS];
+
+        for (unsigned i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_create(&thread[i], NULL, import_in_thread, &token), 0);
+        for (unsigned i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_join(thread[i], &base[i]), 0);
+        assert_int_equal(imported_bytes(), BLOCK);
+        for (unsigned i = 0; i < THREADS; i++) {
+            assert_ptr_equal(base[i], base[0]);
+            assert_ok(xseg_import_close(allocator, base[i]));
+        }
+    }
+    env_free(allocator, block);
+}
+
+TEST_WITH(child_of_an_importer_is_not_counted, open_exporter, close_exporter)
+{
+    struct xseg_pool *pool = create_pool();
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *base = import(export_segment(block));
+    const pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)alarm(60);
+        (void)pause();
+        _exit(0);
+    }
+    assert_ok(xseg_import_close(allocator, base));
+    assert_ok(pause_eventually(pool));
+    assert_int_equal(kill(child, SIGKILL), 0);
+    (void)env_wait(child);
+    assert_ok(xseg_pool_resume(pool));
+    env_free(allocator, block);
+    assert_ok(xseg_pool_release(pool));
 }
 
 TEST_WITH(exported_segment_keeps_its_pages_until_the_pool_is_released, open_exporter,

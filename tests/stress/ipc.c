@@ -260,7 +260,9 @@ static void run_on_other_gpu(int socket, bool has_peers)
         assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)buffer, BUFFER));
         env_context_pop(1);
         buffer[0] = 99;
-        assert_int_equal(cudaIpcCloseMemHandle(base), 0); /* waits for the work */
+        /* The close waits for the work of GPU 1, although GPU 0 is current. */
+        assert_int_equal(cudaSetDevice(0), 0);
+        assert_int_equal(cudaIpcCloseMemHandle(base), 0);
         env_stream_destroy_on(1, stream);
     } else {
         assert_int_equal(cudaIpcOpenMemHandle(&base, address.handle, LAZY_PEER_ACCESS),

@@ -34,6 +34,10 @@ static void report_freeze(uint64_t bytes)
 {
     const uint64_t total = sim_machine.config.memory_bytes, host = sim_host_used();
     const uint64_t available = sim_memory_available(0);
+    uint64_t used = 0;
+
+    for (unsigned i = 0; i < sim_machine.config.devices; i++)
+        used += sim_machine.device[i].used;
 
     sim_report_begin("the host is out of memory and stops responding; leave device memory free for "
                      "the host (device_free_min_mb)");
@@ -41,8 +45,7 @@ static void report_freeze(uint64_t bytes)
         sim_report_line("request:", NULL, "%" PRIu64 " bytes, %" PRIu64 " available", bytes,
                         available);
     sim_report_line("host:", NULL, "%" PRIu64 " of %" PRIu64 " bytes in use", host, total);
-    sim_report_line("devices:", NULL, "%" PRIu64 " bytes in use by this process",
-                    sim_machine.device[0].used);
+    sim_report_line("devices:", NULL, "%" PRIu64 " bytes in use by this process", used);
     sim_report_end();
 }
 

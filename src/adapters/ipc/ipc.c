@@ -45,8 +45,9 @@ struct originals {
     int (*open)(void **out, struct ipc_handle handle, unsigned flags);
     int (*close)(void *ptr);
     int (*current_device)(int *device);
-    int (*synchronize)(void);
 };
+
+enum { ORIGINALS = 4 };
 
 #define LIBRARIES 4
 
@@ -60,21 +61,21 @@ static void *find_function(const char *symbol, const char *const libraries[LIBRA
 
         function = library != NULL ? dlsym(library, symbol) : NULL;
         if (library != NULL)
-            (void)dlclose(library); /* it stays loaded, because the program uses it */
+            (void)dlclose(library); /* the program's reference keeps it loaded */
     }
     return function;
 }
 
 /* symbols: the names of the members, in their order */
-static struct originals find_originals(const char *const symbols[5],
+static struct originals find_originals(const char *const symbols[ORIGINALS],
                                        const char *const libraries[LIBRARIES])
 {
-    void *functions[5];
+    void *functions[ORIGINALS];
     struct originals found;
 
-    for (size_t i = 0; i < 5; i++)
+    for (size_t i = 0; i < ORIGINALS; i++)
         functions[i] = find_function(symbols[i], libraries);
-    _Static_assert(sizeof(found) == sizeof(functions), "five functions");
+    _Static_assert(sizeof(found) == sizeof(functions), "one member per symbol");
     memcpy(&found, functions, sizeof(found)); /* C has no cast for this */
     return found;
 }
@@ -82,23 +83,65 @@ static struct originals find_originals(const char *const symbols[5],
 static struct originals find_runtime(void)
 {
     static const char *const symbols[] = {"cudaIpcGetMemHandle", "cudaIpcOpenMemHandle",
-                                          "cudaIpcCloseMemHandle", "cudaGetDevice",
-                                          "cudaDeviceSynchronize"};
+                                          "cudaIpcCloseMemHandle", "cudaGetDevice"};
     static const char *const libraries[LIBRARIES] = {"libcudart.so.13", "libcudart.so.12",
                                                      "libcudart.so.11.0", "libcudart.so"};
 
     return find_originals(symbols, libraries);
 }
 
+/* The names of the driver's library, for find_function(). */
+struct driver_libraries {
+    const char *name[LIBRARIES];
+};
+
+static struct driver_libraries driver_libraries(void)
+{
+    return (struct driver_libraries){{secure_getenv("XSEG_DRIVER"), "libcuda.so.1", "libcuda.so"}};
+}
+
 static struct originals find_driver(void)
 {
     static const char *const symbols[] = {"cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2",
-                                          "cuIpcCloseMemHandle", "cuCtxGetDevice",
-                                          "cuCtxSynchronize"};
-    const char *const libraries[LIBRARIES] = {secure_getenv("XSEG_DRIVER"), "libcuda.so.1",
-                                              "libcuda.so"};
+                                          "cuIpcCloseMemHandle", "cuCtxGetDevice"};
+    const struct driver_libraries libraries = driver_libraries();
 
-    return find_originals(symbols, libraries);
+    return find_originals(symbols, libraries.name);
+}
+
+/* Wait for the work in the primary context of a device, which need not be current. */
+static int synchronize(int device)
+{
+    static const char *const symbols[] = {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
+                                          "cuCtxSynchronize", "cuCtxPopCurrent_v2",
+                                          "cuDevicePrimaryCtxRelease_v2"};
+    struct {
+        int (*retain)(void **context, int device);
+        int (*push)(void *context);
+        int (*synchronize)(void);
+        int (*pop)(void **context);
+        int (*release)(int device);
+    } driver;
+    void *functions[sizeof(symbols) / sizeof(symbols[0])], *context = NULL;
+    const struct driver_libraries libraries = driver_libraries();
+
+    for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
+        functions[i] = find_function(symbols[i], libraries.name);
+        if (functions[i] == NULL)
+            return SYMBOL_NOT_FOUND;
+    }
+    _Static_assert(sizeof(driver) == sizeof(functions), "one member per symbol");
+    memcpy(&driver, functions, sizeof(driver)); /* C has no cast for this */
+    int result = driver.retain(&context, device);
+    if (result != 0)
+        return result;
+    result = driver.push(context);
+    if (result == 0) {
+        result = driver.synchronize();
+        (void)driver.pop(&context);
+    }
+    (void)driver.release(device);
+    return result;
 }
 
 /* --- The attached allocator. --- */
@@ -208,6 +251,7 @@ static int get(const char *operation, struct originals (*find)(void), struct ipc
 struct opened {
     struct opened *next;
     void *ptr;
+    int device; /* current at the open */
     unsigned count;
 };
 
@@ -223,30 +267,30 @@ static struct opened **find_opened(const void *ptr)
     return at;
 }
 
-/* Count an open.  Returns false without host memory. */
-static bool add_opened(void *ptr)
+/* Count an open of an address, by a record that the caller has allocated. */
+static void add_opened(void *ptr, int device, struct opened *record)
 {
     (void)pthread_mutex_lock(&opened_lock);
     struct opened **at = find_opened(ptr);
     if (*at == NULL) {
-        *at = calloc(1, sizeof(**at));
-        if (*at != NULL)
-            (*at)->ptr = ptr;
+        *record = (struct opened){.ptr = ptr, .device = device};
+        *at = record;
+    } else {
+        free(record);
     }
-    const bool is_added = *at != NULL;
-    if (is_added)
-        (*at)->count++;
+    (*at)->count++;
     (void)pthread_mutex_unlock(&opened_lock);
-    return is_added;
 }
 
-/* Whether an address has more opens than closes. */
-static bool is_opened(const void *ptr)
+/* Find the device of an opened address.  Returns false if the address has no more opens than closes. */
+static bool find_opened_device(const void *ptr, int *device)
 {
     (void)pthread_mutex_lock(&opened_lock);
-    const bool result = *find_opened(ptr) != NULL;
+    const struct opened *found = *find_opened(ptr);
+    if (found != NULL)
+        *device = found->device;
     (void)pthread_mutex_unlock(&opened_lock);
-    return result;
+    return found != NULL;
 }
 
 static void remove_opened(const void *ptr)
@@ -271,15 +315,19 @@ static int import_token(const char *operation, const struct originals *original,
 
     if (result != 0)
         return result;
+    struct opened *record = malloc(sizeof(*record));
+    if (record == NULL) {
+        (void)fprintf(stderr, "xseg: %s: out of host memory, record of the open\n", operation);
+        return OUT_OF_MEMORY;
+    }
     memcpy(token.byte, handle->bytes, sizeof(token.byte));
     const xseg_status status = attached.functions.import(attached.allocator, device, &token, out);
-    if (status != XSEG_OK)
+    if (status != XSEG_OK) {
+        free(record);
         return fail(operation, status);
-    if (add_opened(*out))
-        return 0;
-    (void)attached.functions.import_close(attached.allocator, *out);
-    (void)fprintf(stderr, "xseg: %s: out of host memory, record of the open\n", operation);
-    return OUT_OF_MEMORY;
+    }
+    add_opened(*out, device, record);
+    return 0;
 }
 
 static int open_handle(const char *operation, struct originals (*find)(void), void **out,
@@ -297,8 +345,8 @@ static int open_handle(const char *operation, struct originals (*find)(void), vo
         result = import_token(operation, &original, out, handle);
     } else {
         (void)fprintf(stderr,
-                      "xseg: %s: handle is of another process's xseg, but this process has no "
-                      "allocator; run it on xseg as well, such as by xseg run\n",
+                      "xseg: %s: handle was exported by xseg, but no allocator is attached in "
+                      "this process; start the process by xseg run, and initialize CUDA first\n",
                       operation);
         result = INVALID_HANDLE;
     }
@@ -309,14 +357,15 @@ static int open_handle(const char *operation, struct originals (*find)(void), vo
 /* --- Close. --- */
 
 /* Close imported memory.  Returns false if the original function serves the call. */
-static bool close_import(const char *operation, const struct originals *original, void *ptr,
-                         int *result)
+static bool close_import(const char *operation, void *ptr, int *result)
 {
+    int device = 0;
+
     (void)pthread_rwlock_rdlock(&attached.lock);
     /* Queued work may use the memory.  An error of earlier work, or an active capture, is the result. */
-    const bool is_served = attached.allocator != NULL && is_opened(ptr);
+    const bool is_served = attached.allocator != NULL && find_opened_device(ptr, &device);
     if (is_served)
-        *result = original->synchronize != NULL ? original->synchronize() : SYMBOL_NOT_FOUND;
+        *result = synchronize(device);
     if (is_served && *result == 0) {
         const xseg_status status = attached.functions.import_close(attached.allocator, ptr);
 
@@ -331,11 +380,11 @@ static bool close_import(const char *operation, const struct originals *original
 
 static int close_handle(const char *operation, struct originals (*find)(void), void *ptr)
 {
-    const struct originals original = find();
     int result = SYMBOL_NOT_FOUND;
 
-    if (close_import(operation, &original, ptr, &result))
+    if (close_import(operation, ptr, &result))
         return result;
+    const struct originals original = find();
     return original.close != NULL ? original.close(ptr) : SYMBOL_NOT_FOUND;
 }
 

@@ -13,8 +13,8 @@
  *              memory up to here     idle memory above
  *
  * device_free_min_mb is a limit whose place depends on other users of the device: the physical
- * memory at which this much device memory remains free.  Only the driver knows it, so each growth
- * queries it.
+ * memory at which this much device memory remains free.  Other users change it at any time, so
+ * each growth queries the free memory (free_memory.h).
  *
  * They come from the configuration until xseg_limits_set() sets the limits of one device.  A key
  * that xseg_config_set() names sets its limit for all devices again.

@@ -455,17 +455,18 @@ static void fill_reply(void *self, const struct xseg_export_token *token, uint64
 }
 
 /* Implementation of count_importer of struct xseg_export_server. */
-static void count_importer(void *self, const struct xseg_export_token *token, bool connects)
+static bool count_importer(void *self, const struct xseg_export_token *token, bool connects)
 {
     struct xseg_device *device = self;
 
     xseg_mutex_lock(&device->memory_lock);
     struct xseg_segment *segment = find_exported_segment(device, token);
-    if (segment != NULL && connects)
-        segment->importers++;
-    else if (segment != NULL && segment->importers != 0)
-        segment->importers--;
+    if (segment != NULL) {
+        XSEG_ASSERT(connects || segment->importers != 0);
+        connects ? segment->importers++ : segment->importers--;
+    }
     xseg_mutex_unlock(&device->memory_lock);
+    return segment != NULL;
 }
 
 void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing)

@@ -20,8 +20,8 @@
 #include "src/base/mutex.h"
 
 /* Limits of the fields: the virtual addresses of a device, and the smallest page of any device. */
-#define SIZE_MAX_OF_RUN (UINT64_C(1) << 47)
-#define PAGE_MIN        UINT64_C(4096)
+#define EXPORT_BYTES_MAX (UINT64_C(1) << 47)
+#define PAGE_MIN         UINT64_C(4096)
 
 _Static_assert(sizeof(struct xseg_export_fields) == XSEG_EXPORT_TOKEN_SIZE,
                "the fields fill a token without gaps");
@@ -47,7 +47,7 @@ xseg_status xseg_export_token_read(const struct xseg_export_token *token,
     if (memcmp(fields.magic, XSEG_EXPORT_MAGIC, sizeof(fields.magic)) != 0)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "token is not an export token, first byte 0x%02x; pass all %u bytes "
-                         "that xseg_export() wrote",
+                         "of the token unchanged",
                          token->byte[0], XSEG_EXPORT_TOKEN_SIZE);
     if (fields.version != XSEG_EXPORT_TOKEN_VERSION)
         return xseg_fail(XSEG_ERR_ARGUMENT,
@@ -55,13 +55,13 @@ xseg_status xseg_export_token_read(const struct xseg_export_token *token,
                          " instead of %u; run the same version of xseg in both processes",
                          fields.version, XSEG_EXPORT_TOKEN_VERSION);
     const bool is_valid = fields.kind == XSEG_EXPORT_RUN
-                              ? fields.offset <= SIZE_MAX_OF_RUN && fields.offset % PAGE_MIN == 0
+                              ? fields.offset <= EXPORT_BYTES_MAX && fields.offset % PAGE_MIN == 0
                               : fields.kind == XSEG_EXPORT_SEGMENT && fields.offset < fields.size;
-    if (fields.size == 0 || fields.size > SIZE_MAX_OF_RUN || fields.size % PAGE_MIN != 0 ||
+    if (fields.size == 0 || fields.size > EXPORT_BYTES_MAX || fields.size % PAGE_MIN != 0 ||
         !is_valid)
         return xseg_fail(XSEG_ERR_ARGUMENT,
-                         "export token is malformed, run of %" PRIu64 " bytes at offset %" PRIu64
-                         "; pass all %u bytes that xseg_export() wrote",
+                         "export token is malformed, %" PRIu64 " bytes at offset %" PRIu64
+                         "; pass all %u bytes of the token unchanged",
                          fields.size, fields.offset, XSEG_EXPORT_TOKEN_SIZE);
     *out = fields;
     return XSEG_OK;
@@ -166,11 +166,12 @@ static bool serve_client(const struct xseg_export_server *server, int socket,
         (void)send_pages(server, socket, token);
         return false;
     }
-    server->count_importer(server->self, token, true);
-    const bool is_sent = send_pages(server, socket, token);
-    if (!is_sent)
-        server->count_importer(server->self, token, false);
-    return is_sent;
+    /* Without an export, the client gets the error of the first reply. */
+    const bool is_counted = server->count_importer(server->self, token, true);
+    const bool is_served = send_pages(server, socket, token) && is_counted;
+    if (is_counted && !is_served)
+        (void)server->count_importer(server->self, token, false);
+    return is_served;
 }
 
 /* --- Server: connections. --- */
@@ -201,7 +202,7 @@ static bool add_connection(struct xseg_export_connections *all, int fd,
 static void remove_connection(const struct xseg_export_server *server,
                               struct xseg_export_connections *all, size_t at)
 {
-    server->count_importer(server->self, &all->token[at], false);
+    (void)server->count_importer(server->self, &all->token[at], false);
     (void)close(all->wait[at].fd);
     all->count--;
     all->wait[at] = all->wait[all->count];
@@ -224,7 +225,7 @@ static void accept_client(struct xseg_export_server *server)
     }
     /* Without host memory the importer is not counted; its mappings stay valid. */
     if (!add_connection(&server->connections, socket, &token)) {
-        server->count_importer(server->self, &token, false);
+        (void)server->count_importer(server->self, &token, false);
         (void)close(socket);
     }
 }
@@ -235,8 +236,11 @@ static void *run_server(void *self)
     struct xseg_export_connections *all = &server->connections;
 
     for (;;) {
-        if (poll(all->wait, all->count, -1) < 0)
-            continue; /* EINTR */
+        /* The limit of descriptors can be lowered below the number of connections: then only the
+         * stop is polled, until the limit permits more. */
+        if (poll(all->wait, all->count, -1) < 0 &&
+            (errno == EINTR || poll(all->wait, 1, ACCEPT_RETRY_MS) <= 0))
+            continue;
         if (all->wait[STOP].revents != 0)
             return NULL;
         for (size_t at = all->count; at-- > FIRST_IMPORTER;)
@@ -465,12 +469,12 @@ static xseg_status check_page_count(const struct client *client, uint64_t count)
 {
     struct rlimit limit;
 
-    if (count == 0 || count > client->token.size / 4096)
+    if (count == 0 || count > client->token.size / PAGE_MIN)
         return fail_invalid_reply(client, "pages", count);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || count <= limit.rlim_cur)
         return XSEG_OK;
     return xseg_fail(XSEG_ERR_FILE,
-                     "run has more pages than the limit of file descriptors, %" PRIu64
+                     "export has more pages than the limit of file descriptors, %" PRIu64
                      " pages, limit %" PRIu64 "; raise ulimit -n",
                      count, (uint64_t)limit.rlim_cur);
 }

@@ -45,8 +45,11 @@ static bool is_segment(const struct xseg_import *record)
 
 static void free_import(struct xseg_import *record)
 {
-    if (record->connection >= 0)
+    /* The shutdown ends the connection also if a forked child has a copy of the descriptor. */
+    if (record->connection >= 0) {
+        (void)shutdown(record->connection, SHUT_RDWR);
         (void)close(record->connection);
+    }
     free(record);
 }
 
@@ -134,10 +137,11 @@ static xseg_status create_import(struct xseg_device *device, const struct import
             free(record);
             return xseg_fail(XSEG_ERR_ARGUMENT,
                              "page %zu is invalid, %" PRIu64 " bytes at offset %" PRIu64
-                             "; pages follow each other without gaps, in multiples of %" PRIu64
-                             " bytes on device %d",
-                             i, page->size, page->offset, device->context.granularity,
-                             device->context.ordinal);
+                             "; pages %s, in multiples of %" PRIu64 " bytes on device %d",
+                             i, page->size, page->offset,
+                             source->token == NULL ? "follow each other without gaps"
+                                                   : "do not overlap",
+                             device->context.granularity, device->context.ordinal);
         }
         record->page[i] = (struct xseg_imported_page){page->offset, page->size};
         record->imported.bytes = page->offset + page->size;
@@ -214,20 +218,27 @@ static struct xseg_import *find_same_import(struct xseg_device *device,
     return NULL;
 }
 
-/* Count a further import of a segment that is already mapped.  Returns false if it is not. */
+/* Count a further import of a segment that is already mapped.  Returns false if it is not, or if the
+ * device is lost.  The device memory lock is held. */
 static bool retain_import(struct xseg_device *device, const struct xseg_export_fields *token,
                           uint64_t *address)
 {
-    xseg_mutex_lock(&device->memory_lock);
     struct xseg_import *record = find_same_import(device, token);
-    const bool is_mapped = record != NULL && record->count != UINT32_MAX;
 
-    if (is_mapped) {
-        record->count++;
-        *address = record->imported.base;
-    }
+    if (record == NULL || record->count == UINT32_MAX || xseg_context_is_lost(&device->context))
+        return false;
+    record->count++;
+    *address = record->imported.base;
+    return true;
+}
+
+static bool retain_import_unlocked(struct xseg_device *device,
+                                   const struct xseg_export_fields *token, uint64_t *address)
+{
+    xseg_mutex_lock(&device->memory_lock);
+    const bool is_retained = retain_import(device, token, address);
     xseg_mutex_unlock(&device->memory_lock);
-    return is_mapped;
+    return is_retained;
 }
 
 xseg_status xseg_share_import_token(struct xseg_device *device,
@@ -240,7 +251,7 @@ xseg_status xseg_share_import_token(struct xseg_device *device,
 
     if (status != XSEG_OK)
         return status;
-    if (!is_whole || !retain_import(device, &fields, address)) {
+    if (!is_whole || !retain_import_unlocked(device, &fields, address)) {
         status = xseg_export_resolve(token, &pages);
         if (status != XSEG_OK)
             return status;
@@ -255,9 +266,12 @@ xseg_status xseg_share_import_token(struct xseg_device *device,
             .connection = pages.connection,
         };
         xseg_mutex_lock(&device->memory_lock);
-        status = map_import(device, &source, address);
+        /* Another thread may have imported the segment in the meantime. */
+        const bool is_retained = is_whole && retain_import(device, &fields, address);
+        if (!is_retained)
+            status = map_import(device, &source, address);
         xseg_mutex_unlock(&device->memory_lock);
-        if (status == XSEG_OK)
+        if (status == XSEG_OK && !is_retained)
             pages.connection = -1; /* the record owns it */
         xseg_export_pages_close(&pages);
     }

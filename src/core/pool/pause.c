@@ -204,8 +204,8 @@ static xseg_status check_blockers(const struct xseg_pool *pool, const struct blo
                          found->held.pinned, label);
     if (found->importers != 0)
         return xseg_fail(XSEG_ERR_BUSY,
-                         "memory of pool %s is imported by other processes, %" PRIu64
-                         " importers; close the imports first",
+                         "segments of pool %s are imported, %" PRIu64
+                         " importers; close the imports first, then retry",
                          label, found->importers);
     if (found->held.exported != 0)
         return xseg_fail(XSEG_ERR_BUSY,
@@ -259,10 +259,7 @@ static xseg_status close_pool(struct xseg_pool *pool)
         mark_range_streams(arena);
     }
     xseg_streams_for_each(&pool->device->streams, query_stream, &found);
-    const xseg_status status = check_blockers(pool, &found);
-    if (status == XSEG_OK)
-        xseg_unexport_segments(pool);
-    return status;
+    return check_blockers(pool, &found);
 }
 
 static void open_pool(struct xseg_pool *pool)
@@ -548,7 +545,10 @@ static xseg_status run_pause(struct xseg_pool *pool, enum xseg_keep keep, const 
         if (status == XSEG_OK)
             status = close_pool(pool);
     }
-    return status == XSEG_OK ? evict_pool(pool, *contents) : status;
+    if (status != XSEG_OK)
+        return status;
+    xseg_unexport_segments(pool);
+    return evict_pool(pool, *contents);
 }
 
 static xseg_status pause_running_pool(struct xseg_pool *pool, enum xseg_keep keep, const char *path)

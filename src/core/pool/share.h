@@ -66,7 +66,7 @@
  * Both sides accept only processes of the same user, and check every field that they receive.  The
  * version in the token is the version of the protocol, too.
  *
- * The server is a thread of a device, which the first xseg_export() starts and which runs until the
+ * The server is a thread of a device, which the first token of the device starts and which runs until the
  * device closes.  It handles one request at a time, and polls the connections of importers of
  * segments.  A client has 2 seconds to send its request and
  * 2 seconds to receive each reply; stopping the server ends the first wait early.  The thread
@@ -106,7 +106,7 @@ struct xseg_export_fields {
 struct xseg_export_reply {
     uint32_t status;     /* XSEG_OK, or the error of the exporter */
     uint32_t count;      /* pages and descriptors in this reply */
-    uint64_t page_count; /* of the run */
+    uint64_t page_count; /* of the token, in all replies */
     uint8_t device[XSEG_DRIVER_UUID_BYTES];
     union {
         struct {
@@ -139,14 +139,14 @@ struct xseg_export_server {
     int stop; /* event descriptor; readable when the thread must stop */
     bool is_running;
     /*
-     * Fill in a reply with the pages of a run from page `first` on, and create their descriptors,
+     * Fill in a reply with the pages of a token from page `first` on, and create their descriptors,
      * which the server closes.  Called by the thread, without a lock.
      */
     void (*fill_reply)(void *self, const struct xseg_export_token *token, uint64_t first,
                        struct xseg_export_reply *reply, int fd[XSEG_EXPORT_BATCH]);
-    /* Count an importer of a segment that connects, or that closes its connection.  Called by the
-     * thread, without a lock. */
-    void (*count_importer)(void *self, const struct xseg_export_token *token, bool connects);
+    /* Count an importer of a segment that connects, or that closes its connection.  Returns false if
+     * the export has ended.  Called by the thread, without a lock. */
+    bool (*count_importer)(void *self, const struct xseg_export_token *token, bool connects);
     void *self;
 };
 
