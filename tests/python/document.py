@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples of docs/python.md print the documented output, and names on the page exist."""
+"""The examples of docs/pytorch.md print the documented output, and names on the page exist."""
 import os
 import re
 import unittest

@@ -77,7 +77,7 @@ def run(command, folder):
 class Outputs(unittest.TestCase):
     maxDiff = None
 
-    def check(self, page, count):
+    def check(self, page, outputs, blocks):
         text, shown = (ROOT / "docs" / page).read_text(encoding="utf-8"), 0
         with files_of(page) as folder:
             for command, body in OUTPUT.findall(text):
@@ -93,26 +93,27 @@ class Outputs(unittest.TestCase):
                     else:
                         self.assertEqual(without_times(body), without_times(out),
                                          f"run python3 tests/tool/outputs.py {sys.argv[1]} {sys.argv[2]} --write")
-            for block in COMMANDS.findall(text):
+            found = COMMANDS.findall(text)
+            for block in found:
                 for line in block.splitlines():
                     # No GPU is needed here.
                     run(line.replace(" --driver cuda", "").removeprefix("xseg "), folder)
-        self.assertEqual(shown, count)
+        self.assertEqual((shown, len(found)), (outputs, blocks))
 
     def test_replay(self):
-        self.check("replay.md", 4)
+        self.check("replay.md", 4, 0)
 
     def test_blame(self):
-        self.check("blame.md", 4)
+        self.check("blame.md", 4, 1)
 
     def test_top(self):
-        self.check("top.md", 1)
+        self.check("top.md", 1, 1)
 
     def test_export(self):
-        self.check("export.md", 0)
+        self.check("export.md", 0, 1)
 
     def test_debugging(self):
-        self.check("debugging.md", 1)
+        self.check("debugging.md", 1, 0)
 
     def test_rows_of_probe(self):
         """Rows of a report are wider than a page, so the page has a table of some."""

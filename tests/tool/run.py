@@ -54,6 +54,7 @@ class Started(FolderCase):
                 ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ["expandable_segments:False"] * 2),
                 ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:99", "PYTORCH_ALLOC_CONF": ""},
                  ["expandable_segments:True,max_split_size_mb:99"] * 2),
+                ({"PYTORCH_ALLOC_CONF": "expandable_segments : True"}, ["expandable_segments : True"] * 2),
                 ({"XSEG_ALLOC_CONF": "expandable_segments:False"}, ["expandable_segments:False"] * 2),
                 ({"XSEG_ALLOC_CONF": "idle_ms:20", "PYTORCH_ALLOC_CONF": "max_split_size_mb:99"},
                  ["expandable_segments:True,max_split_size_mb:99"] * 2)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The values of docs/internals/shortage.md are the output of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
+"""The values of docs/measurements.md are the output of benchmarks/shortage.py: shortage.py TOOL SOURCE_ROOT.
 
 All values are counted or modeled, so they are equal in every build.
 """

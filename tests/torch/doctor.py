@@ -85,7 +85,7 @@ class Doctor(backends.CaseTest):
         self.expect_line(found, "segments", "note", "the driver does not support virtual memory management")
         found = command(XSEG_ALLOC_CONF="expandable_segments:False")
         self.assertEqual(found[0], 0, found)
-        self.expect_line(found, "segments", "note", "remove it to use expandable segments")
+        self.expect_line(found, "segments", "note", "set expandable_segments:True in XSEG_ALLOC_CONF")
         self.expect_line(found, "legacy IPC", "ok", "the driver serves")
 
     def test_engines(self):

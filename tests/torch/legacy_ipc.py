@@ -22,7 +22,7 @@ if backends.IS_CASE:
     import torch
     from tensors import MIB, byte_tensor, expect, fill, holds
 
-NOT_SUPPORTED, MAP_FAILED, INVALID_VALUE, INVALID_HANDLE = 801, 205, 1, 400
+NOT_SUPPORTED, INVALID_VALUE, INVALID_HANDLE = 801, 1, 400
 HEADER = ctypes.c_uint64 * 2  # offset and size
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch processes that share a GPU by a budget file, as in docs/processes.md.
+"""PyTorch processes that share a GPU by a budget file, as in docs/sharing.md.
 
 processes.py DRIVER; each test starts processes that run functions of this file, and synchronize by files in a folder.
 """

@@ -188,16 +188,16 @@ def metadata(folder, name, summary, files=None):
 
 def bill_of_materials(name, linked):
     """The software bill of materials in CycloneDX format."""
-    def component(kind, part, number, license):
-        return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": license}}]}
+    def component(kind, part, number, license_id):
+        return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": license_id}}]}
 
     own = component("library", name, version(), "MIT")
     others = []
     for path in sorted((linked / "lib/pkgconfig").glob("*.pc")) if linked else []:
         _, parts, _, _ = manylinux()
         number = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
-        license = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
-        others.append({**component("library", path.stem, number, license), "purl": f"pkg:generic/{path.stem}@{number}"})
+        license_id = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
+        others.append({**component("library", path.stem, number, license_id), "purl": f"pkg:generic/{path.stem}@{number}"})
     return json.dumps({
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}, "components": others,
         "dependencies": [{"ref": name, "dependsOn": [each["name"] for each in others]}],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Checks of PyTorch and inference engines on xseg: `python -m xseg doctor`, and xseg.torch.doctor() in a process.
 
-A line has a level, a subject, and what is in effect or conflicts, followed by what to do:
+A line has a level, a subject, and what is in effect or conflicts; a warning or failure also states what to do:
 
     ok       nothing to do
     note     something to know
@@ -48,7 +48,7 @@ def _reason() -> str:
     if hook is None:
         return (f"the hook of the wheel did not run in {sys.executable}; install the wheel of xseg into the environment of this Python, "
                 "and do not use `python -I` or `-S`")
-    return getattr(hook, "error", None) or "CUDA was initialized first, or another allocator was set; import torch before"
+    return getattr(hook, "error", None) or "CUDA was initialized, or another allocator was set, before torch was imported; import torch first"
 
 
 def _allocator(torch: Any, is_used: bool) -> Iterator[Line]:
@@ -91,7 +91,7 @@ def _segments(torch: Any, is_started: bool) -> Iterator[Line]:
         return
     config, source = allocator.configuration, allocator.configuration_source
     if not is_expandable:
-        does = ("remove it to use expandable segments" if _key(config, "expandable_segments") == "False" else
+        does = ("set expandable_segments:True in XSEG_ALLOC_CONF to use expandable segments" if _key(config, "expandable_segments") == "False" else
                 "the driver does not support virtual memory management, see `xseg probe --driver cuda`")
         yield Line("note", "segments", f"classic, configuration from {source}; {does}")
         yield Line("ok", "legacy IPC", "the driver serves cudaIpcGetMemHandle() for classic segments")
@@ -134,7 +134,7 @@ def _guards() -> Iterator[Line]:
             yield Line("fail", "guards", f"{name} selects another allocator, backend:{_key(value, 'backend')}; remove the key")
         if _key(value, "expandable_segments") == "True":
             yield Line("warning", "guards", f"{name} names expandable_segments:True: vLLM rejects KV connectors, SGLang's weight cache raises an error, "
-                       "Megatron-LM requires NCCL_GRAPH_REGISTER=0; remove the key, since xseg has expandable segments without it")
+                       "Megatron-LM requires NCCL_GRAPH_REGISTER=0; move the other keys to XSEG_ALLOC_CONF and unset the variable, since xseg has expandable segments by default")
     if len({_key(value, "expandable_segments") for value in values.values()}) > 1:
         yield Line("warning", "guards", f"{' and '.join(values)} differ in expandable_segments; xseg reads the first one only, so remove the other")
     if not any("expandable_segments" in value for value in values.values()):

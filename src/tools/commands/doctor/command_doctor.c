@@ -45,7 +45,8 @@ const struct command command_doctor = {
         "Prints what is in effect for a Python program that starts in this environment, and what "
         "conflicts: the allocator, the kind of segments, IPC of tensors, the variables that "
         "engines read, NCCL, `torch_memory_saver`, the plug-ins of vLLM and SGLang. Each line "
-        "begins with `ok`, `note`, `warning` or `fail`, and contains what to do.\n\n"
+        "begins with `ok`, `note`, `warning` or `fail`; a `warning` or `fail` also states what "
+        "to do.\n\n"
         "It does the same as `python3 -m xseg doctor`. Run that command with the Python of the "
         "program if it is another one. In a process, `xseg.torch.doctor()` prints the same.",
     .examples = {{"xseg run python3 -m xseg doctor", "what a program that `xseg run` starts finds"},

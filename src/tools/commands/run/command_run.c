@@ -98,7 +98,7 @@ static bool declare_expandable(void)
     }
     for (unsigned i = 0; i < 2 && is_set; i++)
         is_set =
-            strstr(values[i], EXPANDABLE ":")
+            strstr(values[i], EXPANDABLE)
                 ? setenv(names[i], values[i], 1) == 0 || message_out_of_memory()
                 : set_joined(names[i], is_expandable ? EXPANDABLE ":True" : EXPANDABLE ":False",
                              ",", values[i]);

@@ -56,9 +56,13 @@ class CuMemAllocator:
         """Make the calling thread allocate from a tag.  Memory that is free at the end is released."""
         name = self.default_tag if tag is None else tag
         self._tags.add(name)
-        with xseg.torch.tag(name) as pool:
-            yield
-        pool.trim(wait=True)
+        pool: Optional[Pool] = None
+        try:
+            with xseg.torch.tag(name) as pool:
+                yield
+        finally:
+            if pool is not None:
+                pool.trim(wait=True)
 
     @contextlib.contextmanager
     def cudagraph_pool(self, pool: Optional[PoolId] = None) -> Iterator[PoolId]:

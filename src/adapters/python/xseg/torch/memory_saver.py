@@ -66,7 +66,10 @@ class TorchMemorySaver:
 
     @property
     def memory_margin_bytes(self) -> int:
-        """Device memory that remains free for other users of the GPU: the key device_free_min_mb, in bytes."""
+        """Device memory that remains free for other users of the GPU, in bytes: the last value that was set, 0 at first.
+
+        The setter sets the key device_free_min_mb, rounded up to MiB.
+        """
         return self._margin
 
     @memory_margin_bytes.setter
