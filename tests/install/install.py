@@ -14,18 +14,15 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import textwrap
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "lint"))
+import pages  # pylint: disable=wrong-import-position
 import symbols  # pylint: disable=wrong-import-position
 from checks import Absent, expect, run, run_cases, start  # pylint: disable=wrong-import-position
 
-# `{sizeof(x)}` initializes the other members with zero; -Wextra warns about that idiom.
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wno-missing-field-initializers", "-Werror")
 STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
 
 
@@ -57,19 +54,22 @@ class Installed:
             setattr(self, name, folder / getattr(self, name).relative_to(self.prefix))
         self.prefix = self.prefix.rename(folder)
 
-    def pkg_config(self, *arguments):
+    def pkg_config_environment(self):
         environment = {"PKG_CONFIG_LIBDIR": str(self.libdir / "pkgconfig"),
                        "PKG_CONFIG_ALLOW_SYSTEM_CFLAGS": "1", "PKG_CONFIG_ALLOW_SYSTEM_LIBS": "1"}
         if self.destdir:
             environment["PKG_CONFIG_SYSROOT_DIR"] = str(self.destdir)
-        return run("pkg-config", *arguments, **environment).split()
+        return environment
+
+    def pkg_config(self, *arguments):
+        return run("pkg-config", *arguments, **self.pkg_config_environment()).split()
 
     def compile(self, source, *flags, output):
         language = source.rpartition(".")[2]
         if not self.compilers[language]:
             raise Absent("no C++ compiler is installed; run .ci/setup g++")
         program = self.scratch / output
-        run(*self.compilers[language], STANDARD[language], *WARNINGS, "-o", program, HERE / source, *flags)
+        run(*self.compilers[language], STANDARD[language], *pages.WARNINGS, "-o", program, HERE / source, *flags)
         return program
 
     def start(self, program, *arguments, **environment):
@@ -172,51 +172,10 @@ def is_loaded_again(tree, program=None):
     tree.start(program, tree.libdir / "libxseg.so.0", GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
 
 
-def commands_of(page, text, root):
-    """The flags and pkg-config packages of the compiler command for an example, and the variables of the command that runs it."""
-    found = re.findall(r"^(?:.*&& )?cc \S+ ((?:-I\S+ )*)\$\(pkg-config --cflags --libs ([\w -]+)\)(.*)\n(.*)", page, re.MULTILINE)
-    packages = {"xseg-sim" if name == "sim" else "xseg" for name in re.findall(r"^#include <xseg/(\w+)\.h>", text, re.MULTILINE)}
-    for folders, named, _, start in found:
-        has_cuda = "-I/usr/local/cuda/include -I.deps/cuda " in folders
-        if set(named.split()) == packages and has_cuda == ("#include <cuda.h>" in text):
-            # -isystem: cuda.h has warnings of -Wpedantic.
-            flags = ["-isystem" + str(root / folder[2:]) for folder in folders.split()]
-            return flags, sorted(packages), dict(re.findall(r"\b(XSEG_SIM_\w+)=(\S+)", start))
-    raise AssertionError(f"no command compiles the example with {sorted(packages)} of pkg-config; there are {found}")
-
-
-def wrap_long_lines(text):
-    """The output of a program as a page shows it, in lines of at most 100 columns."""
-    return "".join(textwrap.fill(line, 100, break_long_words=False, break_on_hyphens=False) + "\n" if len(line) > 100 else
-                   line + "\n" for line in text.splitlines())
-
-
-def examples_work(tree, root):
-    """The complete programs in the documents, compiled and run with the commands of the page; their output, if the page has it."""
-    programs = [(path, found[1], found[2]) for path in [root / "README.md", *sorted(root.glob("docs/**/*.md"))]
-                for found in re.finditer(r"^```c\n(.*?)^```\n(?:\nIt prints:\n\n```\n(.*?)^```)?",
-                                         path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-                if "int main(" in found[1]]
-    expect(len(programs) >= 5, f"only {len(programs)} examples are left")
-    for number, (path, text, prints) in enumerate(programs):
-        source = tree.scratch / f"example-{number}.c"
-        source.write_text(f'#line 1 "{path}"\n{text}', encoding="utf-8")
-        flags, packages, variables = commands_of(path.read_text(encoding="utf-8"), text, root)
-        program = tree.compile(str(source), *flags, f"-Wl,-rpath,{tree.libdir}",
-                               *tree.pkg_config("--cflags", "--libs", *packages), output=f"example-{number}")
-        said = wrap_long_lines(tree.start(program, **variables))
-        expect(prints in (None, said), f"{path.name}: prints\n{said}")
-        if "xseg_error_message" in text:
-            failed = subprocess.run([program], capture_output=True, text=True, check=False,
-                                    env={**os.environ, "XSEG_DRIVER": "libno-such-driver.so"})
-            expect(failed.returncode == 1 and "libno-such-driver.so" in failed.stderr,
-                   f"{path.name}: does not say why it fails: {failed.stderr}")
-
-
 def configure_with_cmake(tree, folder):
     """A CMake project; what find_package() must not find is checked in it."""
     needs("cmake")
-    options = [f"-DCMAKE_PREFIX_PATH={tree.prefix}", f"-DCMAKE_C_FLAGS={' '.join(WARNINGS)}"]
+    options = [f"-DCMAKE_PREFIX_PATH={tree.prefix}", f"-DCMAKE_C_FLAGS={' '.join(pages.WARNINGS)}"]
     for name, language in (("C", "c"), ("CXX", "cc")):
         compiler = tree.compilers[language]
         options.append(f"-DCMAKE_{name}_COMPILER={compiler[-1] if compiler else ''}")
@@ -400,7 +359,7 @@ def cases(root, build, compilers, cuda, scratch):
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with pkg-config, {language}", \
             lambda which=(language, is_static): with_pkg_config(tree, *which, version)
-    yield "the examples of the documents", lambda: examples_work(tree, root)
+    yield from pages.cases(tree, root)
     yield "CMake finds the package", lambda: configure_with_cmake(tree, folder)
     for language, is_static in kinds:
         yield f"{'static' if is_static else 'shared'} with CMake, {language}", \
