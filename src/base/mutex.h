@@ -40,6 +40,8 @@
  *            BUDGET_FILES
  *                    one per process.  Guards the list of open shared budget files (shared_budget.h).  Held while a file is
  *                    opened or closed, and during fork().
+ *            DEBUG_FILL
+ *                    one per device.  Guards the set of ranges that contain the debug pattern (pending.h).
  */
 #ifndef XSEG_BASE_MUTEX_H
 #define XSEG_BASE_MUTEX_H

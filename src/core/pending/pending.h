@@ -225,9 +225,9 @@ void xseg_stream_retirement_finish_all(struct xseg_device *device);
  * Unmapping does not change the set, because growth fills the memory that it maps or removes it
  * from the set.
  *
- * The pattern is a NaN in every floating-point format, so that results of code that reads freed
- * memory become NaN.  Private pools are not filled, because graphs that were captured there write
- * to free memory of the pool.  Streams that are being captured, or that the calling thread cannot
+ * The pattern is a NaN in floating-point formats of 16 bits and more, so that results of code that
+ * reads freed memory become NaN.  Private pools are not filled, because graphs that were captured
+ * there write to free memory of the pool.  Streams that are being captured, or that the calling thread cannot
  * address, are not filled either.  If a memset fails, the memory is not checked later.  At the
  * first difference one word is written and read back, to probe whether contents can be read back at
  * all.
