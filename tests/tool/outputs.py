@@ -22,9 +22,12 @@ from compare import json_keys
 from folder_case import CHECKED, ROOT, SNAPSHOTS
 
 TOOL = os.path.abspath(sys.argv[1])
-# An output whose first line is a command: `$ xseg ...`; and a block of commands without outputs.
-OUTPUT = re.compile(r"^```\n\$ xseg (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
-COMMANDS = re.compile(r"^```\n((?:xseg .*\n)+)```$", re.MULTILINE)
+# tool/services compares the output of its page.
+PAGES = sorted({path.name for path in (ROOT / "docs").glob("*.md")} - {"services.md"})
+# An output whose first line is a command: `$ xseg ...`; and a block of commands without outputs.  tool/top runs `top`, and
+# tool/run runs `run`.
+OUTPUT = re.compile(r"^```\n\$ xseg (?!top|run)(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+COMMANDS = re.compile(r"^```\n((?:xseg (?!run).*\n)+)```$", re.MULTILINE)
 MEASURED = re.compile(r"(time per event, measured) .*")
 COLUMNS = 100
 MIB = 1 << 20
@@ -77,43 +80,28 @@ def run(command, folder):
 class Outputs(unittest.TestCase):
     maxDiff = None
 
-    def check(self, page, outputs, blocks):
-        text, shown = (ROOT / "docs" / page).read_text(encoding="utf-8"), 0
-        with files_of(page) as folder:
-            for command, body in OUTPUT.findall(text):
-                if command.startswith("top"):  # of live processes: tool/top
-                    continue
-                out, messages = map(wrapped, run(command, folder))
-                with self.subTest(command=command):
-                    shown += 1
-                    if "...\n" in body:
-                        first, last = body.split("...\n")
-                        self.assertTrue((messages + out).startswith(first) or out.startswith(first), messages + out)
-                        self.assertTrue(out.endswith(last), out)
-                    else:
-                        self.assertEqual(without_times(body), without_times(out),
-                                         f"run python3 tests/tool/outputs.py {sys.argv[1]} {sys.argv[2]} --write")
-            found = COMMANDS.findall(text)
-            for block in found:
-                for line in block.splitlines():
-                    # No GPU is needed here.
-                    run(line.replace(" --driver cuda", "").removeprefix("xseg "), folder)
-        self.assertEqual((shown, len(found)), (outputs, blocks))
-
-    def test_replay(self):
-        self.check("replay.md", 4, 0)
-
-    def test_blame(self):
-        self.check("blame.md", 4, 1)
-
-    def test_top(self):
-        self.check("top.md", 1, 1)
-
-    def test_export(self):
-        self.check("export.md", 0, 1)
-
-    def test_debugging(self):
-        self.check("debugging.md", 1, 0)
+    def test_pages(self):
+        outputs = blocks = 0
+        for page in PAGES:
+            text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+            with files_of(page) as folder:
+                for command, body in OUTPUT.findall(text):
+                    outputs += 1
+                    out, messages = map(wrapped, run(command, folder))
+                    with self.subTest(page=page, command=command):
+                        if "...\n" in body:
+                            first, last = body.split("...\n")
+                            self.assertTrue((messages + out).startswith(first) or out.startswith(first), messages + out)
+                            self.assertTrue(out.endswith(last), out)
+                        else:
+                            self.assertEqual(without_times(body), without_times(out),
+                                             f"run python3 tests/tool/outputs.py {sys.argv[1]} {sys.argv[2]} --write")
+                for block in COMMANDS.findall(text):
+                    blocks += 1
+                    for line in block.splitlines():
+                        # No GPU is needed here.
+                        run(line.replace(" --driver cuda", "").removeprefix("xseg "), folder)
+        self.assertEqual((outputs, blocks), (10, 3))
 
     def test_rows_of_probe(self):
         """Rows of a report are wider than a page, so the page has a table of some."""
@@ -167,7 +155,7 @@ def write(page):
     path = ROOT / "docs" / page
     with files_of(page) as folder:
         def replace(found):
-            if "...\n" in found[2] or found[1].startswith("top"):
+            if "...\n" in found[2]:
                 return found[0]
             out = wrapped(run(found[1], folder)[0])
             return found[0] if without_times(found[2]) == without_times(out) else f"```\n$ xseg {found[1]}\n{out}```"
@@ -177,7 +165,7 @@ def write(page):
 
 if __name__ == "__main__":
     if sys.argv[3:] == ["--write"]:
-        for one in ("replay.md", "blame.md", "top.md", "debugging.md"):
+        for one in PAGES:
             write(one)
         sys.exit()
     if sys.argv[3:] not in ([], ["none"]):
