@@ -7,6 +7,7 @@ release have one for each version of PyTorch, without a compiler and with a read
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import tempfile
 
 import backends
 
-sys.path.insert(0, str(backends.ROOT / "src/adapters/python"))
+sys.path[:0] = [str(backends.ROOT / "src/adapters/python"), str(backends.ROOT / "tests/install")]
+import pages  # noqa: E402 pylint: disable=wrong-import-position
 from manylinux import adapters, toolchain  # noqa: E402 pylint: disable=wrong-import-position
 
 BUILD = pathlib.Path(sys.argv[1]).parent
@@ -86,6 +88,18 @@ def with_compiled(folder, python, run):
     return good
 
 
+def run_page_commands(folder, *shell):
+    """The commands of the pages that start a PyTorch program; docs/train.py is that program."""
+    program = (backends.ROOT / "docs/train.py").read_text(encoding="utf-8")
+    commands = [command.rstrip(" &") for page in pages.pages(backends.ROOT) for block in pages.shell_blocks(page) for command in block
+                if re.match(r"XSEG_TORCH=1 .*\bpython \w+\.py", command)]
+    for name in re.findall(r"(\w+\.py)", "\n".join(commands)):
+        (folder / name).write_text(program, encoding="utf-8")
+    script = "\n".join([f"cd {folder}", *(f"({command}) &" for command in commands), "wait"])
+    output = called(*shell, script, PATH=f"{folder}/venv/bin:{os.environ['PATH']}", XDG_RUNTIME_DIR=str(folder))
+    return len(commands) > 5 and output.count("xseg: 580 MiB reserved for a peak of 576 MiB\n") == len(commands)
+
+
 def main():
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS or shutil.which("c++") is None:
@@ -104,6 +118,7 @@ def main():
         print(said)
         good &= said.endswith("\nTrue True\n") and str(folder / "venv") in said
         good &= called(*run, NEITHER) == "native False\n"
+        good &= run_page_commands(folder, *run[:-2], "bash", "-ec")
         good &= with_compiled(folder, python, run)
     return 0 if good else 1
 
