@@ -93,8 +93,8 @@ struct xseg_range_options {
  * Reserve the addresses of a range.  No memory is committed.
  *
  * @param device   CUDA ordinal.
- * @param bytes    size, a multiple of the page size.  All ranges and segments of a device together have at most 32 TiB
- *                 of addresses.
+ * @param bytes    size, a multiple of the page size.  A range can reserve addresses only while the ranges and segments of
+ *                 the device together have at most 32 TiB.
  * @param options  NULL for the defaults.
  * @param out      receives the range; release it with xseg_range_release().
  *

@@ -235,6 +235,28 @@ TEST_ON(many_segments_share_the_address_space, env_open(NULL))
     }
 }
 
+/* Segments of eight devices leave addresses for each other: 300 streams with a segment on each device. */
+TEST_ON(segments_of_many_devices_share_the_address_space, env_open_sim(NULL, .devices = 8))
+{
+    enum { STREAMS = 300, DEVICES = 8 };
+    static xseg_stream stream[DEVICES][STREAMS];
+    static void *ptr[DEVICES][STREAMS];
+
+    for (int device = 0; device < DEVICES; device++) {
+        for (unsigned i = 0; i < STREAMS; i++) {
+            stream[device][i] = env_stream_on(device);
+            assert_ok(xseg_alloc(allocator, device, 5 * MIB, stream[device][i], &ptr[device][i]));
+        }
+    }
+    for (int device = 0; device < DEVICES; device++) {
+        for (unsigned i = 0; i < STREAMS; i++) {
+            env_free(allocator, ptr[device][i]);
+            assert_ok(xseg_stream_retire(allocator, device, stream[device][i]));
+            env_stream_destroy_on(device, stream[device][i]);
+        }
+    }
+}
+
 /* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
 TEST_EACH(reserved_ranges_follow_the_key, env_open(config), "expandable_segments_reserve:2G",
           "expandable_segments_reserve:0.025")

@@ -34,6 +34,7 @@ bool xseg_page_map_init(struct xseg_page_map *page_map)
     page_map->first = XSEG_PAGE_MAP_ROOTS;
     page_map->end = 0;
     page_map->free_leaves = NULL;
+    atomic_init(&page_map->addresses, 0);
     xseg_mutex_init(&page_map->lock, XSEG_RANK_TABLE);
     page_map->records.base = page_map->starts.base = NULL;
     page_map->root = xseg_wipe_on_fork_alloc(ROOT_BYTES, &is_wiped);

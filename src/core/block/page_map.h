@@ -178,6 +178,7 @@ struct xseg_page_map {
     struct xseg_bump records;               /* struct xseg_block; guarded by TABLE */
     struct xseg_bump starts;                /* tables of starts; guarded by TABLE */
     struct xseg_mutex lock;                 /* TABLE */
+    atomic_uint_fast64_t addresses;         /* bytes of virtual address ranges of all devices */
 };
 
 _Static_assert((XSEG_PAGE_MAP_ROOTS & (XSEG_PAGE_MAP_ROOTS - 1)) == 0 &&

@@ -17,6 +17,9 @@
 #include "src/core/reclaim/mapping.h"
 #include "src/core/reclaim/reclaim.h"
 
+/* The budget of addresses of all devices: half of the 47 bits. */
+#define ALL_ADDRESSES (2 * XSEG_GROWTH_ADDRESSES)
+
 /* The maximum number of segments of an arena in quarantine; then the older half is destroyed. */
 #define QUARANTINE_MAX 4096u
 
@@ -149,6 +152,7 @@ static xseg_status register_reserved_extent(struct xseg_extent *extent, xseg_sta
         return status;
     atomic_fetch_add_explicit(&device->addresses, bytes, memory_order_relaxed);
     atomic_fetch_add_explicit(&pool->addresses, bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&device->page_map->addresses, bytes, memory_order_relaxed);
     return XSEG_OK;
 }
 
@@ -289,7 +293,7 @@ static uint64_t configured_range_bytes(const struct xseg_device *device,
 /*
  * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all of its memory
  * with unmapped ranges in between.  A segment of small blocks has at most 512 GiB; another one follows when it is full.  When
- * the budget of addresses runs low, each new segment takes an eighth of the rest.  expandable_segments_reserve makes segments
+ * the budget of the device or of all devices runs low, each new segment takes an eighth of the rest.  expandable_segments_reserve makes segments
  * smaller from the start, but never too short for the request.
  */
 static struct range_size choose_range_size(const struct xseg_device *device,
@@ -299,7 +303,10 @@ static struct range_size choose_range_size(const struct xseg_device *device,
     const uint64_t total = device->context.total_bytes;
     const uint64_t full = xseg_min(xseg_round_up(total + total / 8, page), max / page * page);
     const uint64_t used = atomic_load_explicit(&device->addresses, memory_order_relaxed);
-    const uint64_t left = XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES);
+    const uint64_t used_by_all =
+        atomic_load_explicit(&device->page_map->addresses, memory_order_relaxed);
+    const uint64_t left = xseg_min(XSEG_GROWTH_ADDRESSES - xseg_min(used, XSEG_GROWTH_ADDRESSES),
+                                   ALL_ADDRESSES - xseg_min(used_by_all, ALL_ADDRESSES));
     const uint64_t configured =
         xseg_round_up(configured_range_bytes(device, params->config, full), page);
     const uint64_t min = xseg_min(

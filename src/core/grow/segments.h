@@ -3,7 +3,8 @@
  * Segments of arenas: creation, growth by a separate segment, and guarded blocks.
  *
  * A new segment reserves 9/8 of the device's memory in addresses, as PyTorch does, so that a segment never moves.  A device
- * has a limited budget of addresses (XSEG_GROWTH_ADDRESSES).  When the budget runs low, segments become shorter.
+ * has a limited budget of addresses (XSEG_GROWTH_ADDRESSES), and all devices of an allocator together have twice that budget.
+ * When a budget runs low, segments become shorter.
  *
  * Other kinds of segments: a classic arena allocates a segment from the driver or from the memory function of its pool; a
  * pool with single_page maps one page in a segment of that length; a guarded block has a segment to itself.

@@ -226,6 +226,8 @@ static void free_extent_addresses(struct xseg_extent *extent)
                               memory_order_relaxed);
     atomic_fetch_sub_explicit(&pool->addresses, extent->segment.reserved_bytes,
                               memory_order_relaxed);
+    atomic_fetch_sub_explicit(&device->page_map->addresses, extent->segment.reserved_bytes,
+                              memory_order_relaxed);
     /* If the driver fails, the range stays in device->unreleased. */
     (void)xseg_segment_destroy(&extent->segment);
     xseg_list_insert(&device->spare_extents, &extent->link);
