@@ -19,9 +19,8 @@
 #include "src/base/error.h"
 #include "src/base/mutex.h"
 
-/* Limits of the fields: the virtual addresses of a device, and the smallest page of any device. */
-#define EXPORT_BYTES_MAX (UINT64_C(1) << 47)
-#define PAGE_MIN         UINT64_C(4096)
+/* The smallest page of any device. */
+#define PAGE_MIN UINT64_C(4096)
 
 _Static_assert(sizeof(struct xseg_export_fields) == XSEG_EXPORT_TOKEN_SIZE,
                "the fields fill a token without gaps");
@@ -54,10 +53,11 @@ xseg_status xseg_export_token_read(const struct xseg_export_token *token,
                          "version of the export token is not supported, %" PRIu32
                          " instead of %u; run the same version of xseg in both processes",
                          fields.version, XSEG_EXPORT_TOKEN_VERSION);
-    const bool is_valid = fields.kind == XSEG_EXPORT_RUN
-                              ? fields.offset <= EXPORT_BYTES_MAX && fields.offset % PAGE_MIN == 0
-                              : fields.kind == XSEG_EXPORT_SEGMENT && fields.offset < fields.size;
-    if (fields.size == 0 || fields.size > EXPORT_BYTES_MAX || fields.size % PAGE_MIN != 0 ||
+    const bool is_valid =
+        fields.kind == XSEG_EXPORT_RUN
+            ? fields.offset <= XSEG_EXPORT_BYTES_MAX && fields.offset % PAGE_MIN == 0
+            : fields.kind == XSEG_EXPORT_SEGMENT && fields.offset < fields.size;
+    if (fields.size == 0 || fields.size > XSEG_EXPORT_BYTES_MAX || fields.size % PAGE_MIN != 0 ||
         !is_valid)
         return xseg_fail(XSEG_ERR_ARGUMENT,
                          "export token is malformed, %" PRIu64 " bytes at offset %" PRIu64

@@ -19,9 +19,8 @@
 #include "src/core/pool/share.h"
 #include "vmm/imported.h"
 
-/* Limits of an import: pages (fs.nr_open), and the addresses of a device. */
+/* The maximum number of pages of an import (fs.nr_open). */
 #define PAGES_MAX ((size_t)1 << 20)
-#define BYTES_MAX (UINT64_C(1) << 47)
 
 struct xseg_import {
     struct xseg_list link;
@@ -110,8 +109,9 @@ static bool is_valid_page(const struct xseg_device *device, const struct import_
 
     return (source->token == NULL ? page->offset == end
                                   : page->offset >= end && page->offset % granularity == 0) &&
-           page->size != 0 && page->size % granularity == 0 && page->offset <= BYTES_MAX &&
-           page->size <= BYTES_MAX - page->offset;
+           page->size != 0 && page->size % granularity == 0 &&
+           page->offset <= XSEG_EXPORT_BYTES_MAX &&
+           page->size <= XSEG_EXPORT_BYTES_MAX - page->offset;
 }
 
 /* Create the record of an import, which is not mapped yet, and check the pages. */

@@ -86,6 +86,9 @@
 /* Pages per reply: Linux passes up to 253 descriptors in a message. */
 #define XSEG_EXPORT_BATCH 250u
 
+/* The maximum size of an export, and the maximum offset in one: the 47 bits of addresses that every GPU has. */
+#define XSEG_EXPORT_BYTES_MAX (UINT64_C(1) << 47)
+
 /* The kinds of tokens. */
 enum { XSEG_EXPORT_RUN, XSEG_EXPORT_SEGMENT };
 
