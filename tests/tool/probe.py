@@ -80,9 +80,9 @@ class Abilities(ProbeTest):
         self.assertEqual((report["would_use"], report["failures"]), ("expandable", []))
         can = report["can"]
         self.assertEqual((can["granularity"], can["granularity_recommended"]), (2 * MIB, 2 * MIB))
-        for trial in ("vmm_trial", "access_of_several", "unmap_of_several", "descriptor_trial", "rdma_trial"):
-            self.assertEqual(can[trial], "fine", trial)
-        self.assertEqual((can["fabric"], can["fabric_trial"]), (False, None))
+        for trial in ("vmm_probe", "access_of_several", "unmap_of_several", "descriptor_probe", "rdma_probe"):
+            self.assertEqual(can[trial], "passed", trial)
+        self.assertEqual((can["fabric"], can["fabric_probe"]), (False, None))
 
     def test_the_page_has_the_keys(self):
         report = json.loads(self.probe("--json", XSEG_SIM_FAIL="cuMemMap:1:801", status=1))
@@ -129,7 +129,7 @@ class Abilities(ProbeTest):
         report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
         self.assertEqual(report["would_use"], "expandable")
         self.assertIn("not tested, not enough free memory", report["why"])
-        self.assertEqual(report["can"]["vmm_trial"], "CUDA_ERROR_OUT_OF_MEMORY")
+        self.assertEqual(report["can"]["vmm_probe"], "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 class Costs(ProbeTest):

@@ -515,10 +515,10 @@ class Explain(ReplayTest):
 
     def test_json(self):
         why = self.figures(EXPANDABLE + self.TEXT, "--explain")["explained"]
-        self.assertEqual(why.pop("live_itself"), 31457280 + 3072 + 5000192)
+        self.assertEqual(why.pop("in_allocated_blocks"), 31457280 + 3072 + 5000192)
         self.assertEqual(why["reserved"] * 2, sum(why.values()))
         self.assertEqual({kind: size // MIB for kind, size in why.items() if size},
-                         {"live": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
+                         {"allocated": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
         self.assertNotIn("explained", self.figures(self.TEXT))
 
     def test_words(self):

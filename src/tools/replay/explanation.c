@@ -129,22 +129,22 @@ json_t *explanation_json(const struct explanation *explanation)
         const char *name;
         uint64_t bytes;
     } rows[] = {
-        {"live", sums->allocated},
+        {"allocated", sums->allocated},
         {"pending", sums->pending},
-        {"busy", sums->claimed},
+        {"claimed", sums->claimed},
         {"pool", sums->pool},
         {"pinned", sums->pinned},
         {"capture", sums->capture},
         {"stream", sums->stream},
-        {"floor", sums->keep},
+        {"keep", sums->keep},
         {"decay", sums->decay},
         {"policy", sums->policy},
         {"exported", sums->exported},
         {"registered", sums->registered},
-        {"borrowed", sums->above_share},
+        {"above_share", sums->above_share},
         {"reserved", sums->reserved},
-        {"live_itself", sums->in_allocated_blocks},
-        {"single_page_rest", sums->single_page_padding},
+        {"in_allocated_blocks", sums->in_allocated_blocks},
+        {"single_page_padding", sums->single_page_padding},
     };
     json_t *object = json_object();
 

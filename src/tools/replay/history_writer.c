@@ -193,7 +193,7 @@ static json_t *describe(struct history_writer *writer, const struct xseg_history
                      "number", (json_int_t)writer->events, "line", (json_int_t)writer->line,
                      "action", action_name(entry->action), "device", entry->device, "stream",
                      (json_int_t)stream_of(writer, entry->stream), "pool",
-                     (json_int_t)pool_of(writer, entry->pool), "lent", entry->is_fallback, "base",
+                     (json_int_t)pool_of(writer, entry->pool), "fallback", entry->is_fallback, "base",
                      (json_int_t)(uintptr_t)entry->base, "bytes", (json_int_t)entry->bytes,
                      "requested", (json_int_t)entry->requested, "time_ns",
                      (json_int_t)trace_clock_trace_ns(writer->clock, entry->time_ns), "order",

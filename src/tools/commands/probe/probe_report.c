@@ -72,7 +72,7 @@ static struct text choice_of(const struct probe_report *report)
     const struct probe_device *device = report->device;
     struct text out;
 
-    if (probe_device_is_expandable(device) && device->vmm_trial != 0)
+    if (probe_device_is_expandable(device) && device->vmm_probe != 0)
         (void)snprintf(out.text, sizeof(out.text),
                        "expandable segments; not tested, not enough free memory");
     else if (probe_device_is_expandable(device))
@@ -84,7 +84,7 @@ static struct text choice_of(const struct probe_report *report)
         (void)snprintf(out.text, sizeof(out.text), "classic segments: no granularity");
     else
         (void)snprintf(out.text, sizeof(out.text), "classic segments: %s failed with %.100s",
-                       device->vmm_call, error_of(report, device->vmm_trial).text);
+                       device->vmm_call, error_of(report, device->vmm_probe).text);
     return out;
 }
 
@@ -130,21 +130,21 @@ static void print_features(FILE *out, const struct probe_report *report)
     struct text line;
 
     print_line(out, "virtual memory management",
-               feature_of(report, device->has_vmm, device->vmm_trial).text);
+               feature_of(report, device->has_vmm, device->vmm_probe).text);
     if (device->has_vmm == 1) {
         (void)snprintf(line.text, sizeof(line.text), "minimum %s, recommended %s",
                        amount_bytes(device->granularity).text,
                        amount_bytes(device->best_granularity).text);
         print_line(out, "  granularity", line.text);
-        print_line(out, "  cuMemSetAccess", batch_of(report, device->access_trial).text);
-        print_line(out, "  cuMemUnmap", batch_of(report, device->unmap_trial).text);
+        print_line(out, "  cuMemSetAccess", batch_of(report, device->access_probe).text);
+        print_line(out, "  cuMemUnmap", batch_of(report, device->unmap_probe).text);
     }
     print_line(out, "export: file descriptor",
-               feature_of(report, device->has_file, device->file_trial).text);
+               feature_of(report, device->has_file, device->file_probe).text);
     print_line(out, "export: fabric handle",
-               feature_of(report, device->has_fabric, device->fabric_trial).text);
+               feature_of(report, device->has_fabric, device->fabric_probe).text);
     print_line(out, "GPUDirect RDMA",
-               feature_of(report, device->has_rdma, device->rdma_trial).text);
+               feature_of(report, device->has_rdma, device->rdma_probe).text);
 }
 
 static struct text size_of(const struct probe_cost *cost)
@@ -327,14 +327,14 @@ static json_t *json_answer(int has)
     return has == PROBE_UNKNOWN ? json_null() : json_boolean(has);
 }
 
-static json_t *json_trial(const struct probe_report *report, int trial)
+static json_t *json_probe(const struct probe_report *report, int trial)
 {
     char name[64];
 
     if (trial == PROBE_UNTRIED)
         return json_null();
     if (trial == 0)
-        return json_string("fine");
+        return json_string("passed");
     probe_driver_error_name(report->driver, trial, name, sizeof(name));
     return json_string(name);
 }
@@ -398,15 +398,15 @@ static json_t *json_features(const struct probe_report *report)
 
     return json_pack(
         "{s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "vmm", json_answer(device->has_vmm),
-        "vmm_trial", json_trial(report, device->vmm_trial), "granularity",
+        "vmm_probe", json_probe(report, device->vmm_probe), "granularity",
         (json_int_t)device->granularity, "granularity_recommended",
         (json_int_t)device->best_granularity, "access_of_several",
-        json_trial(report, device->access_trial), "unmap_of_several",
-        json_trial(report, device->unmap_trial), "descriptor", json_answer(device->has_file),
-        "descriptor_trial", json_trial(report, device->file_trial), "fabric",
-        json_answer(device->has_fabric), "fabric_trial", json_trial(report, device->fabric_trial),
-        "rdma", json_answer(device->has_rdma), "rdma_trial",
-        json_trial(report, device->rdma_trial));
+        json_probe(report, device->access_probe), "unmap_of_several",
+        json_probe(report, device->unmap_probe), "descriptor", json_answer(device->has_file),
+        "descriptor_probe", json_probe(report, device->file_probe), "fabric",
+        json_answer(device->has_fabric), "fabric_probe", json_probe(report, device->fabric_probe),
+        "rdma", json_answer(device->has_rdma), "rdma_probe",
+        json_probe(report, device->rdma_probe));
 }
 
 json_t *probe_report_json(const struct probe_report *report)
