@@ -53,10 +53,10 @@ class Abilities(ProbeTest):
         for line in (r"xseg uses +expandable segments\n", r"device +0 of 1: Simulated device 0",
                      r"memory +80.00 GiB, 80.00 GiB free\n",
                      r"granularity +minimum 2\.00 MiB, recommended 2\.00 MiB", r"cuMemUnmap +accepts several pages per call\n",
-                     r"time in us of the calls of a row, modeled \(a100\): median and quartiles of 21 samples\n",
+                     r"time of all calls of a row in us, modeled \(a100\): median and quartiles of 21 samples\n",
                      r"cuMemUnmap +2 MiB +34.0  34.0\.\.34.0 +34.0  34.0\.\.34.0 +no +34.0\n",
                      r"cuMemFree +2 MiB +20.0 .* yes +20.0\n", r"cuMemUnmap +10 x 2 MiB, 10 calls +340.0 ",
-                     r"cuMemUnmap +128 x 2 MiB, 1 call +4352.0 .* - +- +4352.0\n",
+                     r"cuMemUnmap +128 x 2 MiB, 1 call +4,352.0 .* - +- +4,352.0\n",
                      r"cuMemCreate +20 MiB, 2 threads +10.0 .* - +- +-\n", r"cuStreamSynchronize +5.0 .* no +5.0\n",
                      r"\n  35 more rows of other sizes: --json or --table FILE\n"):
             self.assertRegex(said, line)
@@ -344,7 +344,7 @@ class Driver(ProbeTest):
 
     def test_costs_are_measured(self):
         said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
-        self.assertIn("us of the calls of a row, measured: median and quartiles of 21", said)
+        self.assertIn("time of all calls of a row in us, measured: median and quartiles of 21", said)
         self.assertIn("no costs of a busy device: it could not be kept busy", said)
         self.assertRegex(said, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
         report = self.report("--driver", "cuda", LD_LIBRARY_PATH=self.paths)

@@ -154,7 +154,7 @@ class ViewTest(ToolCase):
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither entries nor segments"),
-                               (pickle.dumps(huge), "a block or segment has 1024.00 TiB; a page shows at most 16.00 TiB")):
+                               (pickle.dumps(huge), "a block or segment has 1,024.00 TiB; a page shows at most 16.00 TiB")):
             self.assertIn(says, self.view(self.file(contents, "bad"), "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])
         self.assertIn("cannot be opened", self.view("missing", "-o", "page.html", status=2))

@@ -195,7 +195,7 @@ static void measure_group(struct measuring *measuring, const struct group *group
         cost[i].has_first = rows[i].has_first;
         cost[i].idle = probe_row_quartiles(&rows[i], false);
         cost[i].busy = probe_row_quartiles(&rows[i], true);
-        cost[i].blocks = rows[i].blocking * 2 > rows[i].samples[true];
+        cost[i].waits = rows[i].blocking * 2 > rows[i].samples[true];
         if (cost[i].idle.samples > 0 || cost[i].missing != PROBE_MISSING_NOTHING)
             continue;
         cost[i].missing =

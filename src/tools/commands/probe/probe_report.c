@@ -163,6 +163,14 @@ static struct text size_of(const struct probe_cost *cost)
     return out;
 }
 
+/* A time in us.  A decimal would not fit into the column from 10,000 us on. */
+static struct amount microseconds(uint64_t nanoseconds)
+{
+    const double us = (double)nanoseconds / 1e3;
+
+    return amount_decimal(us, us < 9999.95 ? 1 : 0);
+}
+
 static struct text quartiles_of(const struct probe_quartiles *times)
 {
     struct text out;
@@ -170,8 +178,9 @@ static struct text quartiles_of(const struct probe_quartiles *times)
     if (times->samples == 0)
         (void)snprintf(out.text, sizeof(out.text), "-");
     else
-        (void)snprintf(out.text, sizeof(out.text), "%.1f  %.1f..%.1f", (double)times->median / 1e3,
-                       (double)times->low / 1e3, (double)times->high / 1e3);
+        (void)snprintf(out.text, sizeof(out.text), "%.25s  %.25s..%.25s",
+                       microseconds(times->median).text, microseconds(times->low).text,
+                       microseconds(times->high).text);
     return out;
 }
 
@@ -193,11 +202,11 @@ static void print_row(FILE *out, const struct probe_cost *cost)
     char first[32] = "-";
 
     if (cost->has_first)
-        (void)snprintf(first, sizeof(first), "%.1f", (double)cost->first / 1e3);
-    (void)fprintf(out, "  %-20s%-23s%-26s%-26s%-8s%s\n", cost->call, size_of(cost).text,
+        (void)snprintf(first, sizeof(first), "%s", microseconds(cost->first).text);
+    (void)fprintf(out, "  %-20s%-23s%-25s %-25s %-7s%s\n", cost->call, size_of(cost).text,
                   quartiles_of(&cost->idle).text, quartiles_of(&cost->busy).text,
                   cost->busy.samples == 0 ? "-"
-                  : cost->blocks          ? "yes"
+                  : cost->waits           ? "yes"
                                           : "no",
                   first);
 }
@@ -206,8 +215,8 @@ static void print_costs(FILE *out, const struct probe_costs *costs)
 {
     unsigned others = 0;
 
-    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-8s%s%s\n", text_style_on(out, TEXT_STRONG),
-                  "call", "size", "idle device", "busy device", "blocks", "first call",
+    (void)fprintf(out, "  %s%-20s%-23s%-25s %-25s %-7s%s%s\n", text_style_on(out, TEXT_STRONG),
+                  "call", "size", "idle device", "busy device", "waits", "first call",
                   text_style_off(out));
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
@@ -249,9 +258,9 @@ void probe_report_print(FILE *out, const struct probe_report *report)
     print_device(out, report);
     print_features(out, report);
     if (report->preset)
-        (void)fprintf(out, "\n  time in us of the calls of a row, modeled (%s)", report->preset);
+        (void)fprintf(out, "\n  time of all calls of a row in us, modeled (%s)", report->preset);
     else
-        (void)fprintf(out, "\n  time in us of the calls of a row, measured");
+        (void)fprintf(out, "\n  time of all calls of a row in us, measured");
     (void)fprintf(out, ": median and quartiles of %u samples\n", samples_of(report->costs));
     print_costs(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
@@ -306,7 +315,7 @@ void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
         }
         put_quartiles(out, cost, "idle", &cost->idle, missing ? missing : "-");
         if (cost->busy.samples > 0)
-            put_quartiles(out, cost, "busy", &cost->busy, cost->blocks ? "blocks" : "-");
+            put_quartiles(out, cost, "busy", &cost->busy, cost->waits ? "waits" : "-");
     }
     (void)output_flush(out);
 }
@@ -362,7 +371,7 @@ static json_t *json_costs(const struct probe_costs *costs)
                              cost->has_first ? json_real((double)cost->first / 1e3) : json_null(),
                              "idle", json_quartiles(&cost->idle), "busy",
                              json_quartiles(&cost->busy), "waits_for_work",
-                             cost->busy.samples == 0 ? json_null() : json_boolean(cost->blocks),
+                             cost->busy.samples == 0 ? json_null() : json_boolean(cost->waits),
                              "missing", probe_missing_text(cost->missing)));
     }
     return rows;
