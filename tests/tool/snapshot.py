@@ -131,7 +131,7 @@ class Histories(SnapshotTest):
         self.assertEqual((served["failed"], served["failed_served"], served["oom_at"]), (1, 1, -1))
         refused = self.figures(self.file(said), "--device-memory", "70MiB")
         self.assertEqual((refused["failed"], refused["failed_served"]), (1, 0))
-        self.assertIn("failed requests served              1 of 1", self.replay(self.file(said)).stdout)
+        self.assertIn("recorded failures           1 of 1 succeed", self.replay(self.file(said)).stdout)
         self.assertNotIn("failed", self.figures(self.file(snapshot([entry("alloc")]))))
 
     def test_an_out_of_memory_that_is_new_names_the_entry(self):

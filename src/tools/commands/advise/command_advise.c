@@ -298,7 +298,8 @@ const struct command command_advise = {
                 OPTION_COLOR, OPTION_HELP},
     .description =
         "Replays a recorded program on the simulated driver under about 100 configurations, and "
-        "prints the configuration string to set, the reason, the second-best string (runner-up), "
+        "prints the configuration string to set (advised), the reason, the best string without one "
+        "of its keys (runner-up), "
         "and for each string the peak of reserved memory and the smallest device on which the "
         "program completes. If no string reduces the peak, the report says so. FILE is a trace or "
         "a memory "
@@ -311,8 +312,9 @@ const struct command command_advise = {
         "`xseg replay --min-device --config STRING FILE` prints the same values for any string."
         "\n\n"
         "Headroom is the memory that the allocator needs beyond the allocated bytes: the smallest "
-        "e and c with reserved <= (1 + e) x allocated + c after each event of the replay, and the "
-        "same for the peak of the allocated bytes so far. e is a multiple of 0.001, c is the "
+        "e and c with reserved <= (1 + e) x allocated + c after each event of the replay. Peak "
+        "headroom is the same beyond the peak of the allocated bytes so far. e is a multiple of "
+        "0.001, c is the "
         "smallest "
         "that is valid with e, and of all these pairs it is the one with the smallest average of "
         "the bound. The last line has the margin that inference engines keep today instead: 0.75 "
