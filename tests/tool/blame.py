@@ -450,7 +450,7 @@ class Limits(BlameTest):
             for command, options, status in (("blame", (), 1), ("blame", ("--json",), 1), ("view", ("-o", "-"), 1), ("export", ("--perfetto", "-o", "-"), 1),
                                              ("compare", (path,), 2)):
                 done = self.tool(command, path, *options, status=status, text=False)
-                self.assertRegex(done.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, which the report leaves out; the "
+                self.assertRegex(done.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, which the report omits; the "
                                               r"file is inconsistent, or entries are missing\n")
                 self.assertTrue(done.stdout)
 

@@ -147,7 +147,7 @@ class ViewTest(ToolCase):
         model = view_program.Model(self.page(snapshot, status=1))
         self.assertTrue(model.whole)
         self.assertEqual(model.facts["unmatched"], 2)
-        self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report leaves out")
+        self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report omits")
 
     def test_bad_files_are_refused_and_leave_no_page(self):
         whole, huge = pickle.dumps(view_program.Program(12, 50).snapshot(), 4), view_program.Program(12, 50).snapshot()

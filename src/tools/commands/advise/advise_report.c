@@ -67,7 +67,7 @@ static void put_reach(FILE *out, const struct advice *advice)
         (void)fputs(advice_is_of_ranks(advice) ? advice->trials->programs[i].name : "the program",
                     out);
         if (after < 0)
-            (void)fprintf(out, " does not run out of memory at event %s any more",
+            (void)fprintf(out, " no longer runs out of memory at event %s",
                           amount_count((uint64_t)before).text);
         else
             (void)fprintf(out, " runs out of memory at event %s instead of %s",

@@ -55,8 +55,9 @@ static bool check_options(const struct replays *replays)
                             "unless it is sim");
     if (option_given(replays->arguments, OPTION_CHECK) &&
         option_given(replays->arguments, OPTION_COMPARE))
-        return option_error("--check", "cannot be given with --compare: a tape has answers for one "
-                                       "configuration only");
+        return option_error("--check",
+                            "cannot be combined with --compare: a tape has the results of one "
+                            "configuration");
     if (option_given(replays->arguments, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
         return option_error("--timeline", "requires a single FILE");
     if (option_given(replays->arguments, OPTION_HISTORY) && replays->arguments->operand_count > 1)
