@@ -198,8 +198,8 @@ class OutOfMemory(AdviseTest):
         self.assertFalse(found["current"]["completes"])
         self.assertTrue(found["why"].startswith("the program completes on 450.00 MiB, "), found["why"])
         text = self.tool("advise", path).stdout
-        self.assertIn("1 request failed in the file; the program completes on 450.00 MiB with this string\n", text)
-        self.assertRegex(text, r"least change +this string; or, with the current string, "
+        self.assertIn("1 request failed in the file; the program completes on 450.00 MiB with the advised string\n", text)
+        self.assertRegex(text, r"least change +the advised string; or, with the current string, "
                                r"a device of 50\d\.00 MiB \(5\d\.00 MiB more\)\n")
 
     def test_impossible_request_is_reported(self):
@@ -271,7 +271,7 @@ class Report(AdviseTest):
         self.assertEqual(found["current"]["headroom"], {"e": 0, "c": 2048 * MIB, "peak_e": 0, "peak_c": 0})
         self.assertEqual((found["transient_peak"], found["engine_margin"]), (2048 * MIB, 1536 * MIB))
         text = self.tool("advise", path).stdout
-        for row, cell in (("headroom: e", "0.000"), ("headroom: c", "2.00 GiB"), ("of the peak: e", "0.000"), ("of the peak: c", "0 bytes")):
+        for row, cell in (("headroom: e", "0.000"), ("headroom: c", "2.00 GiB"), ("peak headroom: e", "0.000"), ("peak headroom: c", "0 bytes")):
             self.assertRegex(text, rf"(?m)^  {row} +{cell}$")
         self.assertIn("\nengines keep   1.50 GiB today: 0.75 x the transient peak of 2.00 GiB, at least 1.00 GiB\n", text)
         small = self.advice(self.file(CLASSIC + trace(("a", 1, 4 * MIB, 0), ("f", 1)), "small"))

@@ -113,7 +113,7 @@ class Ranks(AdviseTest):
         self.assertTrue(all(rank["advised"]["completes"] for rank in found["ranks"]))
         self.assertEqual(found["least_change"], found["advised"]["config"])
         self.assertTrue(found["why"].startswith("4 of these 4 ranks complete instead of 3"), found["why"])
-        self.assertIn("out of memory  rank 5 with the current string; none with this string\nleast change   this string; or, ",
+        self.assertIn("out of memory  rank 5 with the current string; none with the advised string\nleast change   the advised string; or, ",
                       self.tool("advise", folder).stdout)
 
     def test_ranks_that_complete_go_on_to(self):

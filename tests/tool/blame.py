@@ -187,7 +187,7 @@ class Report(BlameTest):
     def test_text(self):
         path = self.file(small())
         self.assertEqual(self.said(path).replace(str(path), "job.pickle"), """\
-job.pickle, device 0: 8 entries in 2 s
+job.pickle: device 0, 8 entries in 2.00 s
 averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserved memory: reserved 6.00 MiB, allocated 2.50 MiB
 
    share    fragmented     allocated   at the peak  site
@@ -196,7 +196,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
   0.00 %       0 bytes      1.00 MiB      2.00 MiB  model.py:300 backward
   0.00 %       0 bytes                              pending: freed, but another stream may still use it
  75.00 %      3.00 MiB                              idle: whole pages without a block
-100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  reserved and not allocated
+100.00 %      4.00 MiB      2.00 MiB      2.50 MiB  total of fragmented, pending and idle bytes
 """)
 
     def test_rows(self):
@@ -209,7 +209,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
         for by, first in (("fragmented", "model.py:7 cache"), ("allocated", "model.py:300 backward"),
                           ("peak", "model.py:300 backward")):
             self.assertEqual(self.blamed("--by", by, path)["sites"][0]["site"], first)
-        self.assertIn("100.00 %      1.00 MiB      2.00 MiB      2.50 MiB  allocated at the peak\n",
+        self.assertIn("100.00 %      1.00 MiB      2.00 MiB      2.50 MiB  total\n",
                       self.said("--by", "peak", path))
 
     def test_labels(self):
@@ -337,7 +337,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
 
     def test_standard_input(self):
         data = pickle.dumps(small().snapshot(), 4)
-        self.assertTrue(self.said("-", given=data).startswith("standard input, device 0: 8 entries"))
+        self.assertTrue(self.said("-", given=data).startswith("standard input: device 0, 8 entries"))
 
 
 class Pages(BlameTest):
@@ -431,14 +431,14 @@ class Limits(BlameTest):
         for one in snapshot["device_traces"][0]:
             del one["time_us"]
         text, found = self.said(self.file(snapshot)), self.blamed(self.file(snapshot))
-        self.assertIn(", device 0: 3 entries without times\naverages over events: ", text)
+        self.assertIn(": device 0, 3 entries without times\naverages over events: ", text)
         self.assertEqual((found["duration_us"], found["duration_events"]), (0, 3))
         self.assertNotIn(" s\n", text)
 
     def test_one_event_is_one(self):
         program = Program()
         program.map(BASE, 2 * MIB)
-        self.assertIn(", device 0: 1 entry; values at the end\n", self.said(self.file(program)))
+        self.assertIn(": device 0, 1 entry; values at the end\n", self.said(self.file(program)))
 
     def test_blocks_outside_segments_exit_with_1(self):
         outside, overlapping = small().snapshot(), small().snapshot()
@@ -450,7 +450,7 @@ class Limits(BlameTest):
             for command, options, status in (("blame", (), 1), ("blame", ("--json",), 1), ("view", ("-o", "-"), 1), ("export", ("--perfetto", "-o", "-"), 1),
                                              ("compare", (path,), 2)):
                 done = self.tool(command, path, *options, status=status, text=False)
-                self.assertRegex(done.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, which the report leaves out; the "
+                self.assertRegex(done.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, which the report omits; the "
                                               r"file is inconsistent, or entries are missing\n")
                 self.assertTrue(done.stdout)
 

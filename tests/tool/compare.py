@@ -106,19 +106,19 @@ B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A 
 A: a.pickle, device 0, 153 entries
 B: b.pickle, device 0, 155 entries
 
-           A             B    difference
-   64.00 MiB    128.00 MiB    +64.00 MiB  reserved at the peak
-   24.00 MiB     88.00 MiB    +64.00 MiB  allocated at the peak
-  795.15 KiB    780.00 KiB    -15.15 KiB  fragmented, average over events
-    9.48 MiB     72.08 MiB    +62.60 MiB  allocated, average over events
-   64.00 MiB    127.39 MiB    +63.39 MiB  reserved, average over events
-     0 bytes       0 bytes             =  pending, average over events
-   53.75 MiB     54.55 MiB   +824.12 KiB  idle, average over events
+           A             B     difference
+   64.00 MiB    128.00 MiB     +64.00 MiB  peak reserved
+   24.00 MiB     88.00 MiB     +64.00 MiB  allocated at the peak
+  795.15 KiB    780.00 KiB     -15.15 KiB  fragmented, average over events
+    9.48 MiB     72.08 MiB     +62.60 MiB  allocated, average over events
+   64.00 MiB    127.39 MiB     +63.39 MiB  reserved, average over events
+     0 bytes       0 bytes              =  pending, average over events
+   53.75 MiB     54.55 MiB    +824.12 KiB  idle, average over events
 
-peak reserved    fragmented     allocated      events lived            blocks  site
-   +64.00 MiB             =    +62.78 MiB          - -> 103            - -> 1  model.py:212 cache  (only in B)
-            =             =   -154.52 KiB                 =                 =  model.py:31 __init__
-            =   +824.12 KiB             =                 =                 =  idle: whole pages without a block
+peak reserved     fragmented      allocated  lifetime, events          blocks  site
+   +64.00 MiB              =     +62.78 MiB          - -> 103          - -> 1  model.py:212 cache  (only in B)
+            =              =    -154.52 KiB                 =               =  model.py:31 __init__
+            =    +824.12 KiB              =                                    idle: whole pages without a block
 rows that do not differ: 3
 """)
 
@@ -383,7 +383,7 @@ class Ranks(CompareTest):
         found = self.read(self.folder / "job", status=1)
         self.assertEqual(sorted(rank["name"] for rank in found["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
         self.assertEqual(found["outlier"], "rank 1")
-        self.assertIn("\nomitted: 1, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
+        self.assertIn("\nomitted: 1 file, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_equal_ranks_of_two_hosts_are_two(self):
         for host in ("node0", "node1"):
@@ -415,7 +415,7 @@ class Ranks(CompareTest):
                                               status=command == "compare")
                     self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 3", 4))
                     self.assertEqual(len(error.splitlines()), 1)
-                self.assertIn("\nomitted: 4, of another kind\n", self.run_tool(self.folder / "job", status=1)[0])
+                self.assertIn("\nomitted: 4 files, of another kind\n", self.run_tool(self.folder / "job", status=1)[0])
 
     def test_the_kind_of_most_ranks_is_read(self):
         self.ranks(count=1, name="oom-rank{}.pickle")
@@ -445,7 +445,7 @@ class Ranks(CompareTest):
                 os.utime(path, (step, step))
         found = self.read(self.folder / "job", status=1)
         self.assertEqual((found["outlier"], len(found["ranks"])), ("rank 2", 4))
-        self.assertIn("\nomitted: 4, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
+        self.assertIn("\nomitted: 4 files, of whose rank there is a newer file\n", self.said(self.folder / "job", status=1))
 
     def test_two_folders_are_compared_by_the_kind_that_both_have(self):
         for folder in ("before", "after"):
@@ -487,7 +487,7 @@ class Ranks(CompareTest):
         before, after = self.ranks(count=4, folder="before"), self.ranks(2, 5, folder="after", name="other-rank{}-{}.pickle")
         text = self.said(before, after, status=1)
         self.assertTrue(text.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"), text)
-        self.assertIn("\nomitted: 1, whose rank is in one folder alone\n", text)
+        self.assertIn("\nomitted: 1 file, whose rank is in only one folder\n", text)
         found = self.read(before, after, status=1)
         self.assertEqual(found["ranks"][0]["name"], "rank 2")
         self.assertEqual([rank["distance"] for rank in found["ranks"][1:]], [0, 0, 0])
@@ -501,14 +501,14 @@ class Ranks(CompareTest):
         for command in ("compare", "blame"):
             out, error = self.run_tool(folder, command=command, status=2)
             self.assertTrue(out.startswith("rank 5 is the outlier of 7: it reserves 64.00 MiB more"), out)
-            self.assertIn("/job, 7 files; rank 0 is the most typical\nomitted: 1, which could not be read\n", out)
+            self.assertIn("/job, 7 files; rank 0 is the most typical\nomitted: 1 file, which could not be read\n", out)
             self.assertEqual(len(error.splitlines()), 1)
             self.assertTrue(error.startswith(f"{bad}: cannot be read as a memory snapshot"), error)
         out, _ = self.run_tool("--json", folder, status=2)
         self.assertIn(str(bad), json.loads(out)["unread"][0])
         # The other folder's file of that rank is left out, too.
         out, error = self.run_tool(self.ranks(folder="other"), folder, status=2)
-        self.assertIn("\nomitted: 1, which could not be read\n", out)
+        self.assertIn("\nomitted: 1 file, which could not be read\n", out)
         self.assertTrue(out.startswith("B reserves 64.00 MiB more at the peak, all of it at model.py:212"), out)
 
     def test_folders_with_nothing_to_read(self):

@@ -81,7 +81,7 @@ class Help(unittest.TestCase):
         self.assertRegex(done.stderr, r"\Axseg: unrecognized option '--fly'\n`xseg --help` lists the options\n\Z")
 
     def test_the_first_argument_too_many_is_named_with_the_usage(self):
-        for arguments, most, usage in ((("help", "probe", "x"), "at most 1", "[COMMAND]"), (("view", "a", "b", "x"), "at most 2", "FILE [FILE] -o PAGE"),
+        for arguments, most, usage in ((("help", "probe", "x"), "at most 1", "[COMMAND]"), (("view", "a", "b", "x"), "at most 2", "FILE [FILE] -o OUT"),
                                        (("compare", "a", "b", "x"), "at most 2", "FILE FILE | FOLDER [FOLDER]"), (("config", "a", "x"), "at most 1", "[STRING]"),
                                        (("blame", "a", "x", "y"), "at most 1", "FILE | FOLDER"), (("advise", "a", "x"), "at most 1", "FILE | FOLDER"),
                                        (("export", "a", "x"), "at most 1", "--perfetto FILE -o OUT"), (("top", "x"), "none", ""), (("probe", "x"), "none", "")):

@@ -10,7 +10,7 @@ import unittest
 
 from folder_case import MIB, ROOT, TOOL, ToolCase
 
-KEYS = ["number", "line", "action", "device", "stream", "pool", "lent", "base", "bytes",
+KEYS = ["number", "line", "action", "device", "stream", "pool", "fallback", "base", "bytes",
         "requested", "time_ns", "order", "thread", "label", "stack"]
 FRAME_KEYS = ["function", "function_offset", "file", "line", "module", "build_id", "offset"]
 
@@ -82,7 +82,7 @@ class Events(HistoryTest):
         self.assertEqual([(event["line"], event["action"], event["stream"], event["pool"])
                           for event in events], CLOCKED_EVENTS)
         self.assertEqual(last["lost"], 0)
-        self.assertTrue(all(event["stack"] == [] and not event["lent"] for event in events))
+        self.assertTrue(all(event["stack"] == [] and not event["fallback"] for event in events))
 
     def test_sizes_and_addresses(self):
         events, _ = self.history(CLOCKED)

@@ -71,7 +71,7 @@ class RanksTest(ToolCase):
     def test_second_run_equals_the_first(self):
         self.run_job("RANK")
         self.run_job("RANK")
-        self.assertIn("\nomitted: 4, of whose rank there is a newer file\n",
+        self.assertIn("\nomitted: 4 files, of whose rank there is a newer file\n",
                       self.tool("compare", "--label", self.folder, status=1).stdout)
 
 

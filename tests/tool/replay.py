@@ -328,7 +328,7 @@ class OutOfMemory(ReplayTest):
         one = self.figures(text, "--config", "expandable_segments:False")
         self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
         self.assertEqual((one["failed"], one["failed_served"]), (1, 1))
-        self.assertIn("failed requests served              1 of 1\n", self.replay(self.file(text)).stdout)
+        self.assertIn("recorded failures           1 of 1 succeed\n", self.replay(self.file(text)).stdout)
 
 
 class Checks(ReplayTest):
@@ -515,23 +515,23 @@ class Explain(ReplayTest):
 
     def test_json(self):
         why = self.figures(EXPANDABLE + self.TEXT, "--explain")["explained"]
-        self.assertEqual(why.pop("live_itself"), 31457280 + 3072 + 5000192)
+        self.assertEqual(why.pop("in_allocated_blocks"), 31457280 + 3072 + 5000192)
         self.assertEqual(why["reserved"] * 2, sum(why.values()))
         self.assertEqual({kind: size // MIB for kind, size in why.items() if size},
-                         {"live": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
+                         {"allocated": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
         self.assertNotIn("explained", self.figures(self.TEXT))
 
     def test_words(self):
         text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
-        for words in (r"29\.58 %  42.00 MiB  contains an allocated block",
-                      r"20.00 MiB at 0x[0-9a-f]+, large, stream 0: 2 allocated blocks",
-                      r"stream 2: a block of 20.00 MiB waits for stream 5", r"large, private pool, stream 0",
-                      r"60.00 MiB  idle, released by decay", r"100.00 %  142.00 MiB  reserved"):
+        for words in (r"29\.58 %     42.00 MiB  contains an allocated block",
+                      r"20.00 MiB at 0x[0-9a-f]+, large segment, stream 0: 2 allocated blocks",
+                      r"stream 2: a block of 20.00 MiB waits for stream 5", r"large segment, private pool, stream 0",
+                      r"60.00 MiB  idle, released by decay", r"100.00 %    142.00 MiB  reserved"):
             self.assertRegex(text, words)
 
     def test_ages_of_blocks(self):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
-        words = ": 2 allocated blocks cover 12.00 MiB; the largest has 9.00 MiB"
+        words = ": 2 allocated blocks, the largest of 9.00 MiB, cover 12.00 MiB"
         self.assertIn(words + ", allocated 61.0 s ago\n",
                       self.replay("--explain", "--config", "history:state", path).stdout)
         self.assertIn(words + "\n", self.replay("--explain", path).stdout)

@@ -67,7 +67,7 @@ class FromPyTorch(SnapshotTest):
         ring = self.figures(SNAPSHOTS / "ring.pickle.zst", "--explain",
                             note="device 0, 150 entries; allocated before the first: 33 blocks, "
                                  "69.47 MiB")
-        self.assertEqual(ring["explained"]["live_itself"], whole["explained"]["live_itself"])
+        self.assertEqual(ring["explained"]["in_allocated_blocks"], whole["explained"]["in_allocated_blocks"])
         self.assertLess(ring["events"], whole["events"] / 2)
         self.assertLess(ring["peak_requested"], whole["peak_requested"])
 
@@ -131,7 +131,7 @@ class Histories(SnapshotTest):
         self.assertEqual((served["failed"], served["failed_served"], served["oom_at"]), (1, 1, -1))
         refused = self.figures(self.file(said), "--device-memory", "70MiB")
         self.assertEqual((refused["failed"], refused["failed_served"]), (1, 0))
-        self.assertIn("failed requests served              1 of 1", self.replay(self.file(said)).stdout)
+        self.assertIn("recorded failures           1 of 1 succeed", self.replay(self.file(said)).stdout)
         self.assertNotIn("failed", self.figures(self.file(snapshot([entry("alloc")]))))
 
     def test_an_out_of_memory_that_is_new_names_the_entry(self):

@@ -334,8 +334,8 @@ class PinnedMemory(KeysTest):
         program.alloc(8 * MIB, MIB)
         path = self.file(program.snapshot(**Host().keys()))
         text = self.tool("blame", path).stdout
-        self.assertEqual(len(re.findall(r"^\S+, device 0: 3 entries", text, re.MULTILINE)), 1)
-        self.assertEqual(len(re.findall(r"^\S+, pinned host memory: 200 entries", text, re.MULTILINE)), 1)
+        self.assertEqual(len(re.findall(r"^\S+: device 0, 3 entries", text, re.MULTILINE)), 1)
+        self.assertEqual(len(re.findall(r"^\S+: pinned host memory, 200 entries", text, re.MULTILINE)), 1)
         self.assertRegex(self.tool("blame", "--flame", "--by", "allocated", path).stdout,
                          r"\Amodel.py:1 f \d+\n\(pinned host memory\);data.py:7 load \d+\n\Z")
         self.assertIn("; not replayed: pinned host memory, 200 entries\n", self.tool("replay", path).stderr)

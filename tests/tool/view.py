@@ -147,14 +147,14 @@ class ViewTest(ToolCase):
         model = view_program.Model(self.page(snapshot, status=1))
         self.assertTrue(model.whole)
         self.assertEqual(model.facts["unmatched"], 2)
-        self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report leaves out")
+        self.assertRegex(self.said, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the report omits")
 
     def test_bad_files_are_refused_and_leave_no_page(self):
         whole, huge = pickle.dumps(view_program.Program(12, 50).snapshot(), 4), view_program.Program(12, 50).snapshot()
         huge["device_traces"][0][-1]["size"] = 1 << 50
         for contents, says in ((whole[:len(whole) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
                                (pickle.dumps({"segments": [], "device_traces": []}), "neither entries nor segments"),
-                               (pickle.dumps(huge), "a block or segment has 1024.00 TiB; a page shows at most 16.00 TiB")):
+                               (pickle.dumps(huge), "a block or segment has 1,024.00 TiB; a page shows at most 16.00 TiB")):
             self.assertIn(says, self.view(self.file(contents, "bad"), "-o", "page.html", status=2))
             self.assertEqual(sorted(os.listdir(self.folder)), ["bad"])
         self.assertIn("cannot be opened", self.view("missing", "-o", "page.html", status=2))

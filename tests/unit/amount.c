@@ -9,8 +9,8 @@ TEST(bytes_have_a_unit_that_fits)
     assert_string_equal(amount_bytes(KIB - 1).text, "1,023 bytes");
     assert_string_equal(amount_bytes(KIB).text, "1.00 KiB");
     assert_string_equal(amount_bytes(3 * GIB / 2).text, "1.50 GiB");
-    assert_string_equal(amount_bytes(UINT64_MAX).text, "16777216.00 TiB");
-    assert_string_equal(amount_bytes(GIB - KIB).text, "1024.00 MiB");
+    assert_string_equal(amount_bytes(UINT64_MAX).text, "16,777,216.00 TiB");
+    assert_string_equal(amount_bytes(GIB - KIB).text, "1,024.00 MiB");
     assert_true(amount_bytes_equal(GIB, GIB + KIB));
     assert_false(amount_bytes_equal(GIB, GIB + GIB / 100));
 }
@@ -27,8 +27,9 @@ TEST(amounts_below_the_last_digit_differ_from_zero)
 
 TEST(times_have_a_unit_that_fits)
 {
-    assert_string_equal(amount_time(9999.4).text, "9999.4 ns");
+    assert_string_equal(amount_time(9999.4).text, "9,999.4 ns");
     assert_string_equal(amount_time(1e4).text, "10.0 us");
+    assert_string_equal(amount_time(12e9).text, "12.00 s");
     assert_string_equal(amount_time_in_row(5e5, 2e7).text, "0.5 ms");
 }
 
@@ -37,7 +38,7 @@ TEST(changes_have_a_sign)
     assert_string_equal(amount_change(0).text, "=");
     assert_string_equal(amount_change((int64_t)KIB).text, "+1.00 KiB");
     assert_string_equal(amount_change(-(int64_t)GIB).text, "-1.00 GiB");
-    assert_string_equal(amount_change(INT64_MIN).text, "-8388608.00 TiB");
+    assert_string_equal(amount_change(INT64_MIN).text, "-8,388,608.00 TiB");
 }
 
 TEST(counts_have_commas_and_shares_a_width)

@@ -232,7 +232,7 @@ const struct xseg_config_row xseg_config_table[XSEG_CONFIG_KEYS] = {
             .default_value = 65536,
             .min = 16,
             .max = 16777216,
-            .accepted = "an integer from 16 to 16777216",
+            .accepted = "a whole number from 16 to 16777216",
             .description =
                 "Number of events that the history keeps for each stream of a pool, separately "
                 "for small and large blocks. An event takes 64 bytes of host memory, and 8 more "

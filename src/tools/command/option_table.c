@@ -13,7 +13,7 @@
 #define COSTS_MEANING                                                                         \
     "cost model of the simulated driver, which sets the modeled time of each call: a preset " \
     "(`none`, `a100`, `a100_cold`, `consumer` or `rocm_slow`), or a FILE from `xseg probe "   \
-    "--save-costs`, whose path contains `/` or `.`, such as `./gpu.costs`. "
+    "--save-costs`, whose path contains a slash or a dot, such as `./gpu.costs`. "
 
 const struct option_row option_table[OPTION_COUNT] = {
     [OPTION_HELP] =
@@ -101,7 +101,8 @@ const struct option_row option_table[OPTION_COUNT] = {
             .words = {"sim", "cuda"},
             .meaning =
                 "driver to use: `sim`, the simulated driver; `cuda`, the CUDA driver of this host "
-                "(`libcuda.so.1`); or a FILE, a driver library, whose path contains `/` or `.`. "
+                "(`libcuda.so.1`); or a FILE, a driver library, whose path contains a slash or a "
+                "dot. "
                 "Only `sim` has modeled times. Default: `sim`",
         },
     [OPTION_COSTS] =
@@ -212,7 +213,9 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
             .meaning = "write memory over time to FILE as tab-separated columns: event, requested, "
-                       "allocated, reserved. If FILE is `-`, they go to standard output, and the "
+                       "allocated, reserved; of a trace with a clock, `usec` instead of event, and "
+                       "also address space, host memory and driver objects. If FILE is `-`, they "
+                       "go to standard output, and the "
                        "report to standard error",
         },
     [OPTION_HISTORY] =
@@ -221,7 +224,8 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_OUTPUT,
             .argument = "FILE",
             .meaning =
-                "write the events of blocks and segments to FILE, one JSON object per line; `-` as "
+                "write the history of the replay (events of blocks and segments) to FILE, one JSON "
+                "object per line; `-` as "
                 "with `--timeline`. Sets the key `history:all` unless the configuration sets "
                 "`history`. `history_stacks:all` adds call stacks, which are those of the replay "
                 "and not of the recorded program, with function names if the tool was built with "
@@ -300,7 +304,7 @@ const struct option_row option_table[OPTION_COUNT] = {
             .name = "output",
             .letter = 'o',
             .takes = OPTION_TAKES_OUTPUT,
-            .argument = "FILE",
+            .argument = "OUT",
             .meaning =
                 "file to write; `-` is standard output. If the command fails, the file is not "
                 "created or replaced",

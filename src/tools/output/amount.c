@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-struct amount amount_count(uint64_t count)
+/* Copy a decimal number with commas between thousands. */
+static struct amount separated(const char *digits)
 {
-    char digits[24];
-    const size_t length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, count);
+    const size_t length = strcspn(digits, ".");
     struct amount out;
     size_t at = 0;
 
@@ -17,8 +17,24 @@ struct amount amount_count(uint64_t count)
             out.text[at++] = ',';
         out.text[at++] = digits[i];
     }
-    out.text[at] = '\0';
+    (void)snprintf(out.text + at, sizeof(out.text) - at, "%s", digits + length);
     return out;
+}
+
+struct amount amount_count(uint64_t count)
+{
+    char digits[24];
+
+    (void)snprintf(digits, sizeof(digits), "%" PRIu64, count);
+    return separated(digits);
+}
+
+struct amount amount_decimal(double number, int decimals)
+{
+    char digits[24]; /* separated, they fit into an amount */
+
+    (void)snprintf(digits, sizeof(digits), "%.*f", decimals, number);
+    return separated(digits);
 }
 
 struct unit {
@@ -32,7 +48,7 @@ static const struct unit byte_units[] = {{"bytes", 1, 0, 0},         {"KiB", 0x1
                                          {"MiB", 0x1p20, 2, 0x1p20}, {"GiB", 0x1p30, 2, 0x1p30},
                                          {"TiB", 0x1p40, 2, 0x1p40}, {NULL, 0, 0, 0}};
 static const struct unit time_units[] = {
-    {"ns", 1, 1, 0}, {"us", 1e3, 1, 1e4}, {"ms", 1e6, 1, 1e7}, {NULL, 0, 0, 0}};
+    {"ns", 1, 1, 0}, {"us", 1e3, 1, 1e4}, {"ms", 1e6, 1, 1e7}, {"s", 1e9, 2, 1e9}, {NULL, 0, 0, 0}};
 
 static const struct unit *unit_for(const struct unit *units, double largest)
 {
@@ -55,7 +71,8 @@ static struct amount in_unit(const struct unit *unit, double value)
         (void)snprintf(out.text, sizeof(out.text), "< %s %s", unit->decimals == 1 ? "0.1" : "0.01",
                        unit->name);
     else
-        (void)snprintf(out.text, sizeof(out.text), "%.*f %s", unit->decimals, scaled, unit->name);
+        (void)snprintf(out.text, sizeof(out.text), "%.25s %s",
+                       amount_decimal(scaled, unit->decimals).text, unit->name);
     return out;
 }
 

@@ -2,7 +2,7 @@
 /*
  * Numbers in reports and messages.  The format is the same in every command and in the page of `xseg view`:
  *
- *     3,804            a count; a comma separates thousands.
+ *     3,804            a count; a comma separates thousands, in all numbers.
  *     1.25 GiB         bytes, in the largest unit of which there is at least one; 1,023 bytes below 1 KiB.
  *     12.5 ms          time.
  *
@@ -39,6 +39,9 @@ struct amount amount_time_in_row(double nanoseconds, double largest);
 struct amount amount_change(int64_t bytes);
 
 struct amount amount_count(uint64_t count);
+
+/* A number of at least 0 without a unit: "1,234.5". */
+struct amount amount_decimal(double number, int decimals);
 
 /* A count with its noun, given in the singular: "1 entry", "1,234 entries", "2 processes". */
 struct amount_noun amount_of(uint64_t count, const char *noun);

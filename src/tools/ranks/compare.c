@@ -471,7 +471,7 @@ char *compare_report_verdict(const struct compare *compare, const struct compare
 
 static void print_line(FILE *out, uint64_t a, uint64_t b, const char *name)
 {
-    (void)fprintf(out, "%12s  %12s  %12s  %s\n", amount_bytes(a).text, amount_bytes(b).text,
+    (void)fprintf(out, "%12s  %12s  %13s  %s\n", amount_bytes(a).text, amount_bytes(b).text,
                   amount_change((int64_t)(b - a)).text, name);
 }
 
@@ -479,7 +479,7 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
                        bool by_events)
 {
     static const char *const lines[] = {
-        [COMPARE_PEAK_RESERVED] = "reserved at the peak",
+        [COMPARE_PEAK_RESERVED] = "peak reserved",
         [COMPARE_PEAK_ALLOCATED] = "allocated at the peak",
         [COMPARE_FRAGMENTED] = "fragmented, average over events",
         [COMPARE_ALLOCATED] = "allocated, average over events",
@@ -488,7 +488,7 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
     static const char *const at_end[] = {"reserved", "allocated", "fragmented"};
     const struct profile *a = compare->a, *b = compare->b;
 
-    text_print_heading(out, "%12s  %12s  %12s", names->a, names->b, "difference");
+    text_print_heading(out, "%12s  %12s  %13s", names->a, names->b, "difference");
     for (int i = 0; i < (by_events ? COMPARE_MEASURES : COMPARE_ALLOCATED); i++)
         print_line(out, compare_whole((enum compare_measure)i, a),
                    compare_whole((enum compare_measure)i, b), by_events ? lines[i] : at_end[i]);
@@ -500,16 +500,18 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
                "idle, average over events");
 }
 
-/* "12 -> 40"; "=" for no difference, and "-" for a side without blocks. */
-static void print_pair(FILE *out, const struct compare_row *row, uint64_t a, uint64_t b)
+/* "12 -> 40"; "=" for no difference, and "-" for a side without blocks; "" for a row that is no site. */
+static void print_pair(FILE *out, int width, const struct compare_row *row, uint64_t a, uint64_t b)
 {
     char both[72] = "=";
 
-    if (a != b)
+    if (row->kind != COMPARE_SITE)
+        both[0] = '\0';
+    else if (a != b)
         (void)snprintf(both, sizeof(both), "%s -> %s",
                        row->a->of[PROFILE_BLOCKS] > 0 ? amount_count(a).text : "-",
                        row->b->of[PROFILE_BLOCKS] > 0 ? amount_count(b).text : "-");
-    (void)fprintf(out, "  %16s", both);
+    (void)fprintf(out, "  %*s", width, both);
 }
 
 static void print_name(FILE *out, const struct compare_row *row, const struct compare_names *names)
@@ -538,10 +540,10 @@ static void print_row(FILE *out, const struct compare_row *row, const struct com
                               (int64_t)(b[PROFILE_ALLOCATED] - a[PROFILE_ALLOCATED])};
 
     for (size_t i = 0; i < (by_events ? 3 : 2); i++)
-        (void)fprintf(out, i > 0 ? "  %12s" : "%13s", amount_change(deltas[i]).text);
+        (void)fprintf(out, i > 0 ? "  %13s" : "%13s", amount_change(deltas[i]).text);
     if (by_events)
-        print_pair(out, row, mean_lifetime(row->a), mean_lifetime(row->b));
-    print_pair(out, row, a[PROFILE_BLOCKS], b[PROFILE_BLOCKS]);
+        print_pair(out, 16, row, mean_lifetime(row->a), mean_lifetime(row->b));
+    print_pair(out, 14, row, a[PROFILE_BLOCKS], b[PROFILE_BLOCKS]);
     (void)fputs("  ", out);
     print_name(out, row, names);
     (void)fputc('\n', out);
@@ -552,10 +554,10 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 {
     print_sums(out, compare, names, by_events);
     if (compare->differing > 0 && by_events)
-        text_print_heading(out, "%13s  %12s  %12s  %16s  %16s  site", "peak reserved", "fragmented",
-                           "allocated", "events lived", "blocks");
+        text_print_heading(out, "%13s  %13s  %13s  %16s  %14s  site", "peak reserved", "fragmented",
+                           "allocated", "lifetime, events", "blocks");
     else if (compare->differing > 0)
-        text_print_heading(out, "%13s  %12s  %16s  site", "reserved", "fragmented", "blocks");
+        text_print_heading(out, "%13s  %13s  %14s  site", "reserved", "fragmented", "blocks");
     for (size_t i = 0; i < compare->differing && i < rows; i++)
         print_row(out, &compare->rows[i], names, by_events);
     if (compare->differing > rows)

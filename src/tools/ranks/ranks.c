@@ -554,7 +554,7 @@ static void print_cell(FILE *out, uint64_t bytes)
 static void print_left_out(FILE *out, size_t count, const char *why)
 {
     if (count > 0)
-        (void)fprintf(out, "omitted: %zu, %s\n", count, why);
+        (void)fprintf(out, "omitted: %s, %s\n", amount_of(count, "file").text, why);
 }
 
 static void print_limits(FILE *out, const struct ranks *ranks)
@@ -567,7 +567,7 @@ static void print_limits(FILE *out, const struct ranks *ranks)
     print_left_out(out, ranks->files[0].older + ranks->files[1].older,
                    "of whose rank there is a newer file");
     print_left_out(out, ranks->files[0].others + ranks->files[1].others, "of another kind");
-    print_left_out(out, ranks->unmatched, "whose rank is in one folder alone");
+    print_left_out(out, ranks->unmatched, "whose rank is in only one folder");
     if (without > 0)
         (void)fprintf(out,
                       "without a history: %zu, of which the state at the end "
@@ -594,6 +594,9 @@ static void print_rank(FILE *out, const struct ranks *ranks, const struct rank *
 void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
 {
     print_limits(out, ranks);
+    (void)fprintf(out,
+                  "at the peak of reserved memory: reserved%s; averages over events: fragmented\n",
+                  ranks->jobs == 1 ? ", allocated" : "");
     if (ranks->jobs == 1)
         text_print_heading(out, "%12s  %12s  %12s  %12s  rank", "reserved", "allocated",
                            "fragmented", "distance");

@@ -60,7 +60,7 @@ bool explanation_query(struct explanation *explanation, struct xseg_allocator *a
 
 static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t all)
 {
-    (void)fprintf(out, "  %s  %s  %s\n", amount_share((double)bytes, (double)all).text,
+    (void)fprintf(out, "  %s  %12s  %s\n", amount_share((double)bytes, (double)all).text,
                   amount_bytes(bytes).text, what);
 }
 
@@ -76,7 +76,7 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
 {
     const struct xseg_reason *reason = &listed->reason;
 
-    (void)fprintf(out, "             %s at %#" PRIx64 ", %s%s, stream %" PRIu64,
+    (void)fprintf(out, "%14s%12s at %#" PRIx64 ", %s segment%s, stream %" PRIu64, "",
                   amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
                   reason->is_small ? "small" : "large", pool_text(reason), listed->stream);
     if (reason->kind == XSEG_REASON_ALLOCATED && reason->allocated_blocks == 1)
@@ -84,10 +84,10 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
                       amount_bytes(reason->block_requested).text,
                       amount_bytes(reason->allocated_bytes).text);
     else if (reason->kind == XSEG_REASON_ALLOCATED)
-        (void)fprintf(out, ": %s cover %s; the largest has %s",
+        (void)fprintf(out, ": %s, the largest of %s, cover %s",
                       amount_of(reason->allocated_blocks, "allocated block").text,
-                      amount_bytes(reason->allocated_bytes).text,
-                      amount_bytes(reason->block_requested).text);
+                      amount_bytes(reason->block_requested).text,
+                      amount_bytes(reason->allocated_bytes).text);
     if (reason->kind == XSEG_REASON_PENDING) {
         (void)fprintf(out, ": a block of %s", amount_bytes(reason->block_requested).text);
         if (reason->has_waits_for)
@@ -116,7 +116,7 @@ void explanation_print(FILE *out, const struct explanation *explanation)
         for (unsigned at = 0; at < kind->listed; at++)
             print_reason(out, &kind->largest[at], explanation->has_times);
         if (kind->reasons > kind->listed)
-            (void)fprintf(out, "             and %s more\n",
+            (void)fprintf(out, "%16s%s more\n", "",
                           amount_count(kind->reasons - kind->listed).text);
     }
     print_share(out, "reserved in total", all, all);
@@ -129,22 +129,22 @@ json_t *explanation_json(const struct explanation *explanation)
         const char *name;
         uint64_t bytes;
     } rows[] = {
-        {"live", sums->allocated},
+        {"allocated", sums->allocated},
         {"pending", sums->pending},
-        {"busy", sums->claimed},
+        {"claimed", sums->claimed},
         {"pool", sums->pool},
         {"pinned", sums->pinned},
         {"capture", sums->capture},
         {"stream", sums->stream},
-        {"floor", sums->keep},
+        {"keep", sums->keep},
         {"decay", sums->decay},
         {"policy", sums->policy},
         {"exported", sums->exported},
         {"registered", sums->registered},
-        {"borrowed", sums->above_share},
+        {"above_share", sums->above_share},
         {"reserved", sums->reserved},
-        {"live_itself", sums->in_allocated_blocks},
-        {"single_page_rest", sums->single_page_padding},
+        {"in_allocated_blocks", sums->in_allocated_blocks},
+        {"single_page_padding", sums->single_page_padding},
     };
     json_t *object = json_object();
 

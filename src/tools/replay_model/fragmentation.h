@@ -29,6 +29,7 @@
 /* The rows of a report that belong to no site. */
 #define FRAGMENTATION_PENDING_ROW "pending: freed, but another stream may still use it"
 #define FRAGMENTATION_IDLE_ROW    "idle: whole pages without a block"
+#define FRAGMENTATION_TOTAL_ROW   "total of fragmented, pending and idle bytes"
 
 /* Bytes times microseconds. */
 __extension__ typedef unsigned __int128 fragmentation_sum;

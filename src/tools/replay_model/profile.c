@@ -13,7 +13,7 @@ static uint64_t bounded(fragmentation_sum sum)
     return sum > PROFILE_MAX ? PROFILE_MAX : (uint64_t)sum;
 }
 
-static void add(struct profile_figures *to, const struct profile_figures *from)
+void profile_figures_add(struct profile_figures *to, const struct profile_figures *from)
 {
     for (size_t i = 0; i < PROFILE_FIGURES; i++)
         to->of[i] = bounded((fragmentation_sum)to->of[i] + from->of[i]);
@@ -102,7 +102,7 @@ static void sort(struct profile *profile)
         qsort(sites, profile->site_count, sizeof(*sites), compare_names);
     for (size_t i = 0; i < profile->site_count; i++) {
         if (count > 0 && strcmp(sites[count - 1].name, sites[i].name) == 0) {
-            add(&sites[count - 1].figures, &sites[i].figures);
+            profile_figures_add(&sites[count - 1].figures, &sites[i].figures);
             free(sites[i].name);
         } else {
             sites[count++] = sites[i];
@@ -147,12 +147,12 @@ static void add_rest(struct profile *profile, const struct figures *figures)
     profile->pending.of[PROFILE_CACHED] = average(over, over->pending + over->near_pending);
     profile->whole = profile->pending;
     for (size_t i = 0; i < profile->site_count; i++)
-        add(&profile->whole, &profile->sites[i].figures);
+        profile_figures_add(&profile->whole, &profile->sites[i].figures);
     others =
         (fragmentation_sum)profile->whole.of[PROFILE_ALLOCATED] + profile->whole.of[PROFILE_CACHED];
     profile->idle.of[PROFILE_PEAK_CACHED] = bounded(peak->idle);
     profile->idle.of[PROFILE_CACHED] = reserved > others ? reserved - (uint64_t)others : 0;
-    add(&profile->whole, &profile->idle);
+    profile_figures_add(&profile->whole, &profile->idle);
 }
 
 bool profile_init(struct profile *profile, const struct recording *recording,
@@ -254,11 +254,11 @@ bool profile_add(struct profile *to, const struct profile *from)
     for (size_t i = 0; i < from->site_count; i++) {
         while (strcmp(to->sites[at].name, from->sites[i].name) != 0)
             at++;
-        add(&to->sites[at].figures, &from->sites[i].figures);
+        profile_figures_add(&to->sites[at].figures, &from->sites[i].figures);
     }
-    add(&to->pending, &from->pending);
-    add(&to->idle, &from->idle);
-    add(&to->whole, &from->whole);
+    profile_figures_add(&to->pending, &from->pending);
+    profile_figures_add(&to->idle, &from->idle);
+    profile_figures_add(&to->whole, &from->whole);
     to->entries = bounded((fragmentation_sum)to->entries + from->entries);
     to->lost = bounded((fragmentation_sum)to->lost + from->lost);
     to->truncated = bounded((fragmentation_sum)to->truncated + from->truncated);

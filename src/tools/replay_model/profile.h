@@ -72,6 +72,9 @@ bool profile_init(struct profile *profile, const struct recording *recording,
                   const struct recording_device *device, const struct profile_rules *rules);
 void profile_fini(struct profile *profile);
 
+/* Add figures to others. */
+void profile_figures_add(struct profile_figures *to, const struct profile_figures *from);
+
 /* Add the figures of a profile to another one, whose names keep their addresses.  Returns false if out of host
  * memory; `to` is unchanged then. */
 bool profile_add(struct profile *to, const struct profile *from);

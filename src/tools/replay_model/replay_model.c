@@ -690,11 +690,10 @@ bool replay_model_report_dropped(const char *file, const struct replay_model_dro
 {
     if (dropped->blocks == 0)
         return false;
-    message_print(
-        "%s: no segment of the file contains %s of %s, which the report leaves out; the file "
-        "is inconsistent, or entries are missing",
-        file, amount_of(dropped->blocks, "allocated block").text,
-        amount_bytes(dropped->bytes).text);
+    message_print("%s: no segment of the file contains %s of %s, which the report omits; the file "
+                  "is inconsistent, or entries are missing",
+                  file, amount_of(dropped->blocks, "allocated block").text,
+                  amount_bytes(dropped->bytes).text);
     return true;
 }
 

@@ -67,7 +67,7 @@ static void put_reach(FILE *out, const struct advice *advice)
         (void)fputs(advice_is_of_ranks(advice) ? advice->trials->programs[i].name : "the program",
                     out);
         if (after < 0)
-            (void)fprintf(out, " does not run out of memory at event %s any more",
+            (void)fprintf(out, " no longer runs out of memory at event %s",
                           amount_count((uint64_t)before).text);
         else
             (void)fprintf(out, " runs out of memory at event %s instead of %s",
@@ -181,7 +181,7 @@ static void put_least(FILE *out, const struct advice *advice)
     }
     if (advice->least.config) {
         if (advice->advised.config && strcmp(advice->advised.config, advice->least.config) == 0)
-            (void)fputs("this string", out);
+            (void)fputs("the advised string", out);
         else
             text_print(out, advice->least.config);
         (void)fputs("; or, with the current string, ", out);
@@ -229,7 +229,7 @@ static void print_short_ranks(FILE *out, const struct advice *advice)
     if (advice->advised.config) {
         (void)fputs("; ", out);
         put_short(out, advice, &advice->advised);
-        (void)fputs(" with this string", out);
+        (void)fputs(" with the advised string", out);
     }
     (void)fputc('\n', out);
 }
@@ -251,7 +251,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
     if (current->serves)
         (void)fputs("the current string", out);
     else if (advice->advised.config && advice->advised.results.serves)
-        (void)fputs("this string", out);
+        (void)fputs("the advised string", out);
     else
         (void)fprintf(out, "none of %s", amount_of(advice->replayed, "configuration").text);
     (void)fputc('\n', out);
@@ -325,8 +325,8 @@ static void print_table(FILE *out, const struct advice *advice)
         print_cells(out, COMPLETES, label, columns);
     print_cells(out, BOUND_E, "headroom: e", columns);
     print_cells(out, BOUND_C, "headroom: c", columns);
-    print_cells(out, PEAK_E, "of the peak: e", columns);
-    print_cells(out, PEAK_C, "of the peak: c", columns);
+    print_cells(out, PEAK_E, "peak headroom: e", columns);
+    print_cells(out, PEAK_C, "peak headroom: c", columns);
 }
 
 /* --- Headroom. --- */
@@ -355,8 +355,8 @@ static void print_headroom(FILE *out, const struct advice *advice)
     (void)fputc('\n', out);
     print_head(out, "headroom");
     (void)fputs(
-        "reserved <= (1 + e) x allocated + c after each event; the lower pair is for the peak of "
-        "allocated so far\n",
+        "reserved <= (1 + e) x allocated + c after each event; peak headroom: the same with the "
+        "peak of allocated so far\n",
         out);
     print_head(out, "engines keep");
     (void)fprintf(out, "%s today: 0.75 x the transient peak of %s, at least %s\n",

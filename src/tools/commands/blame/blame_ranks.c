@@ -37,16 +37,45 @@ static int compare_sites(const void *left, const void *right, void *context)
     return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-static void print_site(FILE *out, const struct profile_figures *figures, enum blame_by by,
-                       uint64_t whole, const char *name)
+static void print_row(FILE *out, const struct profile_figures *figures, enum blame_by by,
+                      uint64_t whole, bool has_allocated, const char *name)
 {
+    const uint64_t *of = figures->of;
+
     (void)fprintf(out, "%s  %12s  %12s  %12s  ",
                   amount_share((double)bytes_of(by, figures), (double)whole).text,
-                  amount_bytes(figures->of[PROFILE_CACHED]).text,
-                  amount_bytes(figures->of[PROFILE_ALLOCATED]).text,
-                  amount_bytes(figures->of[PROFILE_PEAK_ALLOCATED]).text);
+                  amount_bytes(of[PROFILE_CACHED]).text,
+                  has_allocated ? amount_bytes(of[PROFILE_ALLOCATED]).text : "",
+                  has_allocated ? amount_bytes(of[PROFILE_PEAK_ALLOCATED]).text : "");
     text_print(out, name);
     (void)fputc('\n', out);
+}
+
+/* Print the sum of the sites that are not listed. */
+static void print_others(FILE *out, const struct profile_site *const *sites, size_t count,
+                         enum blame_by by, uint64_t whole)
+{
+    struct profile_figures others = {{0}};
+    char name[40];
+
+    for (size_t i = 0; i < count; i++)
+        profile_figures_add(&others, &sites[i]->figures);
+    (void)snprintf(name, sizeof(name), "%s more", amount_count(count).text);
+    print_row(out, &others, by, whole, true, name);
+}
+
+/* Print the total.  Its fragmented bytes are the sum of their column. */
+static void print_total(FILE *out, const struct profile *sum, enum blame_by by, uint64_t whole)
+{
+    struct profile_figures sites = {{0}};
+
+    if (by == BLAME_BY_FRAGMENTED) {
+        print_row(out, &sum->whole, by, whole, true, FRAGMENTATION_TOTAL_ROW);
+        return;
+    }
+    for (size_t i = 0; i < sum->site_count; i++)
+        profile_figures_add(&sites, &sum->sites[i].figures);
+    print_row(out, &sites, by, whole, true, "total");
 }
 
 static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
@@ -62,14 +91,15 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     text_print_heading(out, "%8s  %12s  %12s  %12s  site, all ranks", "share", "fragmented",
                        "allocated", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
-        print_site(out, &order[i]->figures, by, whole, order[i]->name);
+        print_row(out, &order[i]->figures, by, whole, true, order[i]->name);
     if (sum->site_count > rows)
-        (void)fprintf(out, "%s more\n", amount_count(sum->site_count - rows).text);
+        print_others(out, order + rows, sum->site_count - rows, by, whole);
     free(order);
     if (by == BLAME_BY_FRAGMENTED) {
-        print_site(out, &sum->pending, by, whole, FRAGMENTATION_PENDING_ROW);
-        print_site(out, &sum->idle, by, whole, FRAGMENTATION_IDLE_ROW);
+        print_row(out, &sum->pending, by, whole, false, FRAGMENTATION_PENDING_ROW);
+        print_row(out, &sum->idle, by, whole, false, FRAGMENTATION_IDLE_ROW);
     }
+    print_total(out, sum, by, whole);
     return true;
 }
 

@@ -34,14 +34,14 @@ static void print_heading(FILE *out, const struct blame *blame)
 
     text_print_strong(out, blame->recording->name);
     if (is_host(blame))
-        (void)fputs(", pinned host memory: ", out);
+        (void)fputs(": pinned host memory, ", out);
     else
-        (void)fprintf(out, ", device %d: ", blame->device->number);
+        (void)fprintf(out, ": device %d, ", blame->device->number);
     (void)fputs(amount_of(blame->device->event_count, "entry").text, out);
     if (blame->is_instant)
         (void)fputs("; values at the end\n", out);
     else if (blame->has_times)
-        (void)fprintf(out, " in %.6g s\n", (double)blame->duration_us / 1e6);
+        (void)fprintf(out, " in %s\n", amount_time((double)blame->duration_us * 1e3).text);
     else
         (void)fputs(" without times\n", out);
     (void)fprintf(out,
@@ -171,8 +171,6 @@ static void print_reasons(FILE *out, const struct blame *blame)
 
 bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
 {
-    static const char *const wholes[] = {"reserved and not allocated", "allocated",
-                                         "allocated at the peak"};
     const struct fragmentation *sums = &blame->sums;
     struct row whole = {.amount = blame_whole(blame, by),
                         .fragmented = by == BLAME_BY_FRAGMENTED ? sums->reserved - sums->allocated
@@ -192,7 +190,7 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
         print_rest(out, blame, sums->idle, FRAGMENTATION_IDLE_ROW);
     }
     print_row(out, blame, &whole, whole.amount);
-    (void)fprintf(out, "%s\n", wholes[by]);
+    (void)fprintf(out, "%s\n", by == BLAME_BY_FRAGMENTED ? FRAGMENTATION_TOTAL_ROW : "total");
     print_reasons(out, blame);
     return true;
 }

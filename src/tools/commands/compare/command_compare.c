@@ -293,6 +293,6 @@ const struct command command_compare = {
             {"xseg compare --json a.pickle b.pickle | jq .verdict",
              "only the result, for a script"},
         },
-    .exits = {"no difference, or one of less than 1 % of the reserved bytes",
-              "a difference of 1 % or more of the reserved bytes", COMMAND_EXIT_ERROR},
+    .exits = {"no difference, or one of less than 1 % of the reserved bytes at the peak",
+              "a difference of 1 % or more of the reserved bytes at the peak", COMMAND_EXIT_ERROR},
 };

@@ -23,6 +23,7 @@ struct config {
     const char *source;
     bool is_verbose;
     unsigned printed, omitted; /* keys; keys with default values are omitted */
+    int widths[3];             /* of the columns key, value and default */
     json_t *keys;
 };
 
@@ -64,9 +65,30 @@ static const char *effect_of(const struct xseg_config_key *key)
                : ", no effect with this configuration";
 }
 
-static void print_row(const char *key, const char *value, const char *standard, const char *from)
+static void print_row(const struct config *config, const char *key, const char *value,
+                      const char *standard, const char *from)
 {
-    (void)printf("  %-37s %-12s %-12s %s\n", key, value, standard, from);
+    (void)printf("  %-*s  %-*s  %-*s  %s\n", config->widths[0], key, config->widths[1], value,
+                 config->widths[2], standard, from);
+}
+
+static bool is_listed(const struct config *config, const struct xseg_config_key *key)
+{
+    return config->is_verbose || key->is_set || !key->is_default;
+}
+
+/* Widen the columns to a row. */
+static bool widen(void *context, const struct xseg_config_key *key)
+{
+    struct config *config = context;
+    char value[1024];
+    const char *const cells[] = {key->name, value, key->default_value};
+
+    (void)text_escape(key->value, value, sizeof(value));
+    for (unsigned i = 0; i < 3 && is_listed(config, key); i++)
+        if ((int)strlen(cells[i]) > config->widths[i])
+            config->widths[i] = (int)strlen(cells[i]);
+    return true;
 }
 
 static bool print_value(void *context, const struct xseg_config_key *key)
@@ -74,18 +96,18 @@ static bool print_value(void *context, const struct xseg_config_key *key)
     struct config *config = context;
     char value[1024], from[128];
 
-    if (!config->is_verbose && !key->is_set && key->is_default) {
+    if (!is_listed(config, key)) {
         config->omitted++;
         return true;
     }
     if (config->printed++ == 0) {
         (void)printf("\n%s", text_style_on(stdout, TEXT_STRONG));
-        print_row("key", "value", "default", "source");
+        print_row(config, "key", "value", "default", "source");
         (void)printf("%s", text_style_off(stdout));
     }
     (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
     (void)text_escape(key->value, value, sizeof(value));
-    print_row(key->name, value, key->default_value, from);
+    print_row(config, key->name, value, key->default_value, from);
     return true;
 }
 
@@ -120,6 +142,7 @@ static void print_source(const struct config *config)
 static void print_values(struct config *config)
 {
     print_source(config);
+    (void)!xseg_config_keys(config->string, NULL, widen, config);
     (void)!xseg_config_keys(config->string, NULL, print_value, config);
     if (config->omitted > 0)
         (void)printf(
@@ -178,6 +201,7 @@ static int run(const struct option_values *arguments)
     struct config config = {
         .string = arguments->operand_count > 0 ? arguments->operands[0] : NULL,
         .is_verbose = option_given(arguments, OPTION_ALL_KEYS),
+        .widths = {sizeof("key") - 1, sizeof("value") - 1, sizeof("default") - 1},
     };
     char problem[1024] = "";
 

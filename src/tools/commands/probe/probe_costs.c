@@ -195,7 +195,7 @@ static void measure_group(struct measuring *measuring, const struct group *group
         cost[i].has_first = rows[i].has_first;
         cost[i].idle = probe_row_quartiles(&rows[i], false);
         cost[i].busy = probe_row_quartiles(&rows[i], true);
-        cost[i].blocks = rows[i].blocking * 2 > rows[i].samples[true];
+        cost[i].waits = rows[i].blocking * 2 > rows[i].samples[true];
         if (cost[i].idle.samples > 0 || cost[i].missing != PROBE_MISSING_NOTHING)
             continue;
         cost[i].missing =
@@ -215,7 +215,7 @@ static enum probe_missing why_not(struct measuring *measuring, const struct grou
 
     if (needs_range(group) && group->bytes % device->granularity != 0)
         return PROBE_MISSING_FIT;
-    if (group->kind == RUN && (device->access_trial != 0 || device->unmap_trial != 0))
+    if (group->kind == RUN && (device->access_probe != 0 || device->unmap_probe != 0))
         return PROBE_MISSING_BATCH;
     if (group->kind != RANGE && group->kind != OTHER && bytes > device->free_bytes / 2) {
         if (costs->skipped == 0 || bytes < costs->skipped)

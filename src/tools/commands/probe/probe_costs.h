@@ -35,7 +35,7 @@ struct probe_cost {
     uint64_t first;
     bool has_first;
     struct probe_quartiles idle, busy;
-    bool blocks; /* more than half of the calls waited for the work of a busy device */
+    bool waits; /* more than half of the calls waited for the work of a busy device */
     enum probe_missing missing;
 };
 

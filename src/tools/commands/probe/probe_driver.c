@@ -352,8 +352,8 @@ struct trial {
 /* Record the first call of the trial that failed. */
 static bool check_result(struct trial *trial, const char *call, int result)
 {
-    if (result != 0 && trial->device->vmm_trial == 0) {
-        trial->device->vmm_trial = result;
+    if (result != 0 && trial->device->vmm_probe == 0) {
+        trial->device->vmm_probe = result;
         trial->device->vmm_call = call;
     }
     return result == 0;
@@ -388,7 +388,7 @@ static bool set_access(struct trial *trial)
     const int together =
         PROBE_TRY(trial->driver, set_access, trial->base, PAGES * trial->page, &rights, 1);
 
-    trial->device->access_trial = together;
+    trial->device->access_probe = together;
     for (unsigned i = 0; together != 0 && i < PAGES; i++)
         if (!check_result(trial, "cuMemSetAccess",
                           PROBE_CALL(trial->driver, testing, set_access,
@@ -410,13 +410,13 @@ static bool unmap_each(struct trial *trial)
 static void release_pages(struct trial *trial, bool is_accessible)
 {
     if (is_accessible) {
-        trial->device->unmap_trial =
+        trial->device->unmap_probe =
             PROBE_TRY(trial->driver, unmap, trial->base, PAGES * trial->page);
-        if (trial->device->unmap_trial == 0)
+        if (trial->device->unmap_probe == 0)
             trial->mapped = 0;
     }
     if (!unmap_each(trial))
-        (void)check_result(trial, "cuMemUnmap", trial->device->unmap_trial);
+        (void)check_result(trial, "cuMemUnmap", trial->device->unmap_probe);
     for (; trial->created > 0; trial->created--)
         (void)PROBE_RELEASE(trial->driver, testing, release, trial->handle[trial->created - 1]);
 }
@@ -425,18 +425,18 @@ static void try_vmm(struct probe_driver *driver, struct probe_device *device)
 {
     struct trial trial = {.driver = driver, .device = device, .page = device->granularity};
 
-    device->vmm_trial = 0;
+    device->vmm_probe = 0;
     if (!check_result(
             &trial, "cuMemAddressReserve",
             PROBE_CALL(driver, testing, reserve, &trial.base, PAGES * trial.page, 0, 0, 0)))
         return;
     release_pages(&trial, map_pages(&trial) && set_access(&trial));
     (void)PROBE_RELEASE(driver, testing, unreserve, trial.base, PAGES * trial.page);
-    device->file_trial = try_properties(driver, device->granularity, HANDLE_FILE, false);
+    device->file_probe = try_properties(driver, device->granularity, HANDLE_FILE, false);
     if (device->has_fabric == 1)
-        device->fabric_trial = try_properties(driver, device->granularity, HANDLE_FABRIC, false);
+        device->fabric_probe = try_properties(driver, device->granularity, HANDLE_FABRIC, false);
     if (device->has_rdma == 1)
-        device->rdma_trial = try_properties(driver, device->granularity, 0, true);
+        device->rdma_probe = try_properties(driver, device->granularity, 0, true);
 }
 
 static uint64_t granularity_of(struct probe_driver *driver, int option)
@@ -484,12 +484,12 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
 
     *device = (struct probe_device){
         .ordinal = ordinal,
-        .file_trial = PROBE_UNTRIED,
-        .fabric_trial = PROBE_UNTRIED,
-        .rdma_trial = PROBE_UNTRIED,
-        .vmm_trial = PROBE_UNTRIED,
-        .access_trial = PROBE_UNTRIED,
-        .unmap_trial = PROBE_UNTRIED,
+        .file_probe = PROBE_UNTRIED,
+        .fabric_probe = PROBE_UNTRIED,
+        .rdma_probe = PROBE_UNTRIED,
+        .vmm_probe = PROBE_UNTRIED,
+        .access_probe = PROBE_UNTRIED,
+        .unmap_probe = PROBE_UNTRIED,
     };
     (void)PROBE_CALL(driver, querying, version, &device->version);
     (void)PROBE_CALL(driver, querying, device_count, &device->devices);
@@ -527,7 +527,7 @@ static bool out_of_memory(const struct probe_device *device)
 {
     const uint64_t min_free = 2 * PAGES * device->granularity + device->total_bytes / 16;
 
-    return device->vmm_trial == RESULT_NO_MEMORY &&
+    return device->vmm_probe == RESULT_NO_MEMORY &&
            (strcmp(device->vmm_call, "cuMemAddressReserve") == 0 || device->free_bytes < min_free);
 }
 
@@ -535,5 +535,5 @@ static bool out_of_memory(const struct probe_device *device)
 bool probe_device_is_expandable(const struct probe_device *device)
 {
     return device->has_vmm == 1 && device->granularity != 0 &&
-           (device->vmm_trial == 0 || out_of_memory(device));
+           (device->vmm_probe == 0 || out_of_memory(device));
 }

@@ -199,10 +199,10 @@ struct probe_device {
     uint64_t granularity, best_granularity;      /* 0: unknown */
     int has_vmm, has_file, has_fabric, has_rdma; /* answers */
     /* Trials of memory that is exported as a file descriptor or fabric handle, or accessible by GPUDirect RDMA. */
-    int file_trial, fabric_trial, rdma_trial;
+    int file_probe, fabric_probe, rdma_probe;
     /* Trials of two pages: of all calls, of cuMemSetAccess for both pages, of cuMemUnmap for both pages. */
-    int vmm_trial, access_trial, unmap_trial;
-    const char *vmm_call; /* the call that failed with vmm_trial */
+    int vmm_probe, access_probe, unmap_probe;
+    const char *vmm_call; /* the call that failed with vmm_probe */
     bool is_partition;    /* a MIG instance, according to its name */
     bool is_wsl;          /* Windows Subsystem for Linux, according to its device file */
 };

@@ -72,7 +72,7 @@ static struct text choice_of(const struct probe_report *report)
     const struct probe_device *device = report->device;
     struct text out;
 
-    if (probe_device_is_expandable(device) && device->vmm_trial != 0)
+    if (probe_device_is_expandable(device) && device->vmm_probe != 0)
         (void)snprintf(out.text, sizeof(out.text),
                        "expandable segments; not tested, not enough free memory");
     else if (probe_device_is_expandable(device))
@@ -84,7 +84,7 @@ static struct text choice_of(const struct probe_report *report)
         (void)snprintf(out.text, sizeof(out.text), "classic segments: no granularity");
     else
         (void)snprintf(out.text, sizeof(out.text), "classic segments: %s failed with %.100s",
-                       device->vmm_call, error_of(report, device->vmm_trial).text);
+                       device->vmm_call, error_of(report, device->vmm_probe).text);
     return out;
 }
 
@@ -130,21 +130,21 @@ static void print_features(FILE *out, const struct probe_report *report)
     struct text line;
 
     print_line(out, "virtual memory management",
-               feature_of(report, device->has_vmm, device->vmm_trial).text);
+               feature_of(report, device->has_vmm, device->vmm_probe).text);
     if (device->has_vmm == 1) {
         (void)snprintf(line.text, sizeof(line.text), "minimum %s, recommended %s",
                        amount_bytes(device->granularity).text,
                        amount_bytes(device->best_granularity).text);
         print_line(out, "  granularity", line.text);
-        print_line(out, "  cuMemSetAccess", batch_of(report, device->access_trial).text);
-        print_line(out, "  cuMemUnmap", batch_of(report, device->unmap_trial).text);
+        print_line(out, "  cuMemSetAccess", batch_of(report, device->access_probe).text);
+        print_line(out, "  cuMemUnmap", batch_of(report, device->unmap_probe).text);
     }
     print_line(out, "export: file descriptor",
-               feature_of(report, device->has_file, device->file_trial).text);
+               feature_of(report, device->has_file, device->file_probe).text);
     print_line(out, "export: fabric handle",
-               feature_of(report, device->has_fabric, device->fabric_trial).text);
+               feature_of(report, device->has_fabric, device->fabric_probe).text);
     print_line(out, "GPUDirect RDMA",
-               feature_of(report, device->has_rdma, device->rdma_trial).text);
+               feature_of(report, device->has_rdma, device->rdma_probe).text);
 }
 
 static struct text size_of(const struct probe_cost *cost)
@@ -163,6 +163,14 @@ static struct text size_of(const struct probe_cost *cost)
     return out;
 }
 
+/* A time in us.  A decimal would not fit into the column from 10,000 us on. */
+static struct amount microseconds(uint64_t nanoseconds)
+{
+    const double us = (double)nanoseconds / 1e3;
+
+    return amount_decimal(us, us < 9999.95 ? 1 : 0);
+}
+
 static struct text quartiles_of(const struct probe_quartiles *times)
 {
     struct text out;
@@ -170,8 +178,9 @@ static struct text quartiles_of(const struct probe_quartiles *times)
     if (times->samples == 0)
         (void)snprintf(out.text, sizeof(out.text), "-");
     else
-        (void)snprintf(out.text, sizeof(out.text), "%.1f  %.1f..%.1f", (double)times->median / 1e3,
-                       (double)times->low / 1e3, (double)times->high / 1e3);
+        (void)snprintf(out.text, sizeof(out.text), "%.25s  %.25s..%.25s",
+                       microseconds(times->median).text, microseconds(times->low).text,
+                       microseconds(times->high).text);
     return out;
 }
 
@@ -193,11 +202,11 @@ static void print_row(FILE *out, const struct probe_cost *cost)
     char first[32] = "-";
 
     if (cost->has_first)
-        (void)snprintf(first, sizeof(first), "%.1f", (double)cost->first / 1e3);
-    (void)fprintf(out, "  %-20s%-23s%-26s%-26s%-8s%s\n", cost->call, size_of(cost).text,
+        (void)snprintf(first, sizeof(first), "%s", microseconds(cost->first).text);
+    (void)fprintf(out, "  %-20s%-23s%-25s %-25s %-7s%s\n", cost->call, size_of(cost).text,
                   quartiles_of(&cost->idle).text, quartiles_of(&cost->busy).text,
                   cost->busy.samples == 0 ? "-"
-                  : cost->blocks          ? "yes"
+                  : cost->waits           ? "yes"
                                           : "no",
                   first);
 }
@@ -206,8 +215,8 @@ static void print_costs(FILE *out, const struct probe_costs *costs)
 {
     unsigned others = 0;
 
-    (void)fprintf(out, "  %s%-20s%-23s%-26s%-26s%-8s%s%s\n", text_style_on(out, TEXT_STRONG),
-                  "call", "size", "idle device", "busy device", "blocks", "first call",
+    (void)fprintf(out, "  %s%-20s%-23s%-25s %-25s %-7s%s%s\n", text_style_on(out, TEXT_STRONG),
+                  "call", "size", "idle device", "busy device", "waits", "first call",
                   text_style_off(out));
     for (unsigned i = 0; i < costs->count; i++) {
         const struct probe_cost *cost = &costs->cost[i];
@@ -249,9 +258,9 @@ void probe_report_print(FILE *out, const struct probe_report *report)
     print_device(out, report);
     print_features(out, report);
     if (report->preset)
-        (void)fprintf(out, "\n  time in us of the calls of a row, modeled (%s)", report->preset);
+        (void)fprintf(out, "\n  time of all calls of a row in us, modeled (%s)", report->preset);
     else
-        (void)fprintf(out, "\n  time in us of the calls of a row, measured");
+        (void)fprintf(out, "\n  time of all calls of a row in us, measured");
     (void)fprintf(out, ": median and quartiles of %u samples\n", samples_of(report->costs));
     print_costs(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
@@ -306,7 +315,7 @@ void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
         }
         put_quartiles(out, cost, "idle", &cost->idle, missing ? missing : "-");
         if (cost->busy.samples > 0)
-            put_quartiles(out, cost, "busy", &cost->busy, cost->blocks ? "blocks" : "-");
+            put_quartiles(out, cost, "busy", &cost->busy, cost->waits ? "waits" : "-");
     }
     (void)output_flush(out);
 }
@@ -327,14 +336,14 @@ static json_t *json_answer(int has)
     return has == PROBE_UNKNOWN ? json_null() : json_boolean(has);
 }
 
-static json_t *json_trial(const struct probe_report *report, int trial)
+static json_t *json_probe(const struct probe_report *report, int trial)
 {
     char name[64];
 
     if (trial == PROBE_UNTRIED)
         return json_null();
     if (trial == 0)
-        return json_string("fine");
+        return json_string("passed");
     probe_driver_error_name(report->driver, trial, name, sizeof(name));
     return json_string(name);
 }
@@ -362,7 +371,7 @@ static json_t *json_costs(const struct probe_costs *costs)
                              cost->has_first ? json_real((double)cost->first / 1e3) : json_null(),
                              "idle", json_quartiles(&cost->idle), "busy",
                              json_quartiles(&cost->busy), "waits_for_work",
-                             cost->busy.samples == 0 ? json_null() : json_boolean(cost->blocks),
+                             cost->busy.samples == 0 ? json_null() : json_boolean(cost->waits),
                              "missing", probe_missing_text(cost->missing)));
     }
     return rows;
@@ -398,15 +407,15 @@ static json_t *json_features(const struct probe_report *report)
 
     return json_pack(
         "{s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "vmm", json_answer(device->has_vmm),
-        "vmm_trial", json_trial(report, device->vmm_trial), "granularity",
+        "vmm_probe", json_probe(report, device->vmm_probe), "granularity",
         (json_int_t)device->granularity, "granularity_recommended",
         (json_int_t)device->best_granularity, "access_of_several",
-        json_trial(report, device->access_trial), "unmap_of_several",
-        json_trial(report, device->unmap_trial), "descriptor", json_answer(device->has_file),
-        "descriptor_trial", json_trial(report, device->file_trial), "fabric",
-        json_answer(device->has_fabric), "fabric_trial", json_trial(report, device->fabric_trial),
-        "rdma", json_answer(device->has_rdma), "rdma_trial",
-        json_trial(report, device->rdma_trial));
+        json_probe(report, device->access_probe), "unmap_of_several",
+        json_probe(report, device->unmap_probe), "descriptor", json_answer(device->has_file),
+        "descriptor_probe", json_probe(report, device->file_probe), "fabric",
+        json_answer(device->has_fabric), "fabric_probe", json_probe(report, device->fabric_probe),
+        "rdma", json_answer(device->has_rdma), "rdma_probe",
+        json_probe(report, device->rdma_probe));
 }
 
 json_t *probe_report_json(const struct probe_report *report)

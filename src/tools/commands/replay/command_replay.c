@@ -55,8 +55,9 @@ static bool check_options(const struct replays *replays)
                             "unless it is sim");
     if (option_given(replays->arguments, OPTION_CHECK) &&
         option_given(replays->arguments, OPTION_COMPARE))
-        return option_error("--check", "cannot be given with --compare: a tape has answers for one "
-                                       "configuration only");
+        return option_error("--check",
+                            "cannot be combined with --compare: a tape has the results of one "
+                            "configuration");
     if (option_given(replays->arguments, OPTION_TIMELINE) && replays->arguments->operand_count > 1)
         return option_error("--timeline", "requires a single FILE");
     if (option_given(replays->arguments, OPTION_HISTORY) && replays->arguments->operand_count > 1)
@@ -292,12 +293,14 @@ const struct command command_replay = {
                 OPTION_COLOR, OPTION_HELP},
     .description =
         "Replays the allocations and frees of a recorded program through the allocator, and prints "
-        "the peaks of memory, the number of driver calls, and the time per allocation. FILE is a "
+        "the peaks of memory, the number of driver calls, and the time per event, an allocation or "
+        "a free. Each FILE has a report of its own. FILE is a "
         "trace, a tape (a trace with the expected results of each operation) or a memory snapshot "
         "of PyTorch or xseg, plain or compressed with Zstandard; `-` is standard input. The "
         "default driver is simulated and needs no GPU."
         "\n\n"
-        "An event is an allocation or a free. In a message that begins with FILE:LINE, LINE is a "
+        "Recorded failures are requests that failed in the recording; the report has the number of "
+        "those that succeed in the replay. In a message that begins with FILE:LINE, LINE is a "
         "line of a trace, or the number of an entry in the history of a memory snapshot.",
     .examples =
         {

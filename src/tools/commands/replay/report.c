@@ -114,7 +114,7 @@ static const struct {
 } rows[] = {
     {"events", EVENTS},
     {"out of memory at event", OOM_AT},
-    {"failed requests served", FAILED},
+    {"recorded failures", FAILED},
     {"peak requested", REQUESTED},
     {"peak allocated", ALLOCATED},
     {"peak active", ACTIVE},
@@ -143,7 +143,7 @@ static struct value failed_of(const struct replay_result *result)
 {
     struct value value = {.kind = TEXT};
 
-    (void)snprintf(value.text.text, sizeof(value.text.text), "%.13s of %.13s",
+    (void)snprintf(value.text.text, sizeof(value.text.text), "%.9s of %.9s succeed",
                    amount_count(result->failed_served).text, amount_count(result->failed).text);
     return value;
 }

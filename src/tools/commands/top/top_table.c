@@ -337,23 +337,23 @@ static void put_bytes(char cells[][CELL], unsigned first, const uint64_t *bytes,
 static void fill_device(const struct top_row *row, char cells[][CELL])
 {
     const struct xseg_published_device *device = row->device;
-    const uint64_t bytes[] = {device->allocated,     device->pending,       device->cached,
-                              device->reserved, device->reserved_peak, device->registered};
+    const uint64_t bytes[] = {device->allocated, device->pending,       device->cached,
+                              device->reserved,  device->reserved_peak, device->registered};
 
     (void)snprintf(cells[PID], CELL, "%ld", (long)row->publisher->pid);
     (void)snprintf(cells[COMMAND], CELL, "%.*s", CELL - 1, row->publisher->command);
     (void)snprintf(cells[DEVICE], CELL, "%" PRId32, device->ordinal);
     (void)snprintf(cells[POOL], CELL, "all");
     put_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
-    (void)snprintf(cells[OOMS], CELL, "%" PRIu64, device->ooms);
-    (void)snprintf(cells[REJECTED], CELL, "%" PRIu64, device->rejections);
+    (void)snprintf(cells[OOMS], CELL, "%s", amount_count(device->ooms).text);
+    (void)snprintf(cells[REJECTED], CELL, "%s", amount_count(device->rejections).text);
     format_age(row->publisher->age, cells[AGE]);
 }
 
 static void fill_pool(const struct xseg_published_pool *pool, char cells[][CELL])
 {
-    const uint64_t bytes[] = {pool->allocated,     pool->pending,       pool->cached,
-                              pool->reserved, pool->reserved_peak, pool->registered};
+    const uint64_t bytes[] = {pool->allocated, pool->pending,       pool->cached,
+                              pool->reserved,  pool->reserved_peak, pool->registered};
 
     if (pool->kind == XSEG_PUBLISHED_OTHERS)
         (void)snprintf(cells[POOL], CELL, "%.*s", CELL - 1, amount_of(pool->count, "other").text);

@@ -8,7 +8,7 @@ const Text = (() => {
     const sign = number < 0 ? "-" : "";
     number = Math.abs(number);
     for (; number >= 1024 && at < UNITS.length - 1; at++) number /= 1024;
-    return `${sign}${at === 0 ? count(number) : number.toFixed(2)} ${UNITS[at]}`;
+    return `${sign}${at === 0 ? count(number) : decimal(number)} ${UNITS[at]}`;
   }
 
   // A round number of bytes, such as "256 MiB" or "1.5 GiB".
@@ -25,6 +25,7 @@ const Text = (() => {
   }
 
   const count = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
+  const decimal = (number) => number.toFixed(2).replace(/\B(?=(\d{3})+\.)/g, ",");
   const hex = (number) => "0x" + number.toString(16);
   return { bytes, byteTick, duration, count, hex };
 })();
