@@ -174,7 +174,7 @@ static struct {
     size_t count;
 } open_streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void env_streams_forget(void)
+void env_streams_discard(void)
 {
     open_streams.count = 0;
 }

@@ -18,10 +18,11 @@ struct process {
 
 /* Start a second process that shares the simulated device.  It calls `run`, which does not return, with its end of the
  * socket.  Returns false if the host has no named shared memory. */
-static inline bool process_start(struct process *process, const struct xseg_sim_settings *machine,
+static inline bool process_start(struct process *process,
+                                 const struct xseg_sim_settings *sim_settings,
                                  void (*run)(int socket, const struct xseg_sim_settings *settings))
 {
-    struct xseg_sim_settings settings = *machine;
+    struct xseg_sim_settings settings = *sim_settings;
     char name[64];
 
     if (!sim_shared_name(name, sizeof(name)))
