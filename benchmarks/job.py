@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Writes a memory snapshot of a simulated training job in PyTorch's format: job.py EVENTS FILE.
 
-The snapshot is written as a stream, so it can have 10^7 events (some minutes, 1 GB).  As in PyTorch's files, frames, stacks and keys
-are written once and then referenced by the pickle's memo, and each event has a separate pool ID and string.
+The snapshot is written as a stream, so it can have 10^7 events (some minutes, 1 GB).  As in PyTorch's files, frames, stacks and
+keys are written once and then referenced by the pickle's memo, and each event has a separate pool ID and string.
 """
 import bisect
 import random
@@ -18,7 +18,7 @@ class Pickle:
     """Writes values as Python's pickler does in protocol 4, without framing."""
 
     def __init__(self, file):
-        self.file, self.memo, self.count, self.kept, self.batch = file, {}, 0, [], 0
+        self.file, self.memo, self.count, self.retained, self.batch = file, {}, 0, [], 0
         file.write(b"\x80\x04")
 
     def memoized(self, data, key=None):
@@ -64,7 +64,7 @@ class Pickle:
             return self.memoized(b"".join(map(self.value, value)) + b"\x86")
         if id(value) in self.memo:
             return self.again(id(value))
-        self.kept.append(value)
+        self.retained.append(value)
         if isinstance(value, dict):
             head = self.memoized(b"}", id(value))
             return head + b"(" + b"".join(self.text(key) + self.value(one) for key, one in value.items()) + b"u"
@@ -168,11 +168,9 @@ class Memory:
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}}
 
 
-def train(out, events, seed=1, kept=0.05):
-    """Training steps of a transformer with sequences of different lengths.  In the fraction `kept` of the steps a metric keeps a block.
-
-    Returns the memory at the end.
-    """
+def train(out, events, seed=1, leaked=0.05):
+    """Training steps of a transformer with sequences of different lengths; in the fraction `leaked` of the steps, a metric leaks a
+    block.  Returns the memory at the end."""
     draw, memory = random.Random(seed), Memory(out)
     main = ("main", "train.py", 188)
     weights = [memory.alloc(size, ("__init__", "model.py", 31), main) for size in [9 * MIB, 3 * MIB] * LAYERS]
@@ -202,7 +200,7 @@ def train(out, events, seed=1, kept=0.05):
             for number in list(gradients):
                 memory.free(gradients.pop(number))
         memory.free(batch)
-        if draw.random() < kept and len(weights) < 400:
+        if draw.random() < leaked and len(weights) < 400:
             weights.append(memory.alloc(draw.randrange(20, 300) * 1000, ("append", "metrics.py", 23), step, main))
     return memory
 
