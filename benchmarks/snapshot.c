@@ -21,14 +21,14 @@
 #define BLOCKS 10000u
 #define ROUNDS 5u
 
-static void check(xseg_status status, const char *what)
+static void check(xseg_status status, const char *operation)
 {
     char text[512];
 
     if (status == XSEG_OK)
         return;
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s\n", what, text);
+    (void)fprintf(stderr, "%s: %s\n", operation, text);
     exit(1);
 }
 

@@ -76,11 +76,11 @@ class Worker:
         self.name = name
         self.process = subprocess.Popen([*command, str(HERE / "work.py"), name], env=environment, text=True,  # pylint: disable=consider-using-with
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.about = self.answer()
+        self.about = self.receive()
         if self.about["backend"] != BACKENDS[name]:
             raise Failed(f"unexpected allocator backend of PyTorch, {self.about['backend']} instead of {BACKENDS[name]}")
 
-    def answer(self):
+    def receive(self):
         """The next output line of the process, an object in JSON."""
         line = self.process.stdout.readline()
         if not line:
@@ -91,7 +91,7 @@ class Worker:
         """Measure a row."""
         self.process.stdin.write(row + "\n")
         self.process.stdin.flush()
-        return self.answer()
+        return self.receive()
 
     def close(self):
         """Wait for the end of the process."""
@@ -105,11 +105,11 @@ def run_round(number, mode, options, values):
     workers = [Worker(name, mode, options) for name in (["own"] if options.alone else ["own", "xseg"])]
     try:
         for row in options.rows:
-            answers = {worker.name: [] for worker in workers}
+            results = {worker.name: [] for worker in workers}
             for turn in range(TURNS):
                 for worker in workers if (number + turn) % 2 == 0 else reversed(workers):
-                    answers[worker.name].append(worker.measure(row))
-            for name, turns in answers.items():
+                    results[worker.name].append(worker.measure(row))
+            for name, turns in results.items():
                 entry = values.setdefault(row, {}).setdefault(name, {"ns": [], "blocks": turns[0]["blocks"]})
                 entry["ns"].append(min(turn["ns"] for turn in turns))
         return {worker.name: worker.about for worker in workers}
