@@ -36,7 +36,7 @@ static struct {
 } counts;
 
 /* A callback that counts a structure if a condition holds; `end` is its last statement. */
-#define DEFINE_COUNTER(result, counter, type, condition, end)           \
+#define COUNTER(result, counter, type, condition, end)                  \
     static result count_##counter(void *context, const struct type *it) \
     {                                                                   \
         (void)context;                                                  \
@@ -44,23 +44,23 @@ static struct {
         end;                                                            \
     }
 
-DEFINE_COUNTER(bool, keys, xseg_config_key, it->struct_size > sizeof(size_t) && it->name != NULL,
-               return true)
-DEFINE_COUNTER(bool, members, xseg_budget_entry,
-               it->struct_size > sizeof(size_t) && it->is_readable, return true)
-DEFINE_COUNTER(bool, blocks, xseg_block_info,
-               it->base == context && it->state == XSEG_BLOCK_ALLOCATED, return true)
-DEFINE_COUNTER(bool, reasons, xseg_reason,
-               it->kind == XSEG_REASON_ALLOCATED && it->block == context, return true)
-DEFINE_COUNTER(bool, mappings, xseg_mapping, it->bytes != 0 && it->generation != 0, return true)
-DEFINE_COUNTER(bool, entries, xseg_history_entry,
-               it->action == XSEG_HISTORY_ALLOC && it->requested == 3000, return true)
-DEFINE_COUNTER(bool, frames, xseg_history_frame, it->pc != NULL, return true)
-DEFINE_COUNTER(void, oom_infos, xseg_oom_info,
-               it->status == XSEG_ERR_LIMIT && it->bytes == (size_t)1 << 30, return )
-DEFINE_COUNTER(void, traces, xseg_trace_entry, it->action == XSEG_TRACE_ALLOC && it->bytes == 3000,
-               return )
-DEFINE_COUNTER(void, mapped, xseg_mapping, it->bytes != 0, return )
+COUNTER(bool, keys, xseg_config_key, it->struct_size > sizeof(size_t) && it->name != NULL,
+        return true)
+COUNTER(bool, members, xseg_budget_entry, it->struct_size > sizeof(size_t) && it->is_readable,
+        return true)
+COUNTER(bool, blocks, xseg_block_info, it->base == context && it->state == XSEG_BLOCK_ALLOCATED,
+        return true)
+COUNTER(bool, reasons, xseg_reason, it->kind == XSEG_REASON_ALLOCATED && it->block == context,
+        return true)
+COUNTER(bool, mappings, xseg_mapping, it->bytes != 0 && it->generation != 0, return true)
+COUNTER(bool, entries, xseg_history_entry,
+        it->action == XSEG_HISTORY_ALLOC && it->requested == 3000, return true)
+COUNTER(bool, frames, xseg_history_frame, it->pc != NULL, return true)
+COUNTER(void, oom_infos, xseg_oom_info,
+        it->status == XSEG_ERR_LIMIT && it->bytes == (size_t)1 << 30, return )
+COUNTER(void, traces, xseg_trace_entry, it->action == XSEG_TRACE_ALLOC && it->bytes == 3000,
+        return )
+COUNTER(void, mapped, xseg_mapping, it->bytes != 0, return )
 
 static bool enter(void *context, struct xseg_registered *registered)
 {

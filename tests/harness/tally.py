@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals.
+"""Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals: tally.py FOLDER STATUS [--interrupted]
 
-tally.py BUILD_FOLDER STATUS [--interrupted]
-
-Each case of a TAP program counts as one test.  The exit status is 1 after a failure, or if no test ran.
-"""
+Each case of a TAP program counts as one test.  The exit status is 1 after a failure, or if no test ran."""
 import json
 import pathlib
 import re

@@ -19,8 +19,8 @@ def find(root, name, pattern):
 
 def versions(root):
     header = "include/xseg/version.h"
-    yield header, "XSEG_VERSION_MAJOR to XSEG_VERSION_PATCH", ".".join(
-        find(root, header, rf"XSEG_VERSION_{part}\s+(\d+)") for part in ("MAJOR", "MINOR", "PATCH"))
+    numbers = [find(root, header, rf"XSEG_VERSION_{part}\s+(\d+)") for part in ("MAJOR", "MINOR", "PATCH")]
+    yield header, "XSEG_VERSION_MAJOR to XSEG_VERSION_PATCH", ".".join(numbers)
     yield header, "XSEG_VERSION_TEXT", find(root, header, r'XSEG_VERSION_TEXT\s+"([^"]*)"')
     structs = "src/adapters/python/xseg/_structs.py"
     yield structs, "VERSION", find(root, structs, r'^VERSION = "(.*)"$')

@@ -21,10 +21,6 @@ def rounded(size):
     return max(1, -(-size // GRAIN)) * GRAIN
 
 
-def inactive(start, end):
-    return {"address": start, "size": end - start, "requested_size": 0, "state": "inactive", "frames": []}
-
-
 class Program:
     """A random program on one device: classic segments, expandable segments with small and large pages, pending frees."""
 
@@ -124,6 +120,9 @@ class Program:
 
     def snapshot(self):
         """The current contents of a file of _dump_snapshot()."""
+        def inactive(start, end):
+            return {"address": start, "size": end - start, "requested_size": 0, "state": "inactive", "frames": []}
+
         segments = []
         for start, length in sorted(self.mapped_ranges()):
             blocks, end = [], start
