@@ -27,8 +27,7 @@ def run(*command):
 def defined(root):
     """The structures that the public headers define; programs have only pointers to other structures."""
     headers = (root / "include/xseg").glob("*.h")
-    return {name for header in headers
-            for name in re.findall(r"^struct (\w+) \{", header.read_text(), re.M)}
+    return {name for header in headers for name in re.findall(r"^struct (\w+) \{", header.read_text(), re.M)}
 
 
 def references(element):

@@ -15,8 +15,7 @@ import sys
 def count(root, build):
     """For each file: the number of executions of each line and the number of calls of each function."""
     text = subprocess.run(["gcovr", "--root", root, "--object-directory", build, "--filter",
-                           f"{root}/(src|vmm)/", "--json", "-", build], check=True,
-                          stdout=subprocess.PIPE, text=True).stdout
+                           f"{root}/(src|vmm)/", "--json", "-", build], check=True, stdout=subprocess.PIPE, text=True).stdout
     files = {}
     for file in json.loads(text)["files"]:
         lines, functions = {}, {}

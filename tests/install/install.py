@@ -125,8 +125,7 @@ def symbols_are_correct(tree, root):
         expect("NODELETE" in section, f"{name}.so: {section}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
     expect(exported == symbols.declared(root), f"exported: {sorted(exported)}")
-    rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
-                                         tree.libdir / "libxseg.a").splitlines()]
+    rows = [line.split() for line in run("nm", "--defined-only", "--extern-only", tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
     # The headers of NVTX and of probes define weak symbols in every library that includes them.
     weak = {row[2] for row in rows if len(row) == 3 and row[1] in "VW" and
@@ -228,8 +227,7 @@ def unpack_archive(root, folder):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(root / name, folder / name)
         run(git, "init", "-q", folder.parent)
-        run(git, "-C", folder.parent, "-c", "user.name=x", "-c", "user.email=x", "commit", "-q",
-            "--allow-empty", "-m", "x")
+        run(git, "-C", folder.parent, "-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x")
     else:
         shutil.copytree(root, folder, ignore=shutil.ignore_patterns(".git", ".deps", "build*", "out"))
 

@@ -58,8 +58,7 @@ def make_tape(maker, seed, program):
     kind, memory, config = program
     return subprocess.run([maker, "tape", str(seed), str(OPERATIONS), kind], check=True,
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                          env=dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=config,
-                                   FAKECUDA_MEM_MB=str(memory))).stdout.splitlines()
+                          env=dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=config, FAKECUDA_MEM_MB=str(memory))).stdout.splitlines()
 
 
 def compare(xseg, lines, tape, check="exact"):

@@ -136,8 +136,7 @@ def record_program(name, folder):
     snapshot = without_folders(pickle.loads((folder / "raw").read_bytes()))
     (folder / "raw").unlink()
     stats = torch.cuda.memory_stats()
-    peaks = {key: stats[f"{key}_bytes.all.peak"]
-             for key in ("requested", "allocated", "active", "reserved")}
+    peaks = {key: stats[f"{key}_bytes.all.peak"] for key in ("requested", "allocated", "active", "reserved")}
     write_compressed(folder / f"{name}.pickle.zst", pickle.dumps(snapshot))
     if entries > len(snapshot["device_traces"][0]):
         write_compressed(folder / f"{name}.xtrace.zst", ("\n".join(program.lines) + "\n").encode())
@@ -152,7 +151,6 @@ if __name__ == "__main__":
     PEAKS = {}
     for kind, (config, _, _) in KINDS.items():
         run = subprocess.run([sys.executable, __file__, str(FOLDER), kind], check=True,
-                             env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config},
-                             stdout=subprocess.PIPE)
+                             env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config}, stdout=subprocess.PIPE)
         PEAKS[kind] = json.loads(run.stdout)
     (FOLDER / "peaks.json").write_text(json.dumps(PEAKS, indent=2) + "\n")
