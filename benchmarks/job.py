@@ -67,7 +67,7 @@ class Pickle:
         self.retained.append(value)
         if isinstance(value, dict):
             head = self.memoized(b"}", id(value))
-            return head + b"(" + b"".join(self.text(key) + self.value(one) for key, one in value.items()) + b"u"
+            return head + b"(" + b"".join(self.text(key) + self.value(member) for key, member in value.items()) + b"u"
         head = self.memoized(b"]", id(value))
         return head + b"".join(b"(" + b"".join(map(self.value, value[at:at + 1000])) + b"e" for at in range(0, len(value), 1000))
 
@@ -89,10 +89,10 @@ class Pickle:
         self.batch = 0
         self.file.write(self.memoized(b"}") + b"(" + self.text("device_traces") + self.memoized(b"]") + self.memoized(b"]") + b"(")
 
-    def end(self, rest):
+    def end(self, members):
         """End the history, and add the other keys of the dictionary."""
         self.file.write(b"ea")
-        for key, value in rest.items():
+        for key, value in members.items():
             self.file.write(self.text(key) + self.value(value))
         self.file.write(b"u.")
 
@@ -150,7 +150,6 @@ class Memory:
             self.sizes.insert(at, size)
 
     def free(self, address):
-        """Free."""
         size, taken, frames = self.blocks.pop(address)
         self.record("free_requested", address, size, frames)
         self.record("free_completed", address, size, frames)
@@ -161,7 +160,7 @@ class Memory:
         ranges = [(a, t, s, "active_allocated", f) for a, (s, t, f) in self.blocks.items()]
         ranges += [(a, s, 0, "inactive", []) for a, s in zip(self.starts, self.sizes)]
         blocks = [{"address": address, "size": taken, "requested_size": size, "state": state, "frames": frames}
-                  for address, taken, size, state, frames in sorted(ranges, key=lambda one: one[0])]
+                  for address, taken, size, state, frames in sorted(ranges, key=lambda block: block[0])]
         segment = {"device": 0, "address": BASE, "total_size": self.end - BASE, "stream": 0, "segment_type": "large",
                    "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks}
         return {"segments": [segment], "external_annotations": [],

@@ -67,13 +67,13 @@ def print_smallest(tool, reference):
         cells = ""
         for mode, config in MODES:
             run = replay(tool, name, config, "--min-device")
-            theirs = reference[name]["classic" if mode == "classic" else "expandable"]
+            pytorch = reference[name]["classic" if mode == "classic" else "expandable"]
             target = TARGETS[name][0] if mode != "classic" else None
-            ours = run["min_device"] / run["peak_requested"]
-            if mode == MODES[0][0] and target is not None and ours > target + 0.00005:
+            xseg = run["min_device"] / run["peak_requested"]
+            if mode == MODES[0][0] and target is not None and xseg > target + 0.00005:
                 missed.append((name, run["peak_requested"]))
-            cells += f"{mark(ours, target or theirs['min_device_mib'] * MIB / run['peak_requested']):>14}"
-            cells += f"{theirs['min_device_mib'] * MIB / theirs['peak_requested']:>9.4f}"
+            cells += f"{mark(xseg, target or pytorch['min_device_mib'] * MIB / run['peak_requested']):>14}"
+            cells += f"{pytorch['min_device_mib'] * MIB / pytorch['peak_requested']:>9.4f}"
         print(f"{name:18}{TARGETS[name][0] or '':>8}{cells}", flush=True)
     print_failures(tool, missed)
 
@@ -109,17 +109,17 @@ def print_driver_time(tool, reference, tight):
           f"{'trace':18}{'device MiB':>11}{'PyTorch':>9}{'xseg':>8}{'ratio':>9}{'target':>7}"
           f"{'small pages':>13}{'large device':>13}{'of it: queries, growth':>29}")
     for name in sorted(reference):
-        theirs = driver_time(tight[name])
+        pytorch = driver_time(tight[name])
         device = tight[name]["device_mib"]
-        ours = replay(tool, name, MODES[0][1], "--device-memory", f"{device}MiB")
+        xseg = replay(tool, name, MODES[0][1], "--device-memory", f"{device}MiB")
         small = replay(tool, name, MODES[1][1], "--device-memory", f"{device}MiB")
         large = replay(tool, name, MODES[0][1])
         queries = large["driver_calls"].get("cuEventQuery", 0) * COSTS["event_query"]
         released = large["driver_calls"].get("cuMemRelease", 0) * (34 + 23)
-        if ours["oom_at"] >= 0:
+        if xseg["oom_at"] >= 0:
             sys.exit(f"shortage.py: {name} runs out of memory on {device} MiB")
-        print(f"{name:18}{device:>11}{theirs / 1000:>9.1f}{ours['driver_us'] / 1000:>8.1f}"
-              f"{mark(ours['driver_us'] / theirs, TARGETS[name][1]):>9}{TARGETS[name][1]:>6}"
+        print(f"{name:18}{device:>11}{pytorch / 1000:>9.1f}{xseg['driver_us'] / 1000:>8.1f}"
+              f"{mark(xseg['driver_us'] / pytorch, TARGETS[name][1]):>9}{TARGETS[name][1]:>6}"
               f"{small['driver_us'] / 1000:>13.1f}{large['driver_us'] / 1000:>13.1f}"
               f"{queries / 1000:>14.1f}{(large['driver_us'] - queries - released) / 1000:>15.1f}",
               flush=True)
@@ -194,8 +194,8 @@ def print_stranded(tool, reference, tight):
         used = statistics.median(model.pages.used_when_mapped[page] for page in mib)
         needs = max(device * MIB + model.lacks(), model.min_later(remaining)) / MIB
         cost, size = cheapest_page_size(model, (needs - device) * MIB) if needs > device else (0, 0)
-        ours = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
-        left = (TARGETS[name][1] * driver_time(tight[name]) - ours["driver_us"]) / 1000
+        xseg = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
+        left = (TARGETS[name][1] * driver_time(tight[name]) - xseg["driver_us"]) / 1000
         print(f"{name:16}{model.events:>8}{model.last_miss:>11}{sum(mib.values()):>14}{len(mib):>7}"
               f"{hits:>9}{idle:>16}{used:>19.0%}{needs:>11.0f}{device:>7}"
               f"{f'{cost:.0f} ms, {size} MiB' if cost else '':>23}{left:>6.1f} ms", flush=True)
@@ -212,8 +212,8 @@ def print_forced(reference, tight):
     for name in sorted(set(reference) - {"prefetch_train"}):  # the model does not support uses on other streams
         model = stranded.Model(tight[name]["device_mib"] * MIB)
         model.play(lines_of(name))
-        forced, theirs = model.forced(COSTS), driver_time(tight[name])
-        print(f"{name:18}{theirs / 1000:>9.1f}{forced / 1000:>9.1f}{forced / theirs:>8.3f}"
+        forced, pytorch = model.forced(COSTS), driver_time(tight[name])
+        print(f"{name:18}{pytorch / 1000:>9.1f}{forced / 1000:>9.1f}{forced / pytorch:>8.3f}"
               f"{TARGETS[name][1]:>6}{model.made[20 * MIB]:>17}{model.made[2 * MIB]:>10}"
               f"{sum(model.released.values()):>12}", flush=True)
 

@@ -351,6 +351,6 @@ int env_wait(int child);
     } while (0)
 
 int env_fork(void);
-_Noreturn void env_exit_forked(bool condition, const xseg_status *got, size_t count);
+_Noreturn void env_exit_forked(bool condition, const xseg_status *statuses, size_t count);
 
 #endif

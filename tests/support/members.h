@@ -340,13 +340,13 @@ static inline struct member_answer member_configure(unsigned number, const char 
 #define BOUND (UINT64_C(30) * 1000000000)
 
 /* Expect success within BOUND. */
-#define EXPECT_OK(answer)                          \
-    do {                                           \
-        const struct member_answer got = (answer); \
-                                                   \
-        if (got.status != XSEG_OK)                 \
-            fail_msg("%s", got.text);              \
-        assert_true(got.ns < BOUND);               \
+#define EXPECT_OK(answer)                              \
+    do {                                               \
+        const struct member_answer result_ = (answer); \
+                                                       \
+        if (result_.status != XSEG_OK)                 \
+            fail_msg("%s", result_.text);              \
+        assert_true(result_.ns < BOUND);               \
     } while (0)
 
 /* As member_call(), of a command that succeeds within BOUND. */

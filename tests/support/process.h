@@ -45,12 +45,12 @@ static inline void process_end(const struct process *process, struct xseg_alloca
     assert_int_equal(xseg_sim_reset(alone), XSEG_OK);
 }
 
-/* Whether the process answers 'y'. */
+/* Whether the next response of the process is 'y'. */
 static inline bool process_answer(const struct process *process)
 {
-    char answer = '?';
+    char response = '?';
 
-    return read(process->socket, &answer, 1) == 1 && answer == 'y';
+    return read(process->socket, &response, 1) == 1 && response == 'y';
 }
 
 #endif

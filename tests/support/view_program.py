@@ -91,8 +91,8 @@ class Program:
             elif not any(address <= a < address + self.classic[address] for a in self.blocks):
                 self.record("segment_free", address, self.classic.pop(address))
             return
-        base, size, most = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
-        first, count = base + self.random.randrange(most) * size, self.random.randrange(1, min(most, 8))
+        base, size, max_pages = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
+        first, count = base + self.random.randrange(max_pages) * size, self.random.randrange(1, min(max_pages, 8))
         end, run = first + count * size, set(range(first, first + count * size, size))
         if not run & self.pages.keys():
             self.pages |= dict.fromkeys(run, size)
