@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Measures `xseg advise` on a snapshot of a training job: advise.py TOOL [--events N] [--rounds N].
 
-Prints the number of configurations, elapsed time, CPU time (medians of the rounds), and the peak host memory of the largest process.
+Prints the number of configurations, elapsed time, CPU time (medians of the rounds), and the peak host memory of the largest
+process.
 """
 import argparse
 import json
@@ -17,7 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import job  # pylint: disable=wrong-import-position
 
 
-def used():
+def cpu_time():
     """CPU seconds of all children so far."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
@@ -25,13 +26,13 @@ def used():
 
 def advise(tool, path):
     """Run a round; returns configurations, elapsed seconds, CPU seconds."""
-    before, begin = used(), time.monotonic()
-    done = subprocess.run([tool, "advise", "--json", path], capture_output=True, check=True)
-    return json.loads(done.stdout)["replayed"], time.monotonic() - begin, used() - before
+    before, begin = cpu_time(), time.monotonic()
+    output = subprocess.run([tool, "advise", "--json", path], capture_output=True, check=True).stdout
+    return json.loads(output)["replayed"], time.monotonic() - begin, cpu_time() - before
 
 
 def main():
-    """Make the snapshot and measure."""
+    """Create the snapshot and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tool")
     parser.add_argument("--events", type=int, default=1_000_000)

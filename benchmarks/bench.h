@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The allocator under test, behind the few calls that benchmarks make.
+ * The interface of benchmarks to the allocator under test.
  *
  * Each benchmark is compiled twice.  With xseg (bench_xseg.c) the calls of the hot loop are inline, so the time is that of a
  * user's call.  The device is the simulated one in fast mode, or that of the driver that XSEG_DRIVER names.  With PyTorch's
@@ -36,7 +36,7 @@ const char *bench_name(void);
 
 /* Record the history of all blocks from now on.  Returns false, with a message on standard error, if the allocator cannot. */
 enum bench_history { BENCH_EVENTS, BENCH_EVENTS_AND_STACKS };
-bool bench_record_history(enum bench_history what);
+bool bench_record_history(enum bench_history detail);
 
 /* The unwinder that takes call stacks, as the note of a row; "" without a note. */
 const char *bench_stack_method(void);

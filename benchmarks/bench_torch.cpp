@@ -35,19 +35,19 @@ static std::vector<c10::cuda::CUDAStream> streams;
 static cudaStream_t handles[BENCH_STREAMS];
 static void (*set_busy)(void *stream, int busy);
 
-[[noreturn]] static void fail(const char *what, const char *why)
+[[noreturn]] static void fail(const char *operation, const char *message)
 {
-    std::fprintf(stderr, "PyTorch: %s failed: %s\n", what, why);
+    std::fprintf(stderr, "PyTorch: %s failed: %s\n", operation, message);
     std::_Exit(3);
 }
 
 // End the program on an exception.  The try block has no cost without one.
-template <typename Call> static auto guarded(const char *what, Call call)
+template <typename Call> static auto guarded(const char *operation, Call call)
 {
     try {
         return call();
     } catch (const std::exception &exception) {
-        fail(what, std::string(exception.what()).substr(0, 300).c_str());
+        fail(operation, std::string(exception.what()).substr(0, 300).c_str());
     }
 }
 
@@ -92,11 +92,11 @@ static std::shared_ptr<c10::GatheredContext> gather_frames()
     return gather(false, false, true);
 }
 
-bool bench_record_history(enum bench_history what)
+bool bench_record_history(enum bench_history detail)
 {
     using c10::cuda::CUDACachingAllocator::RecordContext;
 
-    if (what == BENCH_EVENTS_AND_STACKS) {
+    if (detail == BENCH_EVENTS_AND_STACKS) {
         void *library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_LOCAL);
         void *symbol = library == nullptr
                            ? nullptr
@@ -107,8 +107,8 @@ bool bench_record_history(enum bench_history what)
         }
         gather = reinterpret_cast<decltype(gather)>(symbol);
     }
-    guarded("recordHistory", [what] {
-        const bool has_stacks = what == BENCH_EVENTS_AND_STACKS;
+    guarded("recordHistory", [detail] {
+        const bool has_stacks = detail == BENCH_EVENTS_AND_STACKS;
         allocator->recordHistory(true, has_stacks ? gather_frames : nullptr, RECORD_EVENTS,
                                  has_stacks ? RecordContext::ALL : RecordContext::NEVER, true, {});
     });

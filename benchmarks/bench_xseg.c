@@ -156,9 +156,9 @@ const char *bench_name(void)
     return "xseg";
 }
 
-bool bench_record_history(enum bench_history what)
+bool bench_record_history(enum bench_history detail)
 {
-    if (xseg_config_set(bench_xseg.allocator, what == BENCH_EVENTS
+    if (xseg_config_set(bench_xseg.allocator, detail == BENCH_EVENTS
                                                   ? "history:all,history_stacks:none"
                                                   : "history:all,history_stacks:all") != XSEG_OK)
         bench_fail("xseg_config_set");

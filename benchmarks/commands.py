@@ -3,8 +3,9 @@
 
 commands.py TOOL [--events N] [--rounds N] [FILE...]
 
-The files are memory snapshots; without files a snapshot of a training job with N events is made.  A row per command has the median
-CPU time, relative to pickle.load and per event; the peak host memory, also relative to the file; and the size of the output.
+The files are memory snapshots; without files, a snapshot of a training job with N events is created.  The row of a command
+contains the median CPU time, also relative to pickle.load and per event; the peak host memory, also relative to the file; and
+the size of the output.
 `xseg compare` reads the file twice, so its ratio is to two loads.
 """
 import argparse
@@ -45,17 +46,17 @@ def measure(tool, path, rounds, folder):
     size = os.path.getsize(path)
     commands = {"pickle.load": [sys.executable, "-c", LOAD, path]}
     commands |= {f"xseg {name}": [tool, name, *options, *[path] * times] for name, (options, _, times) in COMMANDS.items()}
-    figures, written, events = {name: [] for name in commands}, {}, 0
+    results, written, events = {name: [] for name in commands}, {}, 0
     for _ in range(rounds):
         for name, command in commands.items():
-            figures[name].append(run(command, folder))
+            results[name].append(run(command, folder))
             events = int((folder / "output").read_text()) if name == "pickle.load" else events
             written[name] = (folder / ((COMMANDS.get(name[5:]) or ("", None))[1] or "output")).stat().st_size
     print(f"{os.path.basename(path)}: {events} events, {size / 1e6:.0f} MB, {rounds} round{'s' * (rounds > 1)}")
     print(f"{'':14}{'seconds':>9}{'/ load':>9}{'us/event':>10}{'MiB':>7}{'/ file':>9}{'MB written':>12}")
-    load = statistics.median(seconds for seconds, _ in figures["pickle.load"])
-    for name, runs in figures.items():
-        seconds, memory = statistics.median(one for one, _ in runs), max(one for _, one in runs)
+    load = statistics.median(seconds for seconds, _ in results["pickle.load"])
+    for name, runs in results.items():
+        seconds, memory = statistics.median(cpu for cpu, _ in runs), max(peak for _, peak in runs)
         times = COMMANDS[name[5:]][2] if name != "pickle.load" else 1
         print(f"{name:14}{seconds:9.2f}{seconds / (times * load):9.2f}{seconds / events * 1e6:10.2f}"
               f"{memory / (1 << 20):7.0f}{memory / size:9.2f}"
@@ -69,14 +70,14 @@ def main():
     parser.add_argument("--events", type=lambda text: int(float(text)), default=1000000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("files", metavar="FILE", nargs="*", type=os.path.abspath)
-    given = parser.parse_intermixed_args()
+    arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        if not given.files:
-            given.files = [folder / "job.pickle"]
-            job.write(given.files[0], given.events)
-        for path in given.files:
-            measure(given.tool, path, given.rounds, folder)
+        if not arguments.files:
+            arguments.files = [folder / "job.pickle"]
+            job.write(arguments.files[0], arguments.events)
+        for path in arguments.files:
+            measure(arguments.tool, path, arguments.rounds, folder)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ static struct {
 
 static struct {
     int (*reserve)(uint64_t *base, size_t bytes, size_t alignment, uint64_t at, uint64_t flags);
-    int (*create)(uint64_t *page, size_t bytes, const struct page_properties *what, uint64_t flags);
+    int (*create)(uint64_t *page, size_t bytes, const struct page_properties *properties,
+                  uint64_t flags);
     int (*map)(uint64_t address, size_t bytes, size_t offset, uint64_t page, uint64_t flags);
     int (*set_access)(uint64_t address, size_t bytes, const struct access *access, size_t count);
     int (*unmap)(uint64_t address, size_t bytes);
@@ -59,10 +60,10 @@ static struct {
     int (*event_query)(void *event);
 } driver;
 
-static void check(bool holds, const char *what)
+static void check(bool condition, const char *operation)
 {
-    if (!holds)
-        bench_fail(what);
+    if (!condition)
+        bench_fail(operation);
 }
 
 /* The first granule of the next group. */
@@ -200,7 +201,7 @@ static void open_driver(void)
     const char *named = getenv("XSEG_DRIVER");
     void *library =
         dlopen(named != NULL && *named != '\0' ? named : BENCH_DRIVER, RTLD_NOW | RTLD_LOCAL);
-    const struct page_properties what = {.type = 1, .location = {1, 0}};
+    const struct page_properties properties = {.type = 1, .location = {1, 0}};
 
     check(library != NULL, "dlopen");
     find(library, "cuMemAddressReserve", &driver.reserve);
@@ -213,7 +214,7 @@ static void open_driver(void)
     find(library, "cuEventQuery", &driver.event_query);
     check(driver.reserve(&scene.base, GRANULES * GRANULE, 0, 0, 0) == 0, "cuMemAddressReserve");
     for (unsigned i = 0; i < GROUP; i++)
-        check(driver.create(&scene.page[i], GRANULE, &what, 0) == 0, "cuMemCreate");
+        check(driver.create(&scene.page[i], GRANULE, &properties, 0) == 0, "cuMemCreate");
     check(driver.event_create(&scene.event, 2 /* without times */) == 0, "cuEventCreate");
 }
 

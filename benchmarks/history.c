@@ -104,7 +104,7 @@ static inline uint64_t read_clock(void)
 /* Nanoseconds of one read: the minimum of several runs. */
 static double time_clock(void)
 {
-    uint64_t least = UINT64_MAX;
+    uint64_t minimum = UINT64_MAX;
 
     for (unsigned tries = 0; tries < 20; tries++) {
         volatile uint64_t last = 0;
@@ -113,10 +113,10 @@ static double time_clock(void)
         for (uint64_t i = 0; i < READS; i++)
             last = read_clock();
         const uint64_t ns = measure_now() - began;
-        least = ns < least ? ns : least;
+        minimum = ns < minimum ? ns : minimum;
         (void)last;
     }
-    return (double)least / READS;
+    return (double)minimum / READS;
 }
 
 /* --- Threads. --- */

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Writes a memory snapshot of a simulated training job in PyTorch's format: job.py EVENTS FILE.
 
-The snapshot is written as a stream, so it can have 10^7 events (some minutes, 1 GB).  As in PyTorch's files, frames, stacks and keys
-are written once and then referenced by the pickle's memo, and each event has a separate pool ID and string.
+The snapshot is written as a stream, so it can have 10^7 events (some minutes, 1 GB).  As in PyTorch's files, frames, stacks and
+keys are written once and then referenced by the pickle's memo, and each event has a separate pool ID and string.
 """
 import bisect
 import random
@@ -18,7 +18,7 @@ class Pickle:
     """Writes values as Python's pickler does in protocol 4, without framing."""
 
     def __init__(self, file):
-        self.file, self.memo, self.count, self.kept, self.batch = file, {}, 0, [], 0
+        self.file, self.memo, self.count, self.retained, self.batch = file, {}, 0, [], 0
         file.write(b"\x80\x04")
 
     def memoized(self, data, key=None):
@@ -64,10 +64,10 @@ class Pickle:
             return self.memoized(b"".join(map(self.value, value)) + b"\x86")
         if id(value) in self.memo:
             return self.again(id(value))
-        self.kept.append(value)
+        self.retained.append(value)
         if isinstance(value, dict):
             head = self.memoized(b"}", id(value))
-            return head + b"(" + b"".join(self.text(key) + self.value(one) for key, one in value.items()) + b"u"
+            return head + b"(" + b"".join(self.text(key) + self.value(member) for key, member in value.items()) + b"u"
         head = self.memoized(b"]", id(value))
         return head + b"".join(b"(" + b"".join(map(self.value, value[at:at + 1000])) + b"e" for at in range(0, len(value), 1000))
 
@@ -89,10 +89,10 @@ class Pickle:
         self.batch = 0
         self.file.write(self.memoized(b"}") + b"(" + self.text("device_traces") + self.memoized(b"]") + self.memoized(b"]") + b"(")
 
-    def end(self, rest):
+    def end(self, members):
         """End the history, and add the other keys of the dictionary."""
         self.file.write(b"ea")
-        for key, value in rest.items():
+        for key, value in members.items():
             self.file.write(self.text(key) + self.value(value))
         self.file.write(b"u.")
 
@@ -150,7 +150,6 @@ class Memory:
             self.sizes.insert(at, size)
 
     def free(self, address):
-        """Free."""
         size, taken, frames = self.blocks.pop(address)
         self.record("free_requested", address, size, frames)
         self.record("free_completed", address, size, frames)
@@ -161,18 +160,16 @@ class Memory:
         ranges = [(a, t, s, "active_allocated", f) for a, (s, t, f) in self.blocks.items()]
         ranges += [(a, s, 0, "inactive", []) for a, s in zip(self.starts, self.sizes)]
         blocks = [{"address": address, "size": taken, "requested_size": size, "state": state, "frames": frames}
-                  for address, taken, size, state, frames in sorted(ranges, key=lambda one: one[0])]
+                  for address, taken, size, state, frames in sorted(ranges, key=lambda block: block[0])]
         segment = {"device": 0, "address": BASE, "total_size": self.end - BASE, "stream": 0, "segment_type": "large",
                    "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks}
         return {"segments": [segment], "external_annotations": [],
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}}
 
 
-def train(out, events, seed=1, kept=0.05):
-    """Training steps of a transformer with sequences of different lengths.  In the fraction `kept` of the steps a metric keeps a block.
-
-    Returns the memory at the end.
-    """
+def train(out, events, seed=1, leaked=0.05):
+    """Training steps of a transformer with sequences of different lengths; in the fraction `leaked` of the steps, a metric leaks a
+    block.  Returns the memory at the end."""
     draw, memory = random.Random(seed), Memory(out)
     main = ("main", "train.py", 188)
     weights = [memory.alloc(size, ("__init__", "model.py", 31), main) for size in [9 * MIB, 3 * MIB] * LAYERS]
@@ -202,7 +199,7 @@ def train(out, events, seed=1, kept=0.05):
             for number in list(gradients):
                 memory.free(gradients.pop(number))
         memory.free(batch)
-        if draw.random() < kept and len(weights) < 400:
+        if draw.random() < leaked and len(weights) < 400:
             weights.append(memory.alloc(draw.randrange(20, 300) * 1000, ("append", "metrics.py", 23), step, main))
     return memory
 

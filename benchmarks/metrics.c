@@ -17,14 +17,14 @@
 #define ROUNDS 301u
 #define OTHER  ((size_t)8 << 20) /* bytes that are read before a page */
 
-static void check(xseg_status status, const char *what)
+static void check(xseg_status status, const char *operation)
 {
     char text[512];
 
     if (status == XSEG_OK)
         return;
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s\n", what, text);
+    (void)fprintf(stderr, "%s: %s\n", operation, text);
     exit(1);
 }
 

@@ -31,35 +31,35 @@ def build(folder):
 def entries(program):
     """The entries of each path, as pairs of shared library and offset."""
     result = {path: [] for path in PATHS}
-    clean = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name and name != "XSEG_DRIVER"}
-    done = subprocess.run([program], check=True, text=True, stdout=subprocess.PIPE, env=clean)
-    for line in done.stdout.splitlines():
+    environment = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name and name != "XSEG_DRIVER"}
+    output = subprocess.run([program], check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
+    for line in output.splitlines():
         path, library, offset = line.split()
         result[path].append((library, offset))
     return result
 
 
-def name_all(library, offsets):
-    """Function and file, relative to the tree, for each offset."""
-    done = subprocess.run(["addr2line", "-f", "-e", library], check=True, text=True, stdout=subprocess.PIPE,
-                          input="\n".join(offsets))
-    lines = done.stdout.splitlines()
-    return {offset: (name, os.path.relpath(place.rsplit(":", 1)[0], ROOT))
-            for offset, name, place in zip(offsets, lines[::2], lines[1::2])}
+def symbolize(library, offsets):
+    """The function and the file, relative to the tree, of each offset."""
+    result = subprocess.run(["addr2line", "-f", "-e", library], check=True, text=True, stdout=subprocess.PIPE,
+                            input="\n".join(offsets))
+    lines = result.stdout.splitlines()
+    return {offset: (name, os.path.relpath(location.rsplit(":", 1)[0], ROOT))
+            for offset, name, location in zip(offsets, lines[::2], lines[1::2])}
 
 
-def functions(path, passed, names):
+def functions(path, path_entries, names):
     """The distinct functions of a path in the order of their first entry."""
-    found = {}
-    for library, offset in passed:
+    result = {}
+    for library, offset in path_entries:
         if "libxseg-sim" in library:
             if path == "miss":
                 break
             continue
         function = names[library][offset]
         if not function[1].startswith("src/base/"):
-            found[function] = None
-    return list(found)
+            result[function] = None
+    return list(result)
 
 
 def main():
@@ -67,16 +67,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", nargs="*", metavar="PATH", choices=PATHS, help="print the functions of these paths, or of all")
     parser.add_argument("--builddir", type=pathlib.Path, default=ROOT / "build-paths")
-    given = parser.parse_args()
-    passed = entries(build(given.builddir.resolve()))
+    arguments = parser.parse_args()
+    all_entries = entries(build(arguments.builddir.resolve()))
     names = {}
-    for library in {library for path in passed.values() for library, _ in path}:
-        names[library] = name_all(library, sorted({offset for path in passed.values() for one, offset in path if one == library}))
+    for library in {library for path in all_entries.values() for library, _ in path}:
+        offsets = {offset for path in all_entries.values() for owner, offset in path if owner == library}
+        names[library] = symbolize(library, sorted(offsets))
     for path, title in PATHS.items():
-        found = functions(path, passed[path], names)
-        print(f"{title:32}{len(found):5} functions{len({file for _, file in found}):5} files")
-        if given.list is not None and (not given.list or path in given.list):
-            print("".join(f"    {name:48}{file}\n" for name, file in found), end="")
+        passed = functions(path, all_entries[path], names)
+        print(f"{title:32}{len(passed):5} functions{len({file for _, file in passed}):5} files")
+        if arguments.list is not None and (not arguments.list or path in arguments.list):
+            print("".join(f"    {name:48}{file}\n" for name, file in passed), end="")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 ranks.py TOOL [--ranks N] [--distinct N] [--events N] [--keep FOLDER]
 
-Each rank is a training job (job.py) with different sequences; one rank keeps twenty times as many blocks.  With --distinct,
+Each rank is a training job (job.py) with different sequences; one rank leaks twenty times as many blocks.  With --distinct,
 several ranks share a file by hard links, so that a thousand ranks need less disk space.  Prints elapsed time, CPU time
 and peak resident memory.
 """
@@ -22,7 +22,7 @@ import job
 def write(folder, rank, events, odd):
     """Write the snapshot of a rank."""
     job.BASE = 0x7f0000000000 + rank * (1 << 36)
-    job.write(folder / f"train-rank{rank}.pickle", events, seed=rank, kept=1 if rank == odd else 0.05)
+    job.write(folder / f"train-rank{rank}.pickle", events, seed=rank, leaked=1 if rank == odd else 0.05)
 
 
 def measure(*command):
@@ -44,20 +44,22 @@ def main():
     options.add_argument("--distinct", type=int, default=64)
     options.add_argument("--events", type=int, default=10 ** 5)
     options.add_argument("--keep", type=pathlib.Path)
-    given = options.parse_args()
+    arguments = options.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = given.keep or pathlib.Path(name)
+        folder = arguments.keep or pathlib.Path(name)
         folder.mkdir(exist_ok=True)
-        distinct = min(given.distinct, given.ranks)
+        distinct = min(arguments.distinct, arguments.ranks)
         with concurrent.futures.ProcessPoolExecutor() as workers:
-            list(workers.map(write, [folder] * distinct, range(distinct), [given.events] * distinct, [distinct // 2] * distinct))
-        for rank in range(distinct, given.ranks):
+            list(workers.map(write, [folder] * distinct, range(distinct), [arguments.events] * distinct,
+                             [distinct // 2] * distinct))
+        for rank in range(distinct, arguments.ranks):
             same = rank % distinct
             os.link(folder / f"train-rank{same - (same == distinct // 2)}.pickle", folder / f"train-rank{rank}.pickle")
-        size = sum(path.stat().st_size for path in folder.iterdir()) / given.ranks
-        print(f"{given.ranks} files of {given.events} events, {size / 1e6:.1f} MB each, {len(os.sched_getaffinity(0))} CPUs")
+        size = sum(path.stat().st_size for path in folder.iterdir()) / arguments.ranks
+        print(f"{arguments.ranks} files of {arguments.events} events, {size / 1e6:.1f} MB each, "
+              f"{len(os.sched_getaffinity(0))} CPUs")
         for command in ("blame", "compare"):
-            line, seconds, busy, resident = measure(given.tool, command, str(folder))
+            line, seconds, busy, resident = measure(arguments.tool, command, str(folder))
             print(f"xseg {command}: {seconds:.1f} s, {busy:.1f} s of CPU time, {resident >> 20} MiB: {line}")
 
 

@@ -35,9 +35,9 @@ struct trace {
     bool at_once;
 };
 
-_Noreturn static void fail(const char *file, const char *what)
+_Noreturn static void fail(const char *file, const char *message)
 {
-    (void)fprintf(stderr, "%s: %s\n", file, what);
+    (void)fprintf(stderr, "%s: %s\n", file, message);
     exit(2);
 }
 

@@ -3,11 +3,11 @@
 
 shortage.py TOOL [TRACE...]          smallest device, and driver time on PyTorch's smallest device
 shortage.py TOOL --bounds            lower and upper bound of the smallest device with pages of 2 MiB
-shortage.py TOOL --stranded          stranded memory at the first refusal, the cost of smaller pages before it, and the
-                                     minimum driver time
-shortage.py TOOL --fresh MAKER [N]   N (200) new random traces, on which xseg must serve what PyTorch served; run manually
+shortage.py TOOL --stranded          stranded memory at the first out-of-memory error, the cost of smaller pages before it,
+                                     and the minimum driver time
+shortage.py TOOL --fresh MAKER [N]   N (200) new random traces, on which xseg must serve what PyTorch serves; run manually
 
-TOOL is the tool of a release build.  MAKER makes tapes, as for tests/support/compare_with_pytorch.py: `MAKER tape SEED OPERATIONS KIND`.
+TOOL is the tool of a release build.  MAKER creates tapes, as for tests/support/compare_with_pytorch.py.
 """
 import collections
 import json
@@ -27,7 +27,7 @@ MODES = (("expandable", "expandable_segments:True"),
          ("page_size:small", "expandable_segments:True,page_size:small"),
          ("page_size:auto", "expandable_segments:True,page_size:auto"),
          ("classic", "expandable_segments:False"))
-# Targets: smallest device / peak of requested bytes, and driver time / PyTorch's.
+# Targets: smallest device / peak of requested bytes, and driver time / PyTorch's driver time.
 TARGETS = {"decode_graphs": (None, 0.5), "gpt2_train": (1.005, 1), "llama_finetune": (1.008, 0.5),
         "llama_serve": (1.012, 1), "moe_train": (1.015, 1), "prefetch_train": (1.012, 0.5),
         "resnet_multiscale": (1.005, 1), "rl_ppo": (1.005, 1), "sd_unet": (1.005, 0.5)}
@@ -46,11 +46,11 @@ FRESH = (("m", 950, ""), ("mx", 1350, ""),
 
 def replay(tool, name, config, *options):
     """Replay a trace; returns the JSON of the tool."""
-    done = subprocess.run([tool, "replay", "--json", "--config", config, *options,
-                           TRACES / f"{name}.xtrace.zst"], stdout=subprocess.PIPE, check=False)
-    if not done.stdout:
-        sys.exit(f"shortage.py: replay failed, status {done.returncode}: {name}, {config}")
-    return json.loads(done.stdout)
+    result = subprocess.run([tool, "replay", "--json", "--config", config, *options,
+                             TRACES / f"{name}.xtrace.zst"], stdout=subprocess.PIPE, check=False)
+    if not result.stdout:
+        sys.exit(f"shortage.py: replay failed, status {result.returncode}: {name}, {config}")
+    return json.loads(result.stdout)
 
 
 def mark(value, target):
@@ -60,41 +60,40 @@ def mark(value, target):
 
 def print_smallest(tool, reference):
     """Print the smallest devices of all modes, relative to the peak of requested bytes."""
-    print("smallest device / peak requested (found by replaying; * misses the target)\n"
+    print("smallest device / peak requested (found by replays; * misses the target)\n"
           f"{'trace':18}{'target':>8}" + "".join(f"{mode:>14}{'PyTorch':>9}" for mode, _ in MODES))
     missed = []
     for name in sorted(reference):
         cells = ""
         for mode, config in MODES:
             run = replay(tool, name, config, "--min-device")
-            theirs = reference[name]["classic" if mode == "classic" else "expandable"]
+            pytorch = reference[name]["classic" if mode == "classic" else "expandable"]
             target = TARGETS[name][0] if mode != "classic" else None
-            ours = run["min_device"] / run["peak_requested"]
-            if mode == MODES[0][0] and target is not None and ours > target + 0.00005:
+            xseg = run["min_device"] / run["peak_requested"]
+            if mode == MODES[0][0] and target is not None and xseg > target + 0.00005:
                 missed.append((name, run["peak_requested"]))
-            cells += f"{mark(ours, target or theirs['min_device_mib'] * MIB / run['peak_requested']):>14}"
-            cells += f"{theirs['min_device_mib'] * MIB / theirs['peak_requested']:>9.4f}"
+            cells += f"{mark(xseg, target or pytorch['min_device_mib'] * MIB / run['peak_requested']):>14}"
+            cells += f"{pytorch['min_device_mib'] * MIB / pytorch['peak_requested']:>9.4f}"
         print(f"{name:18}{TARGETS[name][0] or '':>8}{cells}", flush=True)
     print_failures(tool, missed)
 
 
 def print_failures(tool, missed):
     """Print why the traces fail on a device of the target size, from the error message."""
-    print("\non the target device, where the target is missed")
+    print("\nout-of-memory errors on the target device, for traces that miss the target")
     for name, peak in missed:
         device = target_device(name, peak)
-        done = subprocess.run([tool, "replay", "--config", MODES[0][1], "--device-memory",
-                               f"{device}MiB", TRACES / f"{name}.xtrace.zst"], check=False,
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        said = done.stderr.decode()
-        found = [re.search("([0-9.]+ MiB)" + words, said) for words in
-                 (" requested", " of [0-9.]+ MiB free", " fragmented")]
-        requested, free, fragmented = (part.group(1) if part else "nothing" for part in found)
+        message = subprocess.run([tool, "replay", "--config", MODES[0][1], "--device-memory",
+                                  f"{device}MiB", TRACES / f"{name}.xtrace.zst"], check=False, text=True,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).stderr
+        matches = [re.search("([0-9.]+ MiB)" + words, message) for words in
+                   (" requested", " of [0-9.]+ MiB free", " fragmented")]
+        requested, free, fragmented = (match[1] if match else "nothing" for match in matches)
         print(f"{name:18}{device:>7} MiB: {requested} requested, {free} free, {fragmented} fragmented",
               flush=True)
 
 
-def time_of(calls):
+def driver_time(calls):
     """The modeled time of PyTorch's driver calls in microseconds."""
     return sum(COSTS[call] * count for call, count in calls.items() if call in COSTS)
 
@@ -110,19 +109,19 @@ def print_driver_time(tool, reference, tight):
           f"{'trace':18}{'device MiB':>11}{'PyTorch':>9}{'xseg':>8}{'ratio':>9}{'target':>7}"
           f"{'small pages':>13}{'large device':>13}{'of it: queries, growth':>29}")
     for name in sorted(reference):
-        theirs = time_of(tight[name])
+        pytorch = driver_time(tight[name])
         device = tight[name]["device_mib"]
-        ours = replay(tool, name, MODES[0][1], "--device-memory", f"{device}MiB")
+        xseg = replay(tool, name, MODES[0][1], "--device-memory", f"{device}MiB")
         small = replay(tool, name, MODES[1][1], "--device-memory", f"{device}MiB")
-        roomy = replay(tool, name, MODES[0][1])
-        queries = roomy["driver_calls"].get("cuEventQuery", 0) * COSTS["event_query"]
-        released = roomy["driver_calls"].get("cuMemRelease", 0) * (34 + 23)
-        if ours["oom_at"] >= 0:
+        large = replay(tool, name, MODES[0][1])
+        queries = large["driver_calls"].get("cuEventQuery", 0) * COSTS["event_query"]
+        released = large["driver_calls"].get("cuMemRelease", 0) * (34 + 23)
+        if xseg["oom_at"] >= 0:
             sys.exit(f"shortage.py: {name} runs out of memory on {device} MiB")
-        print(f"{name:18}{device:>11}{theirs / 1000:>9.1f}{ours['driver_us'] / 1000:>8.1f}"
-              f"{mark(ours['driver_us'] / theirs, TARGETS[name][1]):>9}{TARGETS[name][1]:>6}"
-              f"{small['driver_us'] / 1000:>13.1f}{roomy['driver_us'] / 1000:>13.1f}"
-              f"{queries / 1000:>14.1f}{(roomy['driver_us'] - queries - released) / 1000:>15.1f}",
+        print(f"{name:18}{device:>11}{pytorch / 1000:>9.1f}{xseg['driver_us'] / 1000:>8.1f}"
+              f"{mark(xseg['driver_us'] / pytorch, TARGETS[name][1]):>9}{TARGETS[name][1]:>6}"
+              f"{small['driver_us'] / 1000:>13.1f}{large['driver_us'] / 1000:>13.1f}"
+              f"{queries / 1000:>14.1f}{(large['driver_us'] - queries - released) / 1000:>15.1f}",
               flush=True)
 
 
@@ -150,7 +149,7 @@ def print_bounds(reference):
     print(f"{'trace':18}{'lower':>9}{'no page shared':>16}   (relative to the peak of requested bytes)")
     for name in sorted(reference):
         small = large = alone = 0
-        least = most = requested = peak = 0
+        lower = upper = requested = peak = 0
         for change in live_sizes(name):
             size, sign = abs(change), 1 if change > 0 else -1
             rounded = -(-size // 512) * 512
@@ -162,59 +161,59 @@ def print_bounds(reference):
                 large += sign * rounded
                 alone += sign * (-(-rounded // (2 * MIB)) * 2 * MIB)
             pages = -(-small // (2 * MIB)) * 2 * MIB
-            least = max(least, -(-(small + large) // (2 * MIB)) * 2 * MIB)
-            most = max(most, pages + alone)
-        print(f"{name:18}{least / peak:>9.4f}{most / peak:>16.4f}", flush=True)
+            lower = max(lower, -(-(small + large) // (2 * MIB)) * 2 * MIB)
+            upper = max(upper, pages + alone)
+        print(f"{name:18}{lower / peak:>9.4f}{upper / peak:>16.4f}", flush=True)
 
 
-def finest(model, lacks):
-    """The size of smaller pages that save the lacking bytes with the least driver time, if random pages are made smaller;
-    returns milliseconds and size."""
+def cheapest_page_size(model, lacks):
+    """The size of smaller pages that save the missing bytes with the least additional driver time, if random pages are smaller;
+    returns milliseconds and MiB."""
     def extra(mib):
         return 20 / mib * (7 + 0.15 * mib + COSTS["map"] + 36 + 1.3 * mib) - 74
 
-    found = [(extra(mib) * model.made[model.page] * lacks / rescued / 1000, mib)
-             for mib in (10, 4, 2) if (rescued := model.rescued(mib * MIB)) >= lacks]
-    return min(found) if found else (float("inf"), 2)
+    options = [(extra(mib) * model.made[model.page] * lacks / rescued / 1000, mib)
+               for mib in (10, 4, 2) if (rescued := model.rescued(mib * MIB)) >= lacks]
+    return min(options) if options else (float("inf"), 2)
 
 
 def print_stranded(tool, reference, tight):
-    """Print the pages at the first refusal on the target device, for traces that miss the target."""
-    print("at the first refusal on the target device; until then the placement is PyTorch's\n"
+    """Print the pages at the first out-of-memory error on the target device, for traces that miss the target."""
+    print("at the first out-of-memory error on the target device; up to it, the placement is PyTorch's\n"
           f"{'trace':16}{'event':>8}{'last miss':>11}{'stranded MiB':>14}{'pages':>7}{'by hits':>9}"
-          f"{'idle at a miss':>16}{'taken when mapped':>19}{'needs MiB':>11}{'has':>7}"
+          f"{'idle at a miss':>16}{'used when mapped':>19}{'needs MiB':>11}{'has':>7}"
           f"{'smaller pages':>23}{'left':>9}")
     for name in ("gpt2_train", "llama_finetune", "moe_train", "rl_ppo"):
         device = target_device(name, reference[name]["expandable"]["peak_requested"])
         model = stranded.Model(device * MIB)
-        rest = model.play(lines_of(name))
-        of_page = model.stranded(model.large_blocks().values())
-        mib = {page: len(granules) * 2 for page, granules in of_page.items()}
+        remaining = model.play(lines_of(name))
+        granules_by_page = model.stranded(model.large_blocks().values())
+        mib = {page: len(granules) * 2 for page, granules in granules_by_page.items()}
         hits = sum(mib[page] for page in mib if model.pages.begun_by_hit[page])
         idle = sum(mib[page] for page in mib if model.pages.idle_at.get(page, 0) > 0.5)
-        taken = statistics.median(model.pages.taken_when_mapped[page] for page in mib)
-        needs = max(device * MIB + model.lacks(), model.min_later(rest)) / MIB
-        cost, piece = finest(model, (needs - device) * MIB) if needs > device else (0, 0)
-        ours = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
-        left = (TARGETS[name][1] * time_of(tight[name]) - ours["driver_us"]) / 1000
+        used = statistics.median(model.pages.used_when_mapped[page] for page in mib)
+        needs = max(device * MIB + model.lacks(), model.min_later(remaining)) / MIB
+        cost, size = cheapest_page_size(model, (needs - device) * MIB) if needs > device else (0, 0)
+        xseg = replay(tool, name, MODES[0][1], "--device-memory", f"{tight[name]['device_mib']}MiB")
+        left = (TARGETS[name][1] * driver_time(tight[name]) - xseg["driver_us"]) / 1000
         print(f"{name:16}{model.events:>8}{model.last_miss:>11}{sum(mib.values()):>14}{len(mib):>7}"
-              f"{hits:>9}{idle:>16}{taken:>19.0%}{needs:>11.0f}{device:>7}"
-              f"{f'{cost:.0f} ms, {piece} MiB' if cost else '':>23}{left:>6.1f} ms", flush=True)
+              f"{hits:>9}{idle:>16}{used:>19.0%}{needs:>11.0f}{device:>7}"
+              f"{f'{cost:.0f} ms, {size} MiB' if cost else '':>23}{left:>6.1f} ms", flush=True)
     print("idle at a miss: while more than half of the device was in use.  needs: minimum of all placements after "
-          "the refusal.\nsmaller pages: mean additional driver time if random pages are made smaller until "
-          "the memory suffices.\nleft: driver time on PyTorch's smallest device until the target")
+          "the error.\nsmaller pages: mean additional driver time if random pages are smaller, so that "
+          "the memory is sufficient.\nleft: driver time on PyTorch's smallest device up to the target")
 
 
 def print_forced(reference, tight):
-    """Print the minimum driver time of PyTorch's reserved bytes on its smallest device up to the first refusal."""
-    print("\nminimum driver time of the reserved bytes up to the first refusal, on PyTorch's smallest device, ms\n"
+    """Print the minimum driver time of PyTorch's reserved bytes on its smallest device up to the first out-of-memory error."""
+    print("\nminimum driver time of the reserved bytes up to the first out-of-memory error, on PyTorch's smallest device, ms\n"
           f"{'trace':18}{'PyTorch':>9}{'minimum':>9}{'ratio':>8}{'target':>7}{'pages of 20 MiB':>17}"
           f"{'of 2 MiB':>10}{'released':>12}")
-    for name in sorted(set(reference) - {"prefetch_train"}):  # the model has no uses on other streams
+    for name in sorted(set(reference) - {"prefetch_train"}):  # the model does not support uses on other streams
         model = stranded.Model(tight[name]["device_mib"] * MIB)
         model.play(lines_of(name))
-        forced, theirs = model.forced(COSTS), time_of(tight[name])
-        print(f"{name:18}{theirs / 1000:>9.1f}{forced / 1000:>9.1f}{forced / theirs:>8.3f}"
+        forced, pytorch = model.forced(COSTS), driver_time(tight[name])
+        print(f"{name:18}{pytorch / 1000:>9.1f}{forced / 1000:>9.1f}{forced / pytorch:>8.3f}"
               f"{TARGETS[name][1]:>6}{model.made[20 * MIB]:>17}{model.made[2 * MIB]:>10}"
               f"{sum(model.released.values()):>12}", flush=True)
 
@@ -222,7 +221,7 @@ def print_forced(reference, tight):
 def check_fresh(tool, maker, count):
     """Replay new random traces under memory pressure, and print requests that fail although PyTorch served them."""
     failed, first = collections.Counter(), 0
-    refused = served = 0
+    denied = served = 0
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             kind, mib, config = FRESH[i % len(FRESH)]
@@ -230,24 +229,22 @@ def check_fresh(tool, maker, count):
             tape = pathlib.Path(folder, "fresh.tape")
             environment = dict(os.environ, FAKECUDA_MEM_MB=str(mib),
                                PYTORCH_CUDA_ALLOC_CONF=config)
-            made = subprocess.run([maker, "tape", str(seed), "3000", kind], env=environment,
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-            tape.write_bytes(made.stdout)
-            done = subprocess.run([tool, "replay", "--check=floor", tape], check=False,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            if done.returncode != 0:
+            tape.write_bytes(subprocess.run([maker, "tape", str(seed), "3000", kind], env=environment, check=True,
+                                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+            replayed = subprocess.run([tool, "replay", "--check=floor", tape], check=False,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            if replayed.returncode != 0:
                 failed[kind, mib, config] += 1
                 print(f"seed {seed}, {kind}, {mib} MiB, '{config}': "
-                      f"{done.stderr.decode().strip()[:400]}", flush=True)
-            elif b"the first request that succeeds only in xseg" in done.stdout:
+                      f"{replayed.stderr.decode().strip()[:400]}", flush=True)
+            elif b"the first request that succeeds only in xseg" in replayed.stdout:
                 first += 1
-            here = re.search(rb"served here +([0-9,]+) of ([0-9,]+)", done.stdout)
-            if here:
-                served += int(here.group(1).replace(b",", b""))
-                refused += int(here.group(2).replace(b",", b""))
-    print(f"{count - sum(failed.values())} of {count} traces: all requests that PyTorch served are served; "
-          f"in {first} traces also requests that PyTorch refused\n"
-          f"{served} of {refused} requests that PyTorch refused are served")
+            if match := re.search(rb"served here +([0-9,]+) of ([0-9,]+)", replayed.stdout):
+                served += int(match[1].replace(b",", b""))
+                denied += int(match[2].replace(b",", b""))
+    print(f"{count - sum(failed.values())} of {count} traces: xseg serves all requests that PyTorch serves; "
+          f"in {first} traces also requests that PyTorch denies\n"
+          f"{served} of {denied} requests that PyTorch denies are served")
     for (kind, mib, config), number in failed.items():
         print(f"{number} failures: {kind}, {mib} MiB, '{config}'")
 
@@ -264,9 +261,9 @@ def main(arguments):
     elif arguments[1:2] == ["--fresh"]:
         check_fresh(tool, arguments[2], int(arguments[3]) if len(arguments) > 3 else 200)
     else:
-        chosen = {name: reference[name] for name in arguments[1:] or reference}
-        print_smallest(tool, chosen)
-        print_driver_time(tool, chosen, tight)
+        selected = {name: reference[name] for name in arguments[1:] or reference}
+        print_smallest(tool, selected)
+        print_driver_time(tool, selected, tight)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,14 @@
 #define BLOCKS 10000u
 #define ROUNDS 5u
 
-static void check(xseg_status status, const char *what)
+static void check(xseg_status status, const char *operation)
 {
     char text[512];
 
     if (status == XSEG_OK)
         return;
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s\n", what, text);
+    (void)fprintf(stderr, "%s: %s\n", operation, text);
     exit(1);
 }
 
@@ -114,7 +114,7 @@ static void measure(struct xseg_allocator *allocator, const char *name, bool wit
 {
     struct xseg_snapshot_options options = {sizeof(options)};
     char path[128];
-    struct stat found = {.st_size = 0};
+    struct stat status = {.st_size = 0};
     double seconds[ROUNDS], grown = 0;
 
     options.without_events = without_events;
@@ -126,11 +126,11 @@ static void measure(struct xseg_allocator *allocator, const char *name, bool wit
         seconds[i] = now_s() - began;
         grown = i == 0 ? peak_mib() - peak : grown;
     }
-    (void)stat(path, &found);
+    (void)stat(path, &status);
     (void)unlink(path);
     qsort(seconds, ROUNDS, sizeof(*seconds), compare);
     printf("%-36s %9.1f ms %9.1f MiB of host memory %9.1f MiB file\n", name,
-           seconds[ROUNDS / 2] * 1e3, grown, (double)found.st_size / (1 << 20));
+           seconds[ROUNDS / 2] * 1e3, grown, (double)status.st_size / (1 << 20));
     (void)fflush(stdout);
 }
 

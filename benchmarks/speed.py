@@ -106,25 +106,25 @@ class Table:
 
     def run(self, name, command, log):
         """Run a benchmark on an allocator, and add its rows."""
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              check=False)
-        for line in done.stdout.splitlines():
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                check=False)
+        for line in result.stdout.splitlines():
             log.write(line + "\n")
-            benchmark, case, allocator, unit, median, *rest = line.split("\t")
+            benchmark, case, allocator, unit, median, *fields = line.split("\t")
             self.values.setdefault((benchmark, case, unit), {}).setdefault(allocator, []).append(
                 float(median))
-            if len(rest) > 3:
-                self.notes[benchmark, case] = rest[3]
-        for benchmark, case, reason in re.findall(r"^(\w+), (.*): left out, (.*)$", done.stderr, re.M):
+            if len(fields) > 3:
+                self.notes[benchmark, case] = fields[3]
+        for benchmark, case, reason in re.findall(r"^(\w+), (.*): left out, (.*)$", result.stderr, re.M):
             self.notes[benchmark, case] = f"{name} is left out: {reason}"
-        if done.returncode != 0:
-            error = done.stderr.strip().splitlines()[-1:] or ["no message"]
-            self.failed.append(f"{' '.join(map(str, command))}: status {done.returncode}: {error[0]}")
+        if result.returncode != 0:
+            error = result.stderr.strip().splitlines()[-1:] or ["no message"]
+            self.failed.append(f"{' '.join(map(str, command))}: status {result.returncode}: {error[0]}")
 
     def lines(self, without):
         """The lines of the table.  without: the reason why there are no columns of PyTorch, or ""."""
-        theirs = "" if without else f" {'PyTorch':>7} {'ratio':>5} {'range':>10}"
-        head = f"{'benchmark':<9} {'case':<29} {'xseg':>6} {'spread':>6}{theirs} {'target':>6} unit"
+        columns = "" if without else f" {'PyTorch':>7} {'ratio':>5} {'range':>10}"
+        head = f"{'benchmark':<9} {'case':<29} {'xseg':>6} {'spread':>6}{columns} {'target':>6} unit"
         yield head
         yield "-" * (len(head) + 10)
         for (benchmark, case, unit), by_allocator in self.values.items():
@@ -142,19 +142,19 @@ class Table:
 
     def line(self, benchmark, case, unit, by_allocator, has_torch):
         """One row."""
-        ours, theirs = by_allocator.get("xseg", []), by_allocator.get("PyTorch", [])
+        xseg, pytorch = by_allocator.get("xseg", []), by_allocator.get("PyTorch", [])
         cells, ratios, target = "", [], target_of(benchmark, case)
-        cells += f" {short(statistics.median(ours)) if ours else '-':>6} {spread(ours):>6}"
+        cells += f" {short(statistics.median(xseg)) if xseg else '-':>6} {spread(xseg):>6}"
         if has_torch:
-            cells += f" {short(statistics.median(theirs)) if theirs else '-':>7}"
-        if ours and theirs and unit == "ns" and benchmark not in NOT_COMPARED:
-            ratios = [b / a for a, b in zip(ours, theirs)]
+            cells += f" {short(statistics.median(pytorch)) if pytorch else '-':>7}"
+        if xseg and pytorch and unit == "ns" and benchmark not in NOT_COMPARED:
+            ratios = [b / a for a, b in zip(xseg, pytorch)]
             cells += f" {statistics.median(ratios):>5.1f} {f'{min(ratios):.1f}, {max(ratios):.1f}':>10}"
         elif has_torch:
             cells += " " * 17
         if not has_torch and target and not target[0]:
             target = None
-        return f"{benchmark:<9} {case:<29}{cells} {mark(target, ours, ratios):>6} {unit}".rstrip()
+        return f"{benchmark:<9} {case:<29}{cells} {mark(target, xseg, ratios):>6} {unit}".rstrip()
 
 
 def target_of(benchmark, case):
@@ -165,12 +165,12 @@ def target_of(benchmark, case):
     return (False, 1, minimum) if minimum else None
 
 
-def mark(target, ours, ratios):
+def mark(target, xseg, ratios):
     """A target as a cell of the table: with a star if it was missed, otherwise with a blank."""
     if not target:
         return " "
     is_own, sign, limit = target
-    values = ours if is_own else ratios
+    values = xseg if is_own else ratios
     is_missed = bool(values) and sign * statistics.median(values) < sign * limit
     text = f"{'<>'[sign > 0]}={limit}" if is_own else f"{limit} x"
     return text + ("*" if is_missed else " ")
@@ -192,12 +192,12 @@ def spread(values):
 def record(path, lines, marks):
     """Replace the text between two lines of a document by the table."""
     text = path.read_text()
-    before, found, rest = text.partition(marks[0] + "\n")
-    _, end, after = rest.partition(marks[1])
-    if not found or not end:
+    before, begin, old_table = text.partition(marks[0] + "\n")
+    _, end, after = old_table.partition(marks[1])
+    if not begin or not end:
         sys.exit(f"speed.py: lines for the table are missing, {path}; add {marks[0]} and {marks[1]}")
     body = "\n".join(["```", *lines, "```\n"])
-    path.write_text(before + found + body + end + after)
+    path.write_text(before + begin + body + end + after)
 
 
 def write_picture(table, path):
@@ -208,9 +208,9 @@ def write_picture(table, path):
         for number, ((benchmark, case), values) in enumerate(rows):
             # Short lines, so that neighboring labels do not overlap.
             label = "\\n".join([benchmark, *textwrap.wrap(case, 7)])
-            theirs = statistics.median(values["PyTorch"]) if "PyTorch" in values else 0
+            pytorch = statistics.median(values["PyTorch"]) if "PyTorch" in values else 0
             file.write(f'{number}\t"{label}"\t'
-                       f'{statistics.median(values["xseg"]):.1f}\t{theirs:.1f}\n')
+                       f'{statistics.median(values["xseg"]):.1f}\t{pytorch:.1f}\n')
 
 
 def parse():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Model of PyTorch's placement on pages of one size, until the driver first refuses a request.
+"""Model of PyTorch's placement on pages of one size, up to the first out-of-memory error of the driver.
 
-Until then xseg places every block as PyTorch does, so the parts of pages that are stranded next to live blocks depend only on the
-trace.  Used by `shortage.py TOOL --stranded`.
+Up to this error, xseg places every block as PyTorch does, so the parts of pages that are stranded next to allocated blocks depend
+only on the trace.  Used by `shortage.py TOOL --stranded`.
 """
 import bisect
 import collections
@@ -11,7 +11,7 @@ MIB = 1 << 20
 GRANULE = 2 * MIB
 ENDLESS = 1 << 60
 LIVE, CACHED, UNMAPPED = range(3)
-SMALL, LARGE = (0, 0, True), (0, 0, False)  # pool, stream, whether small: the default ones
+SMALL, LARGE = (0, 0, True), (0, 0, False)  # default pool and stream, whether small
 
 
 class Block:
@@ -52,14 +52,14 @@ class Arena:
 
     def split(self, block, size):
         """Split a block that is in no list; returns the remainder."""
-        rest = Block(block.base + size, block.bytes - size, block.state, block, block.next)
-        if rest.next is not None:
-            rest.next.prev = rest
-        block.next, block.bytes = rest, size
-        self.at[rest.base] = rest
-        return rest
+        remainder = Block(block.base + size, block.bytes - size, block.state, block, block.next)
+        if remainder.next is not None:
+            remainder.next.prev = remainder
+        block.next, block.bytes = remainder, size
+        self.at[remainder.base] = remainder
+        return remainder
 
-    def settle(self, block, state):
+    def set_state(self, block, state):
         """Set the state of a block that is in no list, and coalesce it with neighbors in that state."""
         block.state = state
         for other in (block.next, block.prev):
@@ -112,23 +112,23 @@ class Arena:
 
     def growth(self, pieces, size):
         """The bytes to map in each unmapped block of a candidate range."""
-        wanted = []
+        ranges = []
         for piece in pieces:
             if piece.state == UNMAPPED:
-                wanted.append((piece, min(piece.bytes, -(-size // self.page) * self.page)))
+                ranges.append((piece, min(piece.bytes, -(-size // self.page) * self.page)))
             size -= piece.bytes
-        return wanted
+        return ranges
 
-    def grow(self, wanted):
-        for unmapped, size in wanted:
+    def grow(self, ranges):
+        for unmapped, size in ranges:
             self.erase(unmapped)
             if unmapped.bytes > size:
                 self.insert(self.split(unmapped, size))
             self.mapped += size
-            self.settle(unmapped, CACHED)
+            self.set_state(unmapped, CACHED)
 
     def free(self, block):
-        self.settle(block, CACHED)
+        self.set_state(block, CACHED)
 
     def trim(self):
         """Unmap the whole pages inside each cached block; returns their numbers."""
@@ -146,51 +146,51 @@ class Arena:
             if block.bytes > (end - first) * self.page:
                 self.insert(self.split(block, (end - first) * self.page))
             self.mapped -= block.bytes
-            self.settle(block, UNMAPPED)
+            self.set_state(block, UNMAPPED)
             unmapped_pages += range(first, end)
         return unmapped_pages
 
 
 class Pages:
-    """The pages of the large arena: number of blocks on each, and whether the first one was a hit."""
+    """The pages of the large arena: the number of blocks on each page, and whether the first block was a hit."""
 
     def __init__(self, page):
         self.page = page
         self.users = collections.Counter()
-        self.taken_when_mapped = {}
+        self.used_when_mapped = {}
         self.begun_by_hit = {}
         self.idle_at = {}  # page: the largest fraction of the device in use at a miss while the page was idle
 
-    def over(self, block):
+    def pages_of(self, block):
         return range(block.base // self.page, (block.base + block.bytes - 1) // self.page + 1)
 
-    def miss(self, taken):
-        for page in self.taken_when_mapped:
+    def record_miss(self, used):
+        for page in self.used_when_mapped:
             if self.users[page] == 0:
-                self.idle_at[page] = max(taken, self.idle_at.get(page, 0))
+                self.idle_at[page] = max(used, self.idle_at.get(page, 0))
 
-    def map(self, base, size, taken):
+    def map(self, base, size, used):
         for page in range(base // self.page, (base + size) // self.page):
-            self.taken_when_mapped[page] = taken
+            self.used_when_mapped[page] = used
 
     def unmap(self, pages):
         for page in pages:
-            del self.taken_when_mapped[page]
+            del self.used_when_mapped[page]
             self.idle_at.pop(page, None)
 
     def use(self, block, hit):
-        for page in self.over(block):
+        for page in self.pages_of(block):
             if self.users[page] == 0:
                 self.begun_by_hit[page] = hit
             self.users[page] += 1
 
-    def leave(self, block):
-        for page in self.over(block):
+    def release(self, block):
+        for page in self.pages_of(block):
             self.users[page] -= 1
 
 
 class Model:
-    """Replay a trace on a device of `device` bytes, up to the first request that the driver refuses."""
+    """Replay a trace on a device of `device` bytes, up to the first out-of-memory error."""
 
     def __init__(self, device, page=20 * MIB):
         self.device = device
@@ -199,7 +199,7 @@ class Model:
         self.pages = Pages(page)  # of the default pool on stream 0
         self.blocks = {}  # by name: block, its arena's key
         self.events = self.last_miss = 0
-        self.refused_bytes = 0  # bytes of the refused request
+        self.failed_bytes = 0  # bytes of the failed request
         self.made = collections.Counter()  # number of pages by size
         self.released = collections.Counter()
 
@@ -219,15 +219,15 @@ class Model:
         block = arena.find(size)
         hit = block is not None
         if not hit:
-            wanted = arena.growth(arena.candidate(size), size)
-            missing = sum(part for _, part in wanted)
+            ranges = arena.growth(arena.candidate(size), size)
+            missing = sum(part for _, part in ranges)
             if self.physical() + missing > self.device:
-                self.refused_bytes = size
+                self.failed_bytes = size
                 return False
             if key == LARGE:
-                self.record_growth(wanted)
+                self.record_growth(ranges)
             self.made[arena.page] += missing // arena.page
-            arena.grow(wanted)
+            arena.grow(ranges)
             block = arena.find(size)
         block = arena.allocate(block, size)
         if key == LARGE:
@@ -235,16 +235,16 @@ class Model:
         self.blocks[name] = block, key
         return True
 
-    def record_growth(self, wanted):
+    def record_growth(self, ranges):
         self.last_miss = self.events
-        self.pages.miss(self.physical() / self.device)
-        for unmapped, size in wanted:
+        self.pages.record_miss(self.physical() / self.device)
+        for unmapped, size in ranges:
             self.pages.map(unmapped.base, size, self.physical() / self.device)
 
     def free(self, name):
         block, key = self.blocks.pop(name)
         if key == LARGE:
-            self.pages.leave(block)
+            self.pages.release(block)
         self.arenas[key].free(block)
 
     def trim(self):
@@ -257,7 +257,7 @@ class Model:
                     self.pages.unmap(unmapped_pages)
 
     def step(self, word):
-        """Execute a line; False if the driver refuses."""
+        """Execute a line; returns False on an out-of-memory error."""
         if word[0] == "e":
             self.trim()
         elif word[0] == "u":
@@ -271,10 +271,10 @@ class Model:
         return True
 
     def play(self, lines):
-        """Execute lines; returns the refused line and those after it."""
-        for at, line in enumerate(lines):
+        """Execute lines; returns the line that fails and the lines after it."""
+        for number, line in enumerate(lines):
             if line and not self.step(line.split()):
-                return lines[at:]
+                return lines[number:]
         return []
 
     def large_blocks(self):
@@ -285,20 +285,20 @@ class Model:
             block.base // GRANULE, (block.base + block.bytes - 1) // GRANULE + 1)}
 
     def stranded(self, blocks):
-        """For each page under these blocks: the granules without any of the blocks."""
+        """For each page of these blocks, the granules that contain none of the blocks."""
         covered = self.covered(blocks)
         count = self.page // GRANULE
-        return {page: left for page in {granule // count for granule in covered}
-                if (left := [granule for granule in range(page * count, (page + 1) * count)
+        return {page: unused for page in {granule // count for granule in covered}
+                if (unused := [granule for granule in range(page * count, (page + 1) * count)
                              if granule not in covered])}
 
     def lacks(self):
-        """Bytes that the refused request lacks after all idle memory is used for it."""
-        pieces = self.arena(LARGE).candidate(self.refused_bytes)
+        """The bytes that the failed request lacks after all idle memory is used for it."""
+        pieces = self.arena(LARGE).candidate(self.failed_bytes)
         cached = [piece for piece in pieces if piece.state == CACHED]
-        unmapped = self.refused_bytes - sum(piece.bytes for piece in cached)
-        own = {page for piece in cached for page in self.pages.over(piece)}
-        idle = sum(self.pages.users[page] == 0 for page in self.pages.taken_when_mapped
+        unmapped = self.failed_bytes - sum(piece.bytes for piece in cached)
+        own = {page for piece in cached for page in self.pages.pages_of(piece)}
+        idle = sum(self.pages.users[page] == 0 for page in self.pages.used_when_mapped
                    if page not in own)
         small = self.arena(SMALL)
         used = self.covered(block for block, key in self.blocks.values() if key == SMALL)
@@ -313,32 +313,32 @@ class Model:
                    if set(range(first, first + count)) <= set(granules))
 
     def forced(self, costs):
-        """Minimum driver time in microseconds.  Every page is inside one of PyTorch's, so a page of the same size is the cheapest;
-        empty_cache() unmaps and releases its pages."""
+        """The minimum driver time in microseconds.  Every page is inside a page of PyTorch, so a page of the same size is the
+        cheapest; empty_cache() unmaps and releases its pages."""
         return (self.made[GRANULE] * (costs["create_2"] + costs["map"] + costs["access_2"])
                 + self.made[self.page] * (costs["create_20"] + costs["map"] + costs["access_20"])
                 + sum(self.released.values()) * (costs["unmap"] + costs["release"])
                 + len(self.arenas) * costs["reserve"])
 
     def min_later(self, lines):
-        """The peak of bytes for any placement of the rest of the trace: live bytes, and the gaps between earlier blocks that
-        are too short for any later block."""
+        """The minimum peak of bytes for the remaining trace with any placement: live bytes, and the gaps between earlier blocks
+        that are too short for any later block."""
         old, new = self.large_blocks(), {}
         small = {name: block.bytes for name, (block, key) in self.blocks.items() if key != LARGE}
         live = sum(block.bytes for block, _ in self.blocks.values())
         all_gaps = sum(gaps(old.values(), ENDLESS))
-        most = 0
+        peak = 0
         for line in lines:
             word = line.split() or ["#"]
             if word[0] == "a":
                 new[word[1]] = -(-int(word[2]) // 512) * 512
                 live += new[word[1]]
-                if live + all_gaps > most:
+                if live + all_gaps > peak:
                     smallest = min((size for size in new.values() if size > MIB), default=ENDLESS)
-                    most = max(most, live + sum(gaps(old.values(), min(smallest, self.page))))
+                    peak = max(peak, live + sum(gaps(old.values(), min(smallest, self.page))))
             elif word[0] == "f":
                 live -= new.pop(word[1], 0) or small.pop(word[1], 0) or old.pop(word[1]).bytes
-        return most
+        return peak
 
 
 def gaps(blocks, limit):

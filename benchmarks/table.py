@@ -31,10 +31,10 @@ def replay(tool, trace, config, quick):
     command = [tool, "replay", "--json", "--config", config, trace]
     if not quick:
         command.insert(2, "--min-device")
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        sys.exit(f"table.py: replay failed, status {done.returncode}: {' '.join(map(str, command))}")
-    return json.loads(done.stdout)
+    result = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if result.returncode != 0:
+        sys.exit(f"table.py: replay failed, status {result.returncode}: {' '.join(map(str, command))}")
+    return json.loads(result.stdout)
 
 
 def groups(quick):
@@ -71,28 +71,28 @@ def mark(text, is_worse):
     return text + ("*" if is_worse else " ")
 
 
-def device(ours, theirs):
+def device(xseg, pytorch):
     """The cell of the smallest device, which the search finds to 0.1 % or 2 MiB."""
-    if not ours:
+    if not xseg:
         return mark("none", True)
-    theirs *= MIB
-    return mark(f"{ours / GIB:.2f}", ours > theirs + max(theirs / 1000, 2 * MIB))
+    pytorch *= MIB
+    return mark(f"{xseg / GIB:.2f}", xseg > pytorch + max(pytorch / 1000, 2 * MIB))
 
 
-def row(name, mode, ours, theirs, quick):
+def row(name, mode, xseg, pytorch, quick):
     """The cells of a replay."""
-    live = ours["peak_requested"]
-    calls = sum(ours["driver_calls"].get(call, 0) for call in CALLS.values())
-    yield from (name, mode, f"{live / GIB:.2f}", f"{ours['peak_reserved'] / GIB:.2f}",
-                mark(f"{ours['peak_reserved'] / live:.3f}",
-                     ours["peak_reserved"] > theirs["peak_reserved"]),
-                f"{theirs['peak_reserved'] / theirs['peak_requested']:.3f}",
-                f"{calls:,}", f"{sum(theirs['driver_calls'][call] for call in CALLS):,}",
-                f"{ours['driver_us'] / 1000:.1f}")
+    live = xseg["peak_requested"]
+    calls = sum(xseg["driver_calls"].get(call, 0) for call in CALLS.values())
+    yield from (name, mode, f"{live / GIB:.2f}", f"{xseg['peak_reserved'] / GIB:.2f}",
+                mark(f"{xseg['peak_reserved'] / live:.3f}",
+                     xseg["peak_reserved"] > pytorch["peak_reserved"]),
+                f"{pytorch['peak_reserved'] / pytorch['peak_requested']:.3f}",
+                f"{calls:,}", f"{sum(pytorch['driver_calls'][call] for call in CALLS):,}",
+                f"{xseg['driver_us'] / 1000:.1f}")
     if not quick:
-        yield device(ours["min_device"], theirs["min_device_mib"])
-        yield f"{theirs['min_device_mib'] / 1024:.2f}"
-    yield f"{ours['ns_per_event']:.0f}"
+        yield device(xseg["min_device"], pytorch["min_device_mib"])
+        yield f"{pytorch['min_device_mib'] / 1024:.2f}"
+    yield f"{xseg['ns_per_event']:.0f}"
 
 
 def main(arguments):
@@ -102,8 +102,8 @@ def main(arguments):
     widths = print_head(quick)
     for name in sorted(reference):
         for mode, config in MODES:
-            ours = replay(tool, TRACES / f"{name}.xtrace.zst", config, quick)
-            print(line(row(name if mode == "classic" else "", mode, ours, reference[name][mode],
+            xseg = replay(tool, TRACES / f"{name}.xtrace.zst", config, quick)
+            print(line(row(name if mode == "classic" else "", mode, xseg, reference[name][mode],
                            quick), widths), flush=True)
     print("".join(line for line in NOTES.splitlines(keepends=True) if not quick or "smallest device" not in line))
 

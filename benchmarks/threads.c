@@ -18,7 +18,7 @@ int main(int argc, char **argv)
     static const char *const names[] = {"1 thread", "2 threads", "3 threads", "4 threads"};
     struct team team = {.work = live_churn};
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    double one = 0;
+    double single_ns = 0;
 
     measure_open(argc, argv, THREADS_MAX);
     for (unsigned i = 0; i < THREADS_MAX; i++) {
@@ -30,11 +30,11 @@ int main(int argc, char **argv)
         const double ns =
             measure_steps(&(struct measure){"threads", names[count - 1], 400000, team_run, &team});
         if (count == 1)
-            one = ns;
+            single_ns = ns;
         else
             measure_print("threads",
                           count == 2 ? "throughput of 2 threads" : "throughput of 4 threads",
-                          "of 1 thread", count * one / ns, "");
+                          "of 1 thread", count * single_ns / ns, "");
     }
     return 0;
 }

@@ -3,9 +3,9 @@
 
 view.py TOOL [--events N] [--blocks N] [--picture FILE [--dark]] [--keep FOLDER]
 
-Prints the size of the page, the time of the first picture, the time of frames while panning and zooming and of a state (median and
-maximum of 40), the memory of the page's process, and the number of DOM nodes.  A frame ends when its pixels can be read back.
-Needs the packages of tests/tool/view_page.py.
+Prints the size of the page, the time of the first picture, the time of frames while panning and zooming and of a state (median
+and maximum of 40), the memory of the page's process, and the number of DOM nodes.  A frame ends when its pixels can be read back.
+Requires the packages of tests/tool/view_page.py.
 """
 import argparse
 import os
@@ -19,7 +19,8 @@ import job
 
 MEASURE = """
 const pane = Main.panes[0], measured = {};
-const flush = () => { for (const canvas of [pane.timeline, pane.pages, pane.stateMap]) canvas.getContext("2d").getImageData(0, 0, 1, 1); };
+const canvases = [pane.timeline, pane.pages, pane.stateMap];
+const flush = () => { for (const canvas of canvases) canvas.getContext("2d").getImageData(0, 0, 1, 1); };
 const measure = (name, act) => {
   const times = [];
   for (let i = 0; i < 40; i++) { const start = performance.now(); act(i); flush(); times.push(performance.now() - start); }
@@ -55,18 +56,19 @@ def browse(page, dark):
 
 def resident():
     """The resident bytes of the largest renderer process."""
-    most = 0
+    largest = 0
     for status in pathlib.Path("/proc").glob("[0-9]*/status"):
         try:
             if b"--type=renderer" in (status.parent / "cmdline").read_bytes():
-                most = max(most, int(next(line for line in status.read_text().splitlines() if line.startswith("VmRSS")).split()[1]) << 10)
+                line = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+                largest = max(largest, int(line.split()[1]) << 10)
         except (OSError, StopIteration):
             continue
-    return most
+    return largest
 
 
 def main():
-    """Make the snapshot and the page, and measure."""
+    """Create the snapshot and the page, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tool")
     parser.add_argument("--events", type=int, default=1000000)
@@ -74,22 +76,23 @@ def main():
     parser.add_argument("--picture")
     parser.add_argument("--dark", action="store_true")
     parser.add_argument("--keep")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(given.keep or folder)
+        folder = pathlib.Path(arguments.keep or folder)
         if not (folder / "job.pickle").exists():
-            job.write(folder / "job.pickle", given.events)
+            job.write(folder / "job.pickle", arguments.events)
         start = time.monotonic()
-        subprocess.run([os.path.abspath(given.tool), "view", "job.pickle", "--blocks", str(given.blocks), "-o", "job.html"],
-                       check=True, cwd=folder)
+        command = [os.path.abspath(arguments.tool), "view", "job.pickle", "--blocks", str(arguments.blocks), "-o", "job.html"]
+        subprocess.run(command, check=True, cwd=folder)
         print(f"xseg view       {time.monotonic() - start:.2f} s")
         print(f"page            {(folder / 'job.html').stat().st_size / 1e6:.1f} MB")
-        browser = browse(folder / "job.html", given.dark)
+        browser = browse(folder / "job.html", arguments.dark)
         try:
-            if given.picture:
-                browser.execute_script("const pane = Main.panes[0]; pane.goTo(Math.floor(pane.model.n * 0.55)); pane.choose(pane.largestOf(0));")
+            if arguments.picture:
+                browser.execute_script("const pane = Main.panes[0]; pane.goTo(Math.floor(pane.model.n * 0.55)); "
+                                       "pane.choose(pane.largestOf(0));")
                 time.sleep(0.5)
-                browser.save_screenshot(given.picture)
+                browser.save_screenshot(arguments.picture)
                 return
             print(f"resident memory {resident() / 1e6:.0f} MB")
             first, measured, nodes = browser.execute_script(MEASURE)

@@ -26,7 +26,7 @@
 
 /* One way to share the GPU. */
 struct mode {
-    const char *name, *what;
+    const char *name, *description;
     const char *config;
     unsigned processes;
     bool ticks;  /* whether decay passes run every ten seconds */
@@ -34,7 +34,7 @@ struct mode {
 };
 
 static const struct mode mode[] = {
-    {"together", "one process serves both: the reference", "", 1, false, false},
+    {"together", "one process serves both services: the reference", "", 1, false, false},
     {"halves", "per_process_memory_fraction:0.5 each", ",per_process_memory_fraction:0.5", 2, false,
      false},
     {"decayed", DECAY " each, with a decay pass every ten seconds", "," DECAY, 2, true, false},
@@ -76,8 +76,8 @@ struct run_state {
     const struct mode *mode;
     const struct week *week;
     struct server server[SERVICES];
-    struct server_answer last[SERVICES]; /* answer of each process */
-    bool *is_live;                       /* of each session */
+    struct server_response last[SERVICES]; /* of each process */
+    bool *is_live;                         /* of each session */
     uint64_t live_bytes, at_ns;
     struct outcome *outcome;
 };
@@ -89,12 +89,12 @@ static uint64_t total(struct delay delay)
 
 /* --- Runs. --- */
 
-static struct server_answer send_order(struct run_state *run_state, unsigned process,
-                                       enum server_task task, uint32_t session)
+static struct server_response send_command(struct run_state *run_state, unsigned process,
+                                           enum server_task task, uint32_t session)
 {
-    const struct server_order order = {task, session, run_state->at_ns};
+    const struct server_command command = {task, session, run_state->at_ns};
 
-    run_state->last[process] = server_do(&run_state->server[process], order);
+    run_state->last[process] = server_do(&run_state->server[process], command);
     return run_state->last[process];
 }
 
@@ -122,7 +122,7 @@ static void count(struct run_state *run_state, const struct session *session, bo
 
 /*
  * The other process advances its clock before the request, and reports its driver time afterwards.  A request can demand
- * memory in vain and then be served from its own process, so every request of at least the shortest wait is charged.
+ * memory without success and then be served from its own process, so every request of at least the shortest wait is charged.
  */
 static void begin(struct run_state *run_state, uint32_t number)
 {
@@ -130,30 +130,30 @@ static void begin(struct run_state *run_state, uint32_t number)
     const bool has_other = run_state->mode->processes > 1;
     const unsigned own = has_other ? session->service : 0, other = 1 - own;
     struct outcome *outcome = run_state->outcome;
-    struct server_answer before = {0}, after = {0};
+    struct server_response before = {0}, after = {0};
 
     if (has_other)
-        before = send_order(run_state, other, SERVER_POLL, 0);
-    const struct server_answer answer = send_order(run_state, own, SERVER_BEGIN, number);
+        before = send_command(run_state, other, SERVER_POLL, 0);
+    const struct server_response response = send_command(run_state, own, SERVER_BEGIN, number);
     if (has_other)
-        after = send_order(run_state, other, SERVER_POLL, 0);
+        after = send_command(run_state, other, SERVER_POLL, 0);
     const bool is_lent = after.physical < before.physical;
     const struct delay delay = {
-        .own = answer.driver_ns,
+        .own = response.driver_ns,
         .others = after.all_driver_ns - before.all_driver_ns,
         .waited = run_state->mode->budget &&
-                          (is_lent || !answer.served || answer.host_ns >= MILLISECOND_NS)
-                      ? answer.host_ns
+                          (is_lent || !response.served || response.host_ns >= MILLISECOND_NS)
+                      ? response.host_ns
                       : 0,
     };
-    count(run_state, session, answer.served, is_lent);
-    run_state->is_live[number] = answer.served;
-    run_state->live_bytes += answer.served ? session->bytes : 0;
-    if (answer.served)
+    count(run_state, session, response.served, is_lent);
+    run_state->is_live[number] = response.served;
+    run_state->live_bytes += response.served ? session->bytes : 0;
+    if (response.served)
         outcome->delays[outcome->served++] = delay;
     else
         outcome->delays[run_state->week->count - ++outcome->refused] = delay;
-    outcome->waits[!answer.served ? REFUSED : is_lent ? LENT : SERVED] += answer.waits;
+    outcome->waits[!response.served ? REFUSED : is_lent ? LENT : SERVED] += response.waits;
 }
 
 static void end(struct run_state *run_state, uint32_t number)
@@ -162,8 +162,8 @@ static void end(struct run_state *run_state, uint32_t number)
 
     if (!run_state->is_live[number])
         return;
-    (void)send_order(run_state, run_state->mode->processes > 1 ? session->service : 0, SERVER_END,
-                     number);
+    (void)send_command(run_state, run_state->mode->processes > 1 ? session->service : 0, SERVER_END,
+                       number);
     run_state->live_bytes -= session->bytes;
 }
 
@@ -199,11 +199,11 @@ static void open_run(struct run_state *run_state, const char *budget_path, unsig
 static void close_run(struct run_state *run_state)
 {
     for (unsigned i = 0; i < run_state->mode->processes; i++) {
-        const struct server_answer answer = server_end(&run_state->server[i], run_state->at_ns);
+        const struct server_response response = server_end(&run_state->server[i], run_state->at_ns);
 
-        run_state->outcome->driver_ns += answer.all_driver_ns;
+        run_state->outcome->driver_ns += response.all_driver_ns;
         for (unsigned c = 0; c < CALLS; c++)
-            run_state->outcome->calls[c] += answer.calls[c];
+            run_state->outcome->calls[c] += response.calls[c];
     }
     run_state->outcome->physical /= run_state->at_ns != 0 ? (double)run_state->at_ns : 1;
     free(run_state->is_live);
@@ -239,7 +239,7 @@ static void run(const struct mode *used, const struct week *week, const char *bu
 
 /* --- Tables. --- */
 
-static struct counters both(const struct outcome *outcome)
+static struct counters sum_of_services(const struct outcome *outcome)
 {
     const struct counters *a = &outcome->counters[0], *b = &outcome->counters[1];
 
@@ -254,7 +254,7 @@ static double percent(double part, double whole)
 
 static void print_served(const struct outcome *outcome)
 {
-    const struct counters reference = both(&outcome[0]);
+    const struct counters reference = sum_of_services(&outcome[0]);
 
     printf("Sessions, counted\n\n"
            "| mode | served of %s | of %s | served | of reference | GiB hours | of reference | "
@@ -263,13 +263,13 @@ static void print_served(const struct outcome *outcome)
            "|---|---|---|---|---|---|---|---|---|---|\n",
            services[0].name, services[1].name);
     for (unsigned i = 0; i < MODES; i++) {
-        const struct counters sum = both(&outcome[i]);
-        const struct counters *one = outcome[i].counters;
+        const struct counters sum = sum_of_services(&outcome[i]);
+        const struct counters *counters = outcome[i].counters;
 
         printf("| %s | %" PRIu64 " of %" PRIu64 " | %" PRIu64 " of %" PRIu64
                " | %.1f %% | %.1f %% | %.0f | %.1f %% | %zu | %" PRIu64 " | %" PRIu64 " |\n",
-               mode[i].name, one[0].served, one[0].begun, one[1].served, one[1].begun,
-               percent((double)sum.served, (double)sum.begun),
+               mode[i].name, counters[0].served, counters[0].begun, counters[1].served,
+               counters[1].begun, percent((double)sum.served, (double)sum.begun),
                percent((double)sum.served, (double)reference.served),
                sum.load / (double)GIB / 3600e9, percent(sum.load, reference.load),
                outcome[i].refused, sum.avoidable, sum.lent);
@@ -324,18 +324,18 @@ static void print_delays(const struct outcome *outcome, size_t count)
            "refused: longest = own + other's + waiting |\n"
            "|---|---|---|---|---|---|---|\n");
     for (unsigned i = 0; i < MODES; i++) {
-        const struct outcome *one = &outcome[i];
-        const struct delay worst = quantile(one->delays, one->served, 1);
-        const struct delay usual = quantile(one->delays, one->served, 0.99);
-        const size_t within = served_within(one, reference);
-
-        const struct delay never = quantile(one->delays + count - one->refused, one->refused, 1);
+        const struct outcome *current = &outcome[i];
+        const struct delay worst = quantile(current->delays, current->served, 1);
+        const struct delay p99 = quantile(current->delays, current->served, 0.99);
+        const size_t within = served_within(current, reference);
+        const struct delay denied =
+            quantile(current->delays + count - current->refused, current->refused, 1);
 
         printf("| %s | %.1f | %.1f | %.1f + %.1f + %.1f | %zu | %.1f %% | %.1f + %.1f + %.1f |\n",
-               mode[i].name, (double)total(usual) / 1e6, (double)total(worst) / 1e6,
+               mode[i].name, (double)total(p99) / 1e6, (double)total(worst) / 1e6,
                (double)worst.own / 1e6, (double)worst.others / 1e6, (double)worst.waited / 1e6,
-               within, percent((double)within, (double)outcome[0].served), (double)never.own / 1e6,
-               (double)never.others / 1e6, (double)never.waited / 1e6);
+               within, percent((double)within, (double)outcome[0].served), (double)denied.own / 1e6,
+               (double)denied.others / 1e6, (double)denied.waited / 1e6);
     }
 }
 
@@ -393,7 +393,7 @@ static void print_week(const struct week *week, double hours, unsigned return_ms
            (weights + load / (hours * 3600e9)) / (double)GIB, (double)peak[0] / (double)GIB,
            (double)peak[1] / (double)GIB, (double)peak[SERVICES] / (double)GIB, return_ms);
     for (unsigned i = 0; i < MODES; i++)
-        printf("  %-16s%s\n", mode[i].name, mode[i].what);
+        printf("  %-16s%s\n", mode[i].name, mode[i].description);
     printf("\n");
 }
 

@@ -38,14 +38,14 @@ struct state {
     bool ticks;
 };
 
-void require(bool holds, const char *what)
+void require(bool condition, const char *operation)
 {
     char text[1024] = "";
 
-    if (holds)
+    if (condition)
         return;
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "bench-budget: %s: %s\n", what, text);
+    (void)fprintf(stderr, "bench-budget: %s: %s\n", operation, text);
     exit(1);
 }
 
@@ -118,16 +118,16 @@ static bool allocate(const struct state *state, uint32_t number)
     return true;
 }
 
-static void begin(const struct state *state, uint32_t number, struct server_answer *answer)
+static void begin(const struct state *state, uint32_t number, struct server_response *response)
 {
     const uint64_t driver_ns = xseg_sim_driver_time(), waits = count_waits();
     const uint64_t host_ns = read_machine_clock();
 
-    answer->served = allocate(state, number);
-    answer->host_ns = read_machine_clock() - host_ns;
-    answer->driver_ns = xseg_sim_driver_time() - driver_ns;
-    answer->waits = count_waits() - waits;
-    if (answer->served)
+    response->served = allocate(state, number);
+    response->host_ns = read_machine_clock() - host_ns;
+    response->driver_ns = xseg_sim_driver_time() - driver_ns;
+    response->waits = count_waits() - waits;
+    if (response->served)
         require(xseg_sim_launch(state->stream[state->week->sessions[number].service], BEGIN_NS) ==
                     XSEG_OK,
                 "xseg_sim_launch");
@@ -153,26 +153,26 @@ static void close_allocator(struct state *state)
     require(xseg_sim_reset(&unshared) == XSEG_OK, "xseg_sim_reset");
 }
 
-static struct server_answer handle(struct state *state, const struct server_order *order)
+static struct server_response handle(struct state *state, const struct server_command *command)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct server_answer answer = {0};
+    struct server_response response = {0};
     struct xseg_scope where = XSEG_SCOPE_ALL;
 
-    move_clock(state, order->at_ns);
-    if (order->task == SERVER_BEGIN)
-        begin(state, order->session, &answer);
-    else if (order->task == SERVER_END)
-        end(state, order->session);
+    move_clock(state, command->at_ns);
+    if (command->task == SERVER_BEGIN)
+        begin(state, command->session, &response);
+    else if (command->task == SERVER_END)
+        end(state, command->session);
     where.device = 0;
     require(xseg_stats_get(state->allocator, &where, &stats) == XSEG_OK, "xseg_stats_get");
-    answer.physical = stats.physical_bytes;
-    answer.all_driver_ns = xseg_sim_driver_time();
+    response.physical = stats.physical_bytes;
+    response.all_driver_ns = xseg_sim_driver_time();
     for (unsigned i = 0; i < CALLS; i++)
-        answer.calls[i] = xseg_sim_calls(server_call[i]);
-    if (order->task == SERVER_CLOSE)
+        response.calls[i] = xseg_sim_calls(server_call[i]);
+    if (command->task == SERVER_CLOSE)
         close_allocator(state);
-    return answer;
+    return response;
 }
 
 static void open_allocator(struct state *state, const struct server_machine *machine,
@@ -208,7 +208,7 @@ struct server server_start(const struct server_machine *machine, const struct we
                            unsigned served, const char *config, bool ticks)
 {
     struct state state = {.week = week, .ticks = ticks};
-    struct server_order order = {0};
+    struct server_command command = {0};
     struct server server;
     int sockets[2];
 
@@ -218,41 +218,42 @@ struct server server_start(const struct server_machine *machine, const struct we
     require(server.pid >= 0, "fork");
     if (server.pid != 0) {
         (void)close(sockets[1]);
-        (void)server_do(&server, order);
+        (void)server_do(&server, command);
         return server;
     }
     (void)close(sockets[0]);
     state.blocks = calloc(week->count + 1, sizeof(*state.blocks));
     require(state.blocks != NULL, "out of host memory");
     open_allocator(&state, machine, served, config);
-    while (order.task != SERVER_CLOSE &&
-           read(sockets[1], &order, sizeof(order)) == (ssize_t)sizeof(order)) {
-        const struct server_answer answer = handle(&state, &order);
+    while (command.task != SERVER_CLOSE &&
+           read(sockets[1], &command, sizeof(command)) == (ssize_t)sizeof(command)) {
+        const struct server_response response = handle(&state, &command);
 
-        require(write(sockets[1], &answer, sizeof(answer)) == (ssize_t)sizeof(answer), "write");
+        require(write(sockets[1], &response, sizeof(response)) == (ssize_t)sizeof(response),
+                "write");
     }
     free(state.blocks);
-    _exit(order.task == SERVER_CLOSE ? 0 : 1);
+    _exit(command.task == SERVER_CLOSE ? 0 : 1);
 }
 
-struct server_answer server_do(const struct server *server, struct server_order order)
+struct server_response server_do(const struct server *server, struct server_command command)
 {
-    struct server_answer answer = {0};
+    struct server_response response = {0};
 
-    require(write(server->socket, &order, sizeof(order)) == (ssize_t)sizeof(order), "write");
-    require(read(server->socket, &answer, sizeof(answer)) == (ssize_t)sizeof(answer),
+    require(write(server->socket, &command, sizeof(command)) == (ssize_t)sizeof(command), "write");
+    require(read(server->socket, &response, sizeof(response)) == (ssize_t)sizeof(response),
             "server process has exited");
-    return answer;
+    return response;
 }
 
-struct server_answer server_end(const struct server *server, uint64_t at_ns)
+struct server_response server_end(const struct server *server, uint64_t at_ns)
 {
-    const struct server_order order = {.task = SERVER_CLOSE, .at_ns = at_ns};
-    const struct server_answer answer = server_do(server, order);
+    const struct server_command command = {.task = SERVER_CLOSE, .at_ns = at_ns};
+    const struct server_response response = server_do(server, command);
     int result = 1;
 
     (void)close(server->socket);
     require(waitpid(server->pid, &result, 0) == server->pid && result == 0,
             "server process failed");
-    return answer;
+    return response;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process that serves sessions on a simulated GPU that several processes share.  The process executes orders that it
+ * A process that serves sessions on a simulated GPU that several processes share.  The process executes commands that it
  * receives through a socket; otherwise only the library's threads run.
  *
- * The simulated clock, which the library also uses, advances only by orders and driver calls.  A session begins with 300 ms
- * of work on the stream of its service, and ends with 50 ms of work; its blocks are freed in stream order, without a wait.
+ * The simulated clock, which the library also uses, advances only by commands and driver calls.  A session begins with 300 ms
+ * of work on the stream of its service, and ends with 50 ms of work; its blocks are freed in stream command, without a wait.
  */
 #ifndef BENCHMARKS_BUDGET_SERVER_H
 #define BENCHMARKS_BUDGET_SERVER_H
@@ -23,14 +23,14 @@ enum server_task {
     SERVER_CLOSE  /* release all memory, and exit */
 };
 
-struct server_order {
+struct server_command {
     enum server_task task;
     uint32_t session;
     uint64_t at_ns;
 };
 
-/* The result of an order; times and calls of a request are those of SERVER_BEGIN. */
-struct server_answer {
+/* The result of an command; times and calls of a request are those of SERVER_BEGIN. */
+struct server_response {
     bool served;
     uint64_t driver_ns;     /* modeled time of the request's driver calls */
     uint64_t host_ns;       /* measured host time of the request */
@@ -61,13 +61,13 @@ extern const char *const server_call[CALLS];
 struct server server_start(const struct server_machine *machine, const struct week *week,
                            unsigned services, const char *config, bool ticks);
 
-/* Send an order, and wait for the answer.  Ends the program if the process has exited. */
-struct server_answer server_do(const struct server *server, struct server_order order);
+/* Send a command, and wait for the response.  Ends the program if the process has exited. */
+struct server_response server_do(const struct server *server, struct server_command command);
 
 /* Stop a process.  Ends the program if the process did not release all memory. */
-struct server_answer server_end(const struct server *server, uint64_t at_ns);
+struct server_response server_end(const struct server *server, uint64_t at_ns);
 
-/* End the program with a message unless `holds`. */
-void require(bool holds, const char *what);
+/* End the program with a message unless a condition holds. */
+void require(bool condition, const char *operation);
 
 #endif

@@ -63,10 +63,10 @@ class Worker:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = MODES[mode]
         command = [sys.executable, ENVIRONMENT]
         if options.driver == "cuda":
-            found = subprocess.run([*command, "python"], stdout=subprocess.PIPE, text=True, check=False)
-            if found.returncode != 0:
+            result = subprocess.run([*command, "python"], stdout=subprocess.PIPE, text=True, check=False)
+            if result.returncode != 0:
                 raise Failed("PyTorch is not installed")
-            command = [found.stdout.strip()]
+            command = [result.stdout.strip()]
         else:
             # As in the other benchmarks: a large device, without the checks for tests.
             environment |= {"XSEG_SIM_STRICT": "0", "XSEG_SIM_MEMORY_MB": "65536"}
@@ -76,11 +76,11 @@ class Worker:
         self.name = name
         self.process = subprocess.Popen([*command, str(HERE / "work.py"), name], env=environment, text=True,  # pylint: disable=consider-using-with
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.about = self.answer()
+        self.about = self.receive()
         if self.about["backend"] != BACKENDS[name]:
             raise Failed(f"unexpected allocator backend of PyTorch, {self.about['backend']} instead of {BACKENDS[name]}")
 
-    def answer(self):
+    def receive(self):
         """The next output line of the process, an object in JSON."""
         line = self.process.stdout.readline()
         if not line:
@@ -91,7 +91,7 @@ class Worker:
         """Measure a row."""
         self.process.stdin.write(row + "\n")
         self.process.stdin.flush()
-        return self.answer()
+        return self.receive()
 
     def close(self):
         """Wait for the end of the process."""
@@ -105,11 +105,11 @@ def run_round(number, mode, options, values):
     workers = [Worker(name, mode, options) for name in (["own"] if options.alone else ["own", "xseg"])]
     try:
         for row in options.rows:
-            answers = {worker.name: [] for worker in workers}
+            results = {worker.name: [] for worker in workers}
             for turn in range(TURNS):
                 for worker in workers if (number + turn) % 2 == 0 else reversed(workers):
-                    answers[worker.name].append(worker.measure(row))
-            for name, turns in answers.items():
+                    results[worker.name].append(worker.measure(row))
+            for name, turns in results.items():
                 entry = values.setdefault(row, {}).setdefault(name, {"ns": [], "blocks": turns[0]["blocks"]})
                 entry["ns"].append(min(turn["ns"] for turn in turns))
         return {worker.name: worker.about for worker in workers}
@@ -138,10 +138,10 @@ def ratio(entry):
 
 def misses_target(row, entry, bound):
     """Whether a row misses its target."""
-    found = ratio(entry)
-    if found is None:
+    quotient = ratio(entry)
+    if quotient is None:
         return False
-    return found < TARGETS[row] if row in TARGETS else found < 1 - bound
+    return quotient < TARGETS[row] if row in TARGETS else quotient < 1 - bound
 
 
 def lines(measured):
@@ -157,10 +157,10 @@ def lines(measured):
                 times = entry[name]["ns"] if name in entry else []
                 cells += (f"{speed.short(min(times) / 1000):>10}{100 * spread(times):>7.1f}%" if times
                           else f"{'-':>10}{'-':>8}")
-            found = ratio(entry)
+            quotient = ratio(entry)
             target = f"{TARGETS[row]} x" if row in TARGETS else "1 x"
             mark = "*" if misses_target(row, entry, bound) else ""
-            yield (f"{mode:<11}{row:<26}{cells}{f'{found:.2f}' if found else '-':>8}{target:>8}{mark:<1}"
+            yield (f"{mode:<11}{row:<26}{cells}{f'{quotient:.2f}' if quotient else '-':>8}{target:>8}{mark:<1}"
                    f"{entry['own']['blocks']:>8}").rstrip()
         yield f"{mode}: rows slower by more than {100 * bound:.1f} % miss the target"
 

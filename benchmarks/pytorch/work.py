@@ -33,11 +33,11 @@ class Layer(torch.nn.Module):
         self.project = torch.nn.Linear(width, width)
         self.widen, self.narrow = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
 
-    def forward(self, x, kept=None):
-        """The output, and the keys and values: the kept ones, followed by those of x."""
+    def forward(self, x, cached=None):
+        """The output, and the keys and values: the cached ones, followed by those of x."""
         query, key, value = self.query_key_value(self.before(x)).chunk(3, dim=-1)
-        if kept is not None:
-            key, value = torch.cat((kept[0], key), dim=1), torch.cat((kept[1], value), dim=1)
+        if cached is not None:
+            key, value = torch.cat((cached[0], key), dim=1), torch.cat((cached[1], value), dim=1)
         weights = torch.softmax(query @ key.transpose(1, 2) / key.shape[-1] ** 0.5, dim=-1)
         x = x + self.project(weights @ value)
         return x + self.narrow(torch.nn.functional.gelu(self.widen(self.between(x)))), (key, value)
@@ -52,11 +52,11 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
         self.score = torch.nn.Linear(width, words)
 
-    def forward(self, tokens, kept=None):
+    def forward(self, tokens, cached=None):
         """Scores, and the keys and values of each layer."""
         x, cache = self.embed(tokens), []
         for number, layer in enumerate(self.layers):
-            x, pair = layer(x, kept[number] if kept else None)
+            x, pair = layer(x, cached[number] if cached else None)
             cache.append(pair)
         return self.score(x), cache
 
@@ -105,8 +105,8 @@ def empty_cache():
 
     def operation():
         for _ in range(2):
-            kept = [torch.empty(size, dtype=torch.uint8, device=device) for size in (4 * KIB, 30 * MIB) for _ in range(5)]
-            del kept
+            tensors = [torch.empty(size, dtype=torch.uint8, device=device) for size in (4 * KIB, 30 * MIB) for _ in range(5)]
+            del tensors
         torch.cuda.empty_cache()
     return operation
 

@@ -17,14 +17,14 @@
 /* A driver function, declared with plain C types. */
 int cuStreamCreate(xseg_stream *stream, unsigned flags);
 
-void require(bool holds, const char *what)
+void require(bool condition, const char *operation)
 {
     char text[1024] = "";
 
-    if (holds)
+    if (condition)
         return;
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s\n", what, text);
+    (void)fprintf(stderr, "%s: %s\n", operation, text);
     exit(1);
 }
 

@@ -37,7 +37,7 @@ struct model {
 
 /* One way to share the GPU. */
 struct mode {
-    const char *name, *what;
+    const char *name, *description;
     const char *config;
     uint64_t granule;  /* page_bytes of the ranges */
     bool halves;       /* each engine permanently commits half of the memory without weights */
@@ -114,7 +114,7 @@ void engine_pass(struct engine *engine, uint64_t until_ns);
 /* Release everything after all work has completed. */
 void engine_close(struct engine *engine);
 
-/* End the program with a message unless `holds`. */
-void require(bool holds, const char *what);
+/* End the program with a message unless a condition holds. */
+void require(bool condition, const char *operation);
 
 #endif

@@ -72,7 +72,7 @@ static const char *const waits[] = {"cuStreamSynchronize", "cuEventSynchronize",
 struct result {
     double tokens, committed, physical;
     uint64_t peak, driver_ns, calls[CALLS], waits, recommits;
-    struct engine engine[ENGINES]; /* what it counted */
+    struct engine engine[ENGINES]; /* the final counters */
     uint64_t path_99_ns[ENGINES], path_worst_ns[ENGINES];
 };
 
@@ -243,7 +243,7 @@ static void print_modes(double seconds)
     printf("%.0f seconds of two models on a GPU of 80 GiB; all values are counted or modeled\n\n",
            seconds);
     for (unsigned i = 0; i < MODES; i++)
-        printf("  %-13s %s\n", mode[i].name, mode[i].what);
+        printf("  %-13s %s\n", mode[i].name, mode[i].description);
     printf("\n");
 }
 

@@ -3,10 +3,10 @@
 """Writes the week of a service as a trace with a clock: generate.py [--weeks N] >week.xtrace
 
 Two models share a device: a language model by day on two streams, and an image model in sessions on a third one.  Requests
-arrive in bursts.  Sizes and order of allocations are those of two recorded traces, llama_serve and sd_unet.  From the first:
-weights and prompts, with the temporary memory of the first layer only, and the caches of all layers.  From the second:
-weights, one denoising step and the decoder for each image size, blocks of 8 MiB or more.  A cache grows by 64 tokens at a
-time.  The times are pseudo-random with a fixed seed, so the output is reproducible.
+arrive in bursts.  Sizes and order of allocations are those of two recorded traces.  From llama_serve: weights and prompts, with
+the temporary memory of the first layer only, and the caches of all layers.  From sd_unet: weights, one denoising step and the
+decoder for each image size, blocks of 8 MiB or more.  A cache grows by 64 tokens at a time.  The times are pseudo-random with a
+fixed seed, so the output is reproducible.
 """
 import argparse
 import heapq
@@ -42,21 +42,21 @@ class Part:
     """A part of a recorded trace: its operations, and the blocks that are live at its end."""
 
     def __init__(self, steps):
-        ended = {block for what, block, _ in steps if what == "f"}
-        begun = {block for what, block, _ in steps if what == "a"}
+        ended = {block for kind, block, _ in steps if kind == "f"}
+        begun = {block for kind, block, _ in steps if kind == "a"}
         self.steps = [step for step in steps if step[0] == "a" or step[1] in begun]
-        self.left = [block for what, block, _ in steps if what == "a" and block not in ended]
+        self.live = [block for kind, block, _ in steps if kind == "a" and block not in ended]
 
     def peak(self):
         """The index of the operation at the peak of allocated bytes."""
-        sizes, held, most, where = {}, 0, 0, 0
-        for i, (what, block, size) in enumerate(self.steps):
-            if what == "a":
+        sizes, allocated, peak, index = {}, 0, 0, 0
+        for i, (kind, block, size) in enumerate(self.steps):
+            if kind == "a":
                 sizes[block] = size
-            held += sizes[block] if what == "a" else -sizes[block]
-            if held > most:
-                most, where = held, i
-        return where
+            allocated += sizes[block] if kind == "a" else -sizes[block]
+            if allocated > peak:
+                peak, index = allocated, i
+        return index
 
 
 class Prompt:
@@ -64,8 +64,8 @@ class Prompt:
 
     def __init__(self, section):
         whole = Part(section)
-        sizes = {block: size for what, block, size in section if what == "a"}
-        caches = [block for block in whole.left if 4096 <= sizes[block]]
+        sizes = {block: size for kind, block, size in section if kind == "a"}
+        caches = [block for block in whole.live if 4096 <= sizes[block]]
         cache = max(set(sizes[block] for block in caches),
                     key=[sizes[block] for block in caches].count)
         caches = [block for block in caches if sizes[block] == cache]
@@ -79,7 +79,7 @@ class Image:
     """An image: a denoising step and the decoder; blocks of 8 MiB or more."""
 
     def __init__(self, section):
-        sizes = {block: size for what, block, size in section if what == "a"}
+        sizes = {block: size for kind, block, size in section if kind == "a"}
         period = len(section) // 23
         self.step, self.decoder = (
             Part([step for step in steps if sizes.get(step[1], 0) >= BIG])
@@ -95,21 +95,21 @@ class Service:
         self.agenda = []
         self.order = 0
 
-    def at(self, time, what):
+    def at(self, time, coroutine):
         """Resume a coroutine, which yields its next delay, at a time."""
-        heapq.heappush(self.agenda, (time, self.order, what))
+        heapq.heappush(self.agenda, (time, self.order, coroutine))
         self.order += 1
 
     def run(self):
         last = None
         while self.agenda:
-            time, _, what = heapq.heappop(self.agenda)
+            time, _, coroutine = heapq.heappop(self.agenda)
             if time != last:
                 self.out.write(f"@ {time}\n")
                 last = time
-            pause = next(what, None)
+            pause = next(coroutine, None)
             if pause is not None:
-                self.at(time + pause, what)
+                self.at(time + pause, coroutine)
 
     def alloc(self, size, stream):
         block = self.next_block
@@ -117,86 +117,86 @@ class Service:
         self.out.write(f"a {block} {size} {stream}\n")
         return block
 
-    def say(self, *fields):
+    def write(self, *fields):
         self.out.write(" ".join(map(str, fields)) + "\n")
 
     def play(self, part, stream, begin=0, end=None, blocks=None):
         """Replay the operations of a part; returns the live blocks."""
         blocks = {} if blocks is None else blocks
-        for what, name, size in part.steps[begin:end]:
-            if what == "a":
+        for kind, name, size in part.steps[begin:end]:
+            if kind == "a":
                 blocks[name] = self.alloc(size, stream)
             else:
-                self.say("f", blocks.pop(name))
+                self.write("f", blocks.pop(name))
         return blocks
 
 
 def model(service, name, weights, stream, duration):
     """A model is loaded, used, and unloaded."""
-    service.say("m", name, "comes")
+    service.write("m", name, "comes")
     blocks = [service.alloc(size, stream) for size in weights]
-    service.say("k", stream)
+    service.write("k", stream)
     yield 10 * SECOND
-    service.say("y", stream)
+    service.write("y", stream)
     yield duration
-    service.say("m", name, "goes")
+    service.write("m", name, "goes")
     for block in blocks:
-        service.say("f", block)
+        service.write("f", block)
 
 
-def answer(service, number, prompt, stream, dice):
+def text_request(service, number, prompt, stream, dice):
     """A request to the language model: a prompt, then one or two growths of the caches."""
-    service.say("m", "request", number)
+    service.write("m", "request", number)
     for block in service.play(prompt.layer, stream).values():
-        service.say("f", block)
+        service.write("f", block)
     size = prompt.cache_bytes
     growth = max(size // 274, 512) * GROWTH // 8 * 8
     caches = [service.alloc(size, stream) for _ in range(prompt.caches)]
-    service.say("k", stream)
+    service.write("k", stream)
     yield dice.randrange(SECOND // 10, SECOND // 2)
-    service.say("y", stream)
+    service.write("y", stream)
     for _ in range(dice.choice((1, 1, 2))):
         yield dice.randrange(SECOND, 3 * SECOND)
-        service.say("m", "request", number)
+        service.write("m", "request", number)
         size += growth
         for i, cache in enumerate(caches):
             caches[i] = service.alloc(size, stream)
-            service.say("f", cache)
-        service.say("k", stream)
+            service.write("f", cache)
+        service.write("k", stream)
         yield dice.randrange(SECOND // 10, SECOND)
-        service.say("y", stream)
+        service.write("y", stream)
     yield dice.randrange(SECOND // 10)
-    service.say("m", "request", number)
+    service.write("m", "request", number)
     for cache in caches:
-        service.say("f", cache)
+        service.write("f", cache)
 
 
-def picture(service, number, image, dice):
+def image_request(service, number, image, dice):
     """A request for an image: denoising, decoding, and a copy to the host on a separate stream."""
-    service.say("m", "request", number)
-    left = service.play(image.step, IMAGE_STREAM)
-    service.say("k", IMAGE_STREAM)
+    service.write("m", "request", number)
+    live = service.play(image.step, IMAGE_STREAM)
+    service.write("k", IMAGE_STREAM)
     yield dice.randrange(3 * SECOND, 6 * SECOND)
-    service.say("m", "request", number)
-    service.say("y", IMAGE_STREAM)
-    for block in left.values():
-        service.say("f", block)
+    service.write("m", "request", number)
+    service.write("y", IMAGE_STREAM)
+    for block in live.values():
+        service.write("f", block)
     peak = image.decoder.peak() + 1
-    left = service.play(image.decoder, IMAGE_STREAM, 0, peak)
-    service.say("k", IMAGE_STREAM)
-    service.say("m", "between")
+    live = service.play(image.decoder, IMAGE_STREAM, 0, peak)
+    service.write("k", IMAGE_STREAM)
+    service.write("m", "between")
     yield dice.randrange(SECOND // 2, SECOND)
-    service.say("m", "request", number)
-    service.play(image.decoder, IMAGE_STREAM, peak, None, left)
+    service.write("m", "request", number)
+    service.play(image.decoder, IMAGE_STREAM, peak, None, live)
     result = service.alloc(3 * 1024 * 1024 * 2, IMAGE_STREAM)
-    service.say("k", IMAGE_STREAM)
-    service.say("u", result, COPY_STREAM)
-    for block in [*left.values(), result]:
-        service.say("f", block)
-    service.say("m", "between")
+    service.write("k", IMAGE_STREAM)
+    service.write("u", result, COPY_STREAM)
+    for block in [*live.values(), result]:
+        service.write("f", block)
+    service.write("m", "between")
     yield dice.randrange(SECOND // 2, SECOND)
-    service.say("y", IMAGE_STREAM)
-    service.say("y", COPY_STREAM)
+    service.write("y", IMAGE_STREAM)
+    service.write("y", COPY_STREAM)
 
 
 def worker(begin, requests):
@@ -227,8 +227,8 @@ def weeks(service, count, dice):
     text, images = recorded("llama_serve"), recorded("sd_unet")
     prompts = [Prompt(text[i]) for i in (1, 4, 5)]
     sizes = [Image(section) for section in images[1:-1]]
-    weights = {"text": [size for what, _, size in text[0] if what == "a"],
-               "image": [size for what, _, size in images[0] if what == "a"]}
+    weights = {"text": [size for kind, _, size in text[0] if kind == "a"],
+               "image": [size for kind, _, size in images[0] if kind == "a"]}
     number = 0
     for day in range(7 * count):
         free = day % 7 >= 5
@@ -237,8 +237,7 @@ def weeks(service, count, dice):
         service.at(begin, model(service, "text", weights["text"], 1, end - begin))
         for time in bursts(begin + 60 * SECOND, end - 60 * SECOND, 2 * HOUR, 16, 12 * SECOND, dice):
             number += 1
-            service.at(time, answer(service, number, dice.choice(prompts),
-                                    dice.choice(TEXT_STREAMS), dice))
+            service.at(time, text_request(service, number, dice.choice(prompts), dice.choice(TEXT_STREAMS), dice))
         for hour, hours in ((11, 3),) if free else ((9, 2), (14, 2.5), (20, 1.5)):
             begin, end = day * DAY + hour * HOUR, day * DAY + int((hour + hours) * HOUR)
             service.at(begin, model(service, "image", weights["image"], IMAGE_STREAM, end - begin))
@@ -246,7 +245,7 @@ def weeks(service, count, dice):
             for time in bursts(begin + 60 * SECOND, end - 900 * SECOND, 3 * HOUR // 2, 22,
                                10 * SECOND, dice):
                 number += 1
-                queue.append((time, picture(service, number, dice.choice(sizes), dice)))
+                queue.append((time, image_request(service, number, dice.choice(sizes), dice)))
             service.at(begin, worker(begin, queue))
     return number
 

@@ -46,10 +46,10 @@ def replay(tool, trace, config, timeline=None):
     command = [tool, "replay", "--json", "--config", config, trace]
     if timeline is not None:
         command += ["--timeline", timeline]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if done.returncode != 0:
-        sys.exit(f"service.py: replay failed, status {done.returncode}: {' '.join(map(str, command))}")
-    return json.loads(done.stdout)
+    result = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    if result.returncode != 0:
+        sys.exit(f"service.py: replay failed, status {result.returncode}: {' '.join(map(str, command))}")
+    return json.loads(result.stdout)
 
 
 def waits(run):

@@ -55,15 +55,16 @@ def frees(entries):
     """Events that free all blocks and segments at the end of a history without expandable segments."""
     blocks, segments = {}, {}
     for entry in entries:
-        kind, _, what = entry["action"].rpartition("_")
-        held = segments if kind == "segment" else blocks
-        if what == "alloc":
-            held[entry["addr"]] = entry
+        kind, _, operation = entry["action"].rpartition("_")
+        live = segments if kind == "segment" else blocks
+        if operation == "alloc":
+            live[entry["addr"]] = entry
         elif entry["action"] in ("free_completed", "segment_free"):
-            held.pop(entry["addr"], None)
-    now = {"time_us": entries[-1]["time_us"]}
-    return [{**entry, **now, "action": action} for held, actions in ((blocks, ("free_requested", "free_completed")), (segments, ("segment_free",)))
-            for entry in held.values() for action in actions]
+            live.pop(entry["addr"], None)
+    last_time = {"time_us": entries[-1]["time_us"]}
+    return [{**entry, **last_time, "action": action}
+            for live, actions in ((blocks, ("free_requested", "free_completed")), (segments, ("segment_free",)))
+            for entry in live.values() for action in actions]
 
 
 def main():

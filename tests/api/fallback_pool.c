@@ -21,7 +21,7 @@ static struct env open_env(size_t bytes, const char *config)
 {
     struct env env = {.bytes = bytes};
 
-    env_streams_forget();
+    env_streams_discard();
     env.allocator = env_open_mib(bytes > MIB ? 2 * bytes / MIB : 2, config);
     env.pool = env_pool_of(env.allocator, .use_on_oom = true);
     env.kept = env_alloc_in(env.allocator, env.pool, bytes, NULL);

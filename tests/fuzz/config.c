@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Any bytes as a configuration string.  An accepted string keeps the invariants of config.h and has the same meaning
- * after it is printed; a rejected string changes nothing, and its error has a position.
+ * after it is printed; a rejected string changes nothing, and its error contains a position.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,21 +24,21 @@ static void print(const struct xseg_config *config, char *buffer, size_t bytes)
 static void check_accepted(const struct xseg_config *config)
 {
     char first[4096], second[4096];
-    struct xseg_config again;
+    struct xseg_config reparsed;
 
     HOLDS(config->large_segment_bytes <= config->max_split_bytes);
     HOLDS(config->large_segment_bytes <= config->max_non_split_rounding_bytes);
     HOLDS(!config->expandable_segments || config->large_segment_bytes % (2 * XSEG_MIB) == 0);
     print(config, first, sizeof(first));
-    xseg_config_init(&again);
-    HOLDS(xseg_config_parse(&again, first, NULL) == XSEG_OK);
-    print(&again, second, sizeof(second));
+    xseg_config_init(&reparsed);
+    HOLDS(xseg_config_parse(&reparsed, first, NULL) == XSEG_OK);
+    print(&reparsed, second, sizeof(second));
     HOLDS(strcmp(first, second) == 0);
-    HOLDS(memcmp(config->roundup_divisions, again.roundup_divisions,
-                 sizeof(again.roundup_divisions)) == 0);
+    HOLDS(memcmp(config->roundup_divisions, reparsed.roundup_divisions,
+                 sizeof(reparsed.roundup_divisions)) == 0);
 }
 
-static void check_refused(const struct xseg_config *config)
+static void check_rejected(const struct xseg_config *config)
 {
     char text[4096], defaults[4096];
     struct xseg_config fresh;
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (xseg_config_parse(&config, text, NULL) == XSEG_OK)
         check_accepted(&config);
     else
-        check_refused(&config);
+        check_rejected(&config);
     free(text);
     return 0;
 }

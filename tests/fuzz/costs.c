@@ -12,70 +12,72 @@
 #include "tests/fuzz/holds.h"
 #include "vmm/sim/cost.h"
 
-#define WHY_BYTES 256
+#define ERROR_BYTES 256
 
-static int print_one(char *out, size_t room, const char *key, uint64_t number)
+static int print_one(char *out, size_t bytes, const char *key, uint64_t number)
 {
-    return snprintf(out, room, "%s = %" PRIu64 "\n", key, number);
+    return snprintf(out, bytes, "%s = %" PRIu64 "\n", key, number);
 }
 
-static int print_sized(char *out, size_t room, const char *key, struct sim_cost_sized cost)
+static int print_sized(char *out, size_t bytes, const char *key, struct sim_cost_sized cost)
 {
     HOLDS(cost.base <= SIM_COST_MAX && cost.per_mib <= SIM_COST_MAX && cost.min <= SIM_COST_MAX);
-    return snprintf(out, room, "%s = %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", key, cost.base,
+    return snprintf(out, bytes, "%s = %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", key, cost.base,
                     cost.per_mib, cost.min);
 }
 
-/* Without knowing the reader's table: each member by hand. */
-static size_t print(const struct sim_costs *costs, char *out, size_t room)
+/* Prints each member explicitly, independently of the table of the parser. */
+static size_t print(const struct sim_costs *costs, char *out, size_t bytes)
 {
-    size_t at = (size_t)snprintf(out, room, "name = %s\n", costs->name);
+    size_t length = (size_t)snprintf(out, bytes, "name = %s\n", costs->name);
 
-#define ONE(member)                       \
+#define PRINT_ONE(member)                 \
     HOLDS(costs->member <= SIM_COST_MAX); \
-    at += (size_t)print_one(out + at, room - at, #member, costs->member)
-#define SIZED(member) at += (size_t)print_sized(out + at, room - at, #member, costs->member)
-    ONE(reserve);
-    ONE(address_free);
-    SIZED(create);
-    SIZED(map);
-    SIZED(release);
-    ONE(unmap);
-    SIZED(unmap_mapping);
-    ONE(access_call);
-    SIZED(access);
-    SIZED(access_wide);
-    SIZED(alloc);
-    SIZED(free);
-    ONE(event_create);
-    ONE(event_record);
-    ONE(event_query);
-    ONE(stream_wait);
-    ONE(synchronize);
-    HOLDS(at < room);
-    return at;
+    length += (size_t)print_one(out + length, bytes - length, #member, costs->member)
+#define PRINT_SIZED(member) \
+    length += (size_t)print_sized(out + length, bytes - length, #member, costs->member)
+    PRINT_ONE(reserve);
+    PRINT_ONE(address_free);
+    PRINT_SIZED(create);
+    PRINT_SIZED(map);
+    PRINT_SIZED(release);
+    PRINT_ONE(unmap);
+    PRINT_SIZED(unmap_mapping);
+    PRINT_ONE(access_call);
+    PRINT_SIZED(access);
+    PRINT_SIZED(access_wide);
+    PRINT_SIZED(alloc);
+    PRINT_SIZED(free);
+    PRINT_ONE(event_create);
+    PRINT_ONE(event_record);
+    PRINT_ONE(event_query);
+    PRINT_ONE(stream_wait);
+    PRINT_ONE(synchronize);
+    HOLDS(length < bytes);
+    return length;
 }
 
 static void check_accepted(const struct sim_costs *costs)
 {
-    struct sim_costs again;
-    char text[4096], why[WHY_BYTES];
+    struct sim_costs reparsed;
+    char text[4096], error[ERROR_BYTES];
     const size_t length = print(costs, text, sizeof(text));
 
     HOLDS(strlen(costs->name) > 0 && strlen(costs->name) < SIM_COSTS_NAME_MAX);
-    memset(&again, 0, sizeof(again));
-    HOLDS(sim_costs_parse(text, length, &again, why, sizeof(why)));
-    HOLDS(strcmp(again.name, costs->name) == 0);
-    HOLDS(memcmp((const char *)&again + SIM_COSTS_NAME_MAX,
+    memset(&reparsed, 0, sizeof(reparsed));
+    HOLDS(sim_costs_parse(text, length, &reparsed, error, sizeof(error)));
+    HOLDS(strcmp(reparsed.name, costs->name) == 0);
+    HOLDS(memcmp((const char *)&reparsed + SIM_COSTS_NAME_MAX,
                  (const char *)costs + SIM_COSTS_NAME_MAX,
-                 sizeof(again) - SIM_COSTS_NAME_MAX) == 0);
+                 sizeof(reparsed) - SIM_COSTS_NAME_MAX) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct sim_costs costs, before;
-    char why[WHY_BYTES] = "";
-    char *text = malloc(size > 0 ? size : 1); /* no byte more, so that one read too many is seen */
+    char error[ERROR_BYTES] = "";
+    char *text = malloc(
+        size > 0 ? size : 1); /* exact size, so that AddressSanitizer detects a read past the end */
 
     if (text == NULL)
         return 0;
@@ -83,11 +85,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(text, data, size);
     memset(&costs, 0x5a, sizeof(costs));
     memcpy(&before, &costs, sizeof(costs));
-    if (sim_costs_parse(text, size, &costs, why, sizeof(why))) {
+    if (sim_costs_parse(text, size, &costs, error, sizeof(error))) {
         check_accepted(&costs);
     } else {
         HOLDS(memcmp(&costs, &before, sizeof(costs)) == 0);
-        HOLDS(why[0] != '\0' && strlen(why) < sizeof(why) && strchr(why, ';') != NULL);
+        HOLDS(error[0] != '\0' && strlen(error) < sizeof(error) && strchr(error, ';') != NULL);
     }
     free(text);
     return 0;

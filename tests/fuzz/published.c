@@ -12,27 +12,27 @@
 #include "src/tools/commands/top/top_table.h"
 #include "tests/fuzz/holds.h"
 
-static void check_text(const char *text, size_t room)
+static void check_text(const char *text, size_t bytes)
 {
-    HOLDS(memchr(text, 0, room) != NULL);
+    HOLDS(memchr(text, 0, bytes) != NULL);
     for (; *text != '\0'; text++)
         HOLDS(*text >= ' ' && *text <= '~');
 }
 
-static void check_frame(const struct xseg_published_sample *frame)
+static void check_sample(const struct xseg_published_sample *sample)
 {
-    HOLDS(frame->device_count <= XSEG_PUBLISHED_DEVICES);
-    HOLDS(frame->pool_count <= XSEG_PUBLISHED_POOLS);
-    for (uint32_t i = 0; i < frame->device_count; i++)
-        HOLDS(frame->devices[i].ordinal >= 0);
-    for (uint32_t i = 0; i < frame->pool_count; i++) {
-        HOLDS(frame->pools[i].kind <= XSEG_PUBLISHED_OTHERS && frame->pools[i].ordinal >= 0);
-        check_text(frame->pools[i].label, sizeof(frame->pools[i].label));
+    HOLDS(sample->device_count <= XSEG_PUBLISHED_DEVICES);
+    HOLDS(sample->pool_count <= XSEG_PUBLISHED_POOLS);
+    for (uint32_t i = 0; i < sample->device_count; i++)
+        HOLDS(sample->devices[i].ordinal >= 0);
+    for (uint32_t i = 0; i < sample->pool_count; i++) {
+        HOLDS(sample->pools[i].kind <= XSEG_PUBLISHED_OTHERS && sample->pools[i].ordinal >= 0);
+        check_text(sample->pools[i].label, sizeof(sample->pools[i].label));
     }
 }
 
-/* Show it as the tool does, in one of the orders. */
-static void show(struct publisher *publisher, enum top_by by)
+/* Print the statistics as the tool does, in one of its orders. */
+static void print_tables(struct publisher *publisher, enum top_by by)
 {
     struct publisher *list[] = {publisher};
     const struct publishers publishers = {.list = list, .count = 1, .hidden = 3};
@@ -61,8 +61,8 @@ static void show(struct publisher *publisher, enum top_by by)
     json_decref(object);
 }
 
-/* A file without figures, over which the input is laid. */
-static void fill(struct xseg_published *file)
+/* Initialize a file without statistics; the input replaces a part of it. */
+static void init_file(struct xseg_published *file)
 {
     memset(file, 0, sizeof(*file));
     memcpy(file->magic, XSEG_PUBLISHED_MAGIC, sizeof(file->magic));
@@ -76,31 +76,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct xseg_published file, head;
     static struct publisher publisher;
-    const char *why = NULL;
-    size_t skipped = 0;
+    const char *error = NULL;
+    size_t offset = 0;
 
-    /* The first two bytes say where the rest is laid, so that any part of the file can be reached. */
+    /* The first two bytes are the offset of the replaced part, so that inputs reach any part of the file. */
     if (size >= 2) {
-        skipped = (size_t)(data[0] | data[1] << 8) % sizeof(file);
+        offset = (size_t)(data[0] | data[1] << 8) % sizeof(file);
         data += 2;
         size -= 2;
     }
-    enum top_by by = (enum top_by)(skipped % TOP_BYS);
-    fill(&file);
-    if (size > sizeof(file) - skipped)
-        size = sizeof(file) - skipped;
-    memcpy((char *)&file + skipped, data, size);
+    enum top_by by = (enum top_by)(offset % TOP_BYS);
+    init_file(&file);
+    if (size > sizeof(file) - offset)
+        size = sizeof(file) - offset;
+    memcpy((char *)&file + offset, data, size);
     publisher = (struct publisher){.pid = 1, .command = "any"};
-    if (published_copy(&file, sizeof(file), &head, &publisher.sample, &why)) {
-        check_frame(&publisher.sample);
-        show(&publisher, by);
+    if (published_copy(&file, sizeof(file), &head, &publisher.sample, &error)) {
+        check_sample(&publisher.sample);
+        print_tables(&publisher, by);
     } else {
-        HOLDS(why != NULL && why[0] != '\0');
-        publisher.problem = why;
-        show(&publisher, by);
+        HOLDS(error != NULL && error[0] != '\0');
+        publisher.problem = error;
+        print_tables(&publisher, by);
     }
-    /* As much of it as the input has: most of these are too short. */
-    why = NULL;
-    HOLDS(published_copy(&file, skipped + size, &head, &publisher.sample, &why) || why != NULL);
+    /* The start of the file up to the end of the input, which is usually too short. */
+    error = NULL;
+    HOLDS(published_copy(&file, offset + size, &head, &publisher.sample, &error) || error != NULL);
     return 0;
 }

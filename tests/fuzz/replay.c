@@ -2,7 +2,7 @@
 /*
  * Passes the files of a folder to a fuzz target, as a test: replay FOLDER.
  *
- * The target aborts on an error, so a line is printed before each file.
+ * The target aborts on an error, so the last line of the output precedes the file that failed.
  */
 #include <dirent.h>
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 
 #include "tests/fuzz/holds.h"
 
-/* Exactly as many bytes as the file has, so that AddressSanitizer sees a read past them. */
+/* Read a file into a buffer of its exact size, so that AddressSanitizer detects a read past the end. */
 static uint8_t *read_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -57,16 +57,16 @@ int main(int count, char **arguments)
     int failed = 0;
 
     if (files <= 0) {
-        (void)fprintf(stderr, "usage: replay FOLDER, where FOLDER has files\n");
+        (void)fprintf(stderr, "usage: replay FOLDER; the folder must contain files\n");
         return 2;
     }
     printf("1..%d\n", files);
     for (int i = 0; i < files; i++) {
-        const bool is_good = replay_file(arguments[1], entry[i]->d_name);
+        const bool is_read = replay_file(arguments[1], entry[i]->d_name);
 
-        printf("%s %d - %s\n", is_good ? "ok" : "not ok", i + 1, entry[i]->d_name);
+        printf("%s %d - %s\n", is_read ? "ok" : "not ok", i + 1, entry[i]->d_name);
         (void)fflush(stdout);
-        failed += !is_good;
+        failed += !is_read;
         free(entry[i]);
     }
     free(entry);

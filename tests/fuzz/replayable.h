@@ -63,7 +63,7 @@ static inline void check_accepted(const struct xtrace *trace)
     free(live);
 }
 
-/* Reads any bytes as a file.  The error of a trace has a line; a file of another kind is described. */
+/* Read any bytes as a file.  An error in a trace contains a line number. */
 static inline void read_any(const uint8_t *data, size_t size)
 {
     static const char head[] = "xtrace ";

@@ -58,21 +58,22 @@ static void blame_device(const struct recording *recording, const struct recordi
                          enum sites_by by)
 {
     struct blame blame;
-    fragmentation_sum stranded = 0;
+    fragmentation_sum fragmented = 0;
 
     HOLDS(blame_init(&blame, recording, device, by, 1, BLAME_BY_FRAGMENTED));
     for (uint32_t i = 0; i < blame.sites.count; i++)
-        stranded += blame.sums.sites[i].fragmented;
-    HOLDS(stranded == blame.sums.fragmented);
+        fragmented += blame.sums.sites[i].fragmented;
+    HOLDS(fragmented == blame.sums.fragmented);
     HOLDS(blame.sums.allocated <= blame.sums.reserved);
-    HOLDS(blame.sums.pending + blame.sums.near_pending + stranded <=
+    HOLDS(blame.sums.pending + blame.sums.near_pending + fragmented <=
           blame.sums.reserved - blame.sums.allocated);
     HOLDS(blame.sums.peak.allocated <= blame.sums.peak.reserved);
     blame_fini(&blame);
 }
 
-/* The sums do not depend on what a site is. */
-static void blame_any(const struct recording *recording, const struct recording_device *device)
+/* The sums do not depend on the kind of sites. */
+static void blame_by_all_kinds(const struct recording *recording,
+                               const struct recording_device *device)
 {
     for (int by = 0; by < SITES_KINDS; by++)
         blame_device(recording, device, (enum sites_by)by);
@@ -86,7 +87,7 @@ static void check_host(const struct recording *recording)
     HOLDS(host.is_recorded == recording_has_host(recording));
     HOLDS(host.reserved <= host.peak_reserved && host.allocated <= host.peak_allocated);
     HOLDS(host.is_recorded || host.peak_reserved == 0);
-    blame_any(recording, &recording->host);
+    blame_by_all_kinds(recording, &recording->host);
 }
 
 static void check_profile(const struct profile *profile)
@@ -106,7 +107,7 @@ static void check_profile(const struct profile *profile)
     }
 }
 
-/* A profile and itself, and the sum of both, which is twice as much. */
+/* Compare a profile with itself, and with the sum of two copies. */
 static void compare_device(const struct recording *recording, const struct recording_device *device)
 {
     const struct profile_rules rules = {.by = SITES_BY_FRAME, .depth = 1, .by_events = true};
@@ -154,7 +155,7 @@ static void read_recording(const uint8_t *data, size_t size)
         abort();
     if (recording_read(input, "fuzzed", NULL, &recording, &fault)) {
         for (size_t i = 0; i < recording.device_count; i++)
-            blame_any(&recording, &recording.devices[i]);
+            blame_by_all_kinds(&recording, &recording.devices[i]);
         for (size_t i = 0; i < recording.device_count; i++)
             compare_device(&recording, &recording.devices[i]);
         check_host(&recording);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals: tally.py BUILD_FOLDER STATUS [--interrupted].
-A TAP program counts as its cases.  Crashes after the last case and timeouts are only in the log by test.  The exit status is 1 after a
-failure, or if no test ran."""
+"""Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals: tally.py FOLDER STATUS [--interrupted]
+
+Each case of a TAP program counts as one test.  The exit status is 1 after a failure, or if no test ran."""
 import json
 import pathlib
 import re
@@ -12,14 +12,14 @@ GOOD = ("OK", "EXPECTEDFAIL")
 
 
 def read_cases(path):
-    """For each program that reports cases: how many passed, failed and were skipped."""
+    """For each program that reports cases: the numbers of passed, failed and skipped cases."""
     cases = {}
-    # `project.test` for a test with cases; the others share the suite `project`.
+    # The JUnit suite of a test with cases is `project.test`; other tests are in the suite `project`.
     for suite in xml.parse(path).getroot().iter("testsuite"):
         counts = [0, 0, 0]
         for case in suite.iter("testcase"):
-            is_bad = case.find("failure") is not None or case.find("error") is not None
-            counts[1 if is_bad else 2 if case.find("skipped") is not None else 0] += 1
+            has_failed = case.find("failure") is not None or case.find("error") is not None
+            counts[1 if has_failed else 2 if case.find("skipped") is not None else 0] += 1
         _, dot, name = suite.get("name").partition(".")
         if dot:
             cases[name] = counts
@@ -27,7 +27,7 @@ def read_cases(path):
 
 
 def count_test(test, cases):
-    """Passed, failed and skipped of one test."""
+    """The numbers of passed, failed and skipped cases of a test."""
     result = test["result"]
     if result == "INTERRUPT":
         return [0, 0, 0]
@@ -40,28 +40,28 @@ def count_test(test, cases):
     if not cases:
         return [0, 1, 0]
     passed, failed, skipped = cases
-    # Every case may have passed before the program crashed or ran out of time.
+    # JUnit does not count a crash after the last case and a timeout.
     return [passed, failed or int(result not in GOOD), skipped]
 
 
 def describe(test):
-    """A test that failed, with what its TAP output says about the failures: meson leaves it out."""
-    said = [line for line in (test["stdout"] or "").splitlines() if line.startswith(("not ok", "#", "Bail out!"))]
-    return "\n    ".join([f"{test['name']} ({test['result'].lower()})"] + said[:50])
+    """The name of a failed test, and the lines of its TAP output about failures, which meson does not print."""
+    lines = [line for line in (test["stdout"] or "").splitlines() if line.startswith(("not ok", "#", "Bail out!"))]
+    return "\n    ".join([f"{test['name']} ({test['result'].lower()})"] + lines[:50])
 
 
 def skips(test):
-    """The skipped cases of a test: pairs of the case's name and the reason that the test printed."""
+    """The skipped cases of a test: pairs of a name and the reason that the test printed."""
     lines = (test["stdout"] or "").splitlines()
-    named = [re.match(r"(?:ok|not ok) \d+(?: - )?(.*?) *# SKIP\S* *(.*)", line, re.I) for line in lines]
+    matches = [re.match(r"(?:ok|not ok) \d+(?: - )?(.*?) *# SKIP\S* *(.*)", line, re.I) for line in lines]
     name = test["name"].rpartition(" / ")[2]
-    found = [(f"{name}, {match[1]}", match[2] or "no reason given") for match in named if match]
-    if found or test["result"] != "SKIP":
-        return found
+    cases = [(f"{name}, {match[1]}", match[2] or "no reason") for match in matches if match]
+    if cases or test["result"] != "SKIP":
+        return cases
     plan = [match[1] for match in (re.match(r"1\.\.0 *# SKIP\S* *(.*)", line, re.I) for line in lines) if match]
-    words = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
-    reason = re.sub(r"^(\w+\.py: )?(skipped:? )?", "", "".join(words[:1]).strip())
-    return [(name, reason or "no reason given")]
+    text = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
+    reason = re.sub(r"^(\w+\.py: )?(skipped:? )?", "", "".join(text[:1]).strip())
+    return [(name, reason or "no reason")]
 
 
 def by_reason(skipped):
@@ -74,10 +74,10 @@ def by_reason(skipped):
 
 
 def tally(logs):
-    """Passed, failed and skipped of a run, descriptions of failed tests, and the skipped cases with their reasons."""
-    total, bad, skipped = [0, 0, 0], [], []
+    """The totals of a run, descriptions of failed tests, and the skipped cases with their reasons."""
+    total, failures, skipped = [0, 0, 0], [], []
     if not (logs / "testlog.json").exists():
-        return total, bad, skipped
+        return total, failures, skipped
     junit = logs / "testlog.junit.xml"
     cases = read_cases(junit) if junit.exists() else {}
     for line in (logs / "testlog.json").read_text().splitlines():
@@ -85,9 +85,9 @@ def tally(logs):
         counts = count_test(test, cases.get(test["name"]))
         total = [a + b for a, b in zip(total, counts)]
         if counts[1]:
-            bad.append(describe(test))
+            failures.append(describe(test))
         skipped += skips(test)
-    return total, bad, skipped
+    return total, failures, skipped
 
 
 def slowest(logs, count):
@@ -99,15 +99,15 @@ def slowest(logs, count):
 
 def main(folder, status, *options):
     logs = pathlib.Path(folder, "meson-logs")
-    total, bad, skipped = tally(logs)
+    total, failures, skipped = tally(logs)
     if options:
-        print("interrupted: tests that had not finished are not counted")
+        print("interrupted: unfinished tests are not counted")
     elif int(status) != 0 and total[1] == 0:
         print(f"meson test returned status {status}, but no test failed")
         total[1] = 1
     for line in slowest(logs, 10):
         print(f"slow: {line}")
-    for text in bad:
+    for text in failures:
         print(f"failed: {text}")
     for line in by_reason(skipped):
         print(f"skipped: {line}")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The examples at the beginning of each public header compile, in C11 and in C++17, and those of the pages that are no whole
-programs, in C11.  The suite install compiles the whole programs.
+"""The examples at the beginning of each public header compile in C11 and in C++17, and the parts of programs on the pages
+compile in C11.  The suite install compiles the complete programs of the pages.
 
 examples.py ROOT CC... [-- CXX...]   prints TAP
 
-An example is a block of the header's comment that is indented by five columns and has statements.  Functions of an example
-are at its beginning; the rest becomes the body of a function.  PRELUDE declares what the surrounding program has.
+An example is a block of the header's comment that is indented by five columns and contains statements.  It begins with its
+functions; the statements after them become the body of a function.  PRELUDE declares the names that an example does not.
 """
 import pathlib
 import re
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-# No example: xseg.h includes all headers, version.h has numbers.
+# Headers without examples: xseg.h includes all headers, and version.h contains only constants.
 WITHOUT = {"xseg.h", "version.h"}
 COMMON = """#include <stdio.h>
 #include <stdlib.h>
@@ -54,17 +54,17 @@ def examples(header):
         yield functions, text[len(functions):]
 
 
-def examples_of_page(page):
-    """The same for a page."""
+def page_examples(page):
+    """The functions, which are empty, and the statements of each example of a page that is not a complete program."""
     for block in re.findall(r"^```c\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
         if "main(" not in block:
             yield "", block
 
 
 def build(compilers, include, header, folder):
-    """Why an example does not compile, or nothing."""
-    found, is_page = "", header.suffix == ".md"
-    for functions, statements in examples_of_page(header) if is_page else examples(header):
+    """Compile the examples of a header or a page; returns the messages of the compilers, or an empty string."""
+    errors, is_page = "", header.suffix == ".md"
+    for functions, statements in page_examples(header) if is_page else examples(header):
         program = (COMMON.format(header="xseg.h" if is_page else header.name) + PRELUDE.get(header.name, "") + functions +
                    "int example(void);\nint example(void)\n{\n" + statements + "return 0;\n}\n")
         for language, compiler in compilers.items():
@@ -73,28 +73,28 @@ def build(compilers, include, header, folder):
             source = folder / f"{header.stem}.{language}"
             source.write_text(program, encoding="utf-8")
             flags = ["-std=c++17", "-x", "c++"] if language == "cc" else ["-std=gnu11", "-Werror=implicit-function-declaration"]
-            done = subprocess.run([*compiler, *flags, "-fsyntax-only", f"-I{include}", source], check=False, capture_output=True,
-                                  text=True)
-            found += "" if done.returncode == 0 else done.stderr
-    return found
+            result = subprocess.run([*compiler, *flags, "-fsyntax-only", f"-I{include}", source], check=False,
+                                    capture_output=True, text=True)
+            errors += "" if result.returncode == 0 else result.stderr
+    return errors
 
 
 def main(root, *words):
     """Print TAP; returns the exit status."""
     include, words = pathlib.Path(root) / "include", list(words)
-    cut = words.index("--") if "--" in words else len(words)
-    compilers = {language: compiler for language, compiler in (("c", words[:cut]), ("cc", words[cut + 1:])) if compiler}
+    end = words.index("--") if "--" in words else len(words)
+    compilers = {language: compiler for language, compiler in (("c", words[:end]), ("cc", words[end + 1:])) if compiler}
     headers = [header for header in sorted((include / "xseg").glob("*.h")) if header.name not in WITHOUT]
     pages = [pathlib.Path(root) / "README.md", *sorted(pathlib.Path(root).glob("docs/*.md"))]
-    headers += [page for page in pages if list(examples_of_page(page))]
+    headers += [page for page in pages if list(page_examples(page))]
     failed = 0
     print(f"1..{len(headers)}")
     with tempfile.TemporaryDirectory() as folder:
         for number, header in enumerate(headers, 1):
-            found = build(compilers, include, header, pathlib.Path(folder))
-            failed += bool(found)
-            print(f"{'not ok' if found else 'ok'} {number} - {header.name}")
-            print("".join(f"# {line}\n" for line in found.splitlines()), end="", flush=True)
+            errors = build(compilers, include, header, pathlib.Path(folder))
+            failed += bool(errors)
+            print(f"{'not ok' if errors else 'ok'} {number} - the examples of {header.name} compile")
+            print("".join(f"# {line}\n" for line in errors.splitlines()), end="", flush=True)
     return 1 if failed else 0
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Functions of the tests of installations: commands in a clean environment, and cases that print TAP."""
+"""Functions of the tests of installations: execution of commands in a clean environment, and output of cases as TAP."""
 import os
 import subprocess
 
-# A developer's or meson's variables begin so.
+# Prefixes of the variables of developers and meson.
 FOREIGN = ("XSEG_", "PYTORCH_", "PYTHON", "PKG_CONFIG", "CMAKE_", "MESON", "DESTDIR", "LD_LIBRARY_PATH")
 
 
@@ -18,14 +18,14 @@ def start(*command, **variables):
 
 
 def run(*command, **variables):
-    done = start(*command, **variables)
-    expect(done.returncode == 0, f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    result = start(*command, **variables)
+    expect(result.returncode == 0, f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
-def expect(is_good, what):
-    if not is_good:
-        raise AssertionError(what)
+def expect(condition, message):
+    if not condition:
+        raise AssertionError(message)
 
 
 def run_cases(cases):
@@ -35,11 +35,11 @@ def run_cases(cases):
         try:
             case()
             print(f"ok {count} - {name}", flush=True)
-        except Absent as why:
-            print(f"ok {count} - {name} # SKIP {why}", flush=True)
-        except (AssertionError, OSError, KeyError) as why:
+        except Absent as reason:
+            print(f"ok {count} - {name} # SKIP {reason}", flush=True)
+        except (AssertionError, OSError, KeyError) as error:
             failed += 1
             print(f"not ok {count} - {name}")
-            print("\n".join(f"# {line}" for line in f"{type(why).__name__}: {why}".splitlines()), flush=True)
+            print("\n".join(f"# {line}" for line in f"{type(error).__name__}: {error}".splitlines()), flush=True)
     print(f"1..{count}")
     return 1 if failed else 0

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The installed files are complete, contain no path of the build folder, and can be used by other programs.
 
-install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] [--cuda FLAGS] --instrumented WHAT
+install.py ROOT BUILD --cc COMMAND [--cxx COMMAND] [--cuda FLAGS] --instrumented none|coverage|SANITIZERS
 
-Installs the build twice into empty folders: with DESTDIR; and configured again with
-another prefix.  Prints TAP.
+Installs the build twice into empty folders: with DESTDIR, and configured again for another prefix.  Prints TAP.
 """
 import argparse
 import contextlib
@@ -26,17 +25,17 @@ from checks import Absent, expect, run, run_cases, start  # pylint: disable=wron
 STANDARD = {"c": "-std=c11", "cc": "-std=c++17"}
 
 
-def needs(program):
+def require(program):
     if not shutil.which(program):
         raise Absent(f"{program} is not installed; run .ci/setup {program}")
 
 
 class Installed:
     def __init__(self, build, destdir, compilers, scratch, cuda):
-        options = {one["name"]: one["value"] for one in json.loads(run("meson", "introspect", "--buildoptions", build))}
+        options = {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
         self.build, self.destdir, self.compilers, self.scratch = build, destdir, compilers, scratch
         self.cuda = cuda
-        self.c_args, self.checks = options["c_args"], options.get("checks")  # of xseg itself, not of a project above it
+        self.c_args, self.checks = options["c_args"], options.get("checks")  # of xseg, not of its superproject
         self.prefix = pathlib.Path(options["prefix"])
         if destdir:
             self.prefix = destdir / self.prefix.relative_to("/")
@@ -77,104 +76,104 @@ class Installed:
 
 
 def files_of(tree):
-    return {f"{short}/{path.relative_to(folder)}"
-            for short, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
-                                  ("share", tree.datadir)) for path in folder.rglob("*") if not path.is_dir()}
+    return {f"{prefix}/{path.relative_to(folder)}"
+            for prefix, folder in (("include", tree.includedir), ("lib", tree.libdir), ("bin", tree.bindir),
+                                   ("share", tree.datadir)) for path in folder.rglob("*") if not path.is_dir()}
 
 
 def files_are_complete(tree, root, version, is_whole=True):
-    """Every file, and nothing else; of the library alone, if not of all."""
-    want = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
+    """The installation contains exactly the files of all parts, or of the library alone."""
+    expected = {f"include/xseg/{path.name}" for path in (root / "include/xseg").glob("*.h")}
     for name in ("libxseg", "libxseg-sim") if is_whole else ("libxseg",):
-        want |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
-    want |= {"lib/libxseg.a", "lib/libxseg-ipc.so", "lib/libxseg-preload.so", "lib/libxseg-torch.so", "lib/pkgconfig/xseg.pc",
+        expected |= {f"lib/{name}.so", f"lib/{name}.so.0", f"lib/{name}.so.{version}"}
+    expected |= {"lib/libxseg.a", "lib/libxseg-ipc.so", "lib/libxseg-preload.so", "lib/libxseg-torch.so", "lib/pkgconfig/xseg.pc",
              "lib/cmake/xseg/xsegConfig.cmake", "lib/cmake/xseg/xsegConfigVersion.cmake"}
     if is_whole:
-        want |= {"bin/xseg", "lib/pkgconfig/xseg-sim.pc", "share/man/man1/xseg.1",
-                 "share/bash-completion/completions/xseg",
-                 "share/fish/vendor_completions.d/xseg.fish", "share/zsh/site-functions/_xseg"}
-        want |= {f"share/man/man1/xseg-{path.stem.partition('_')[2]}.1"
+        expected |= {"bin/xseg", "lib/pkgconfig/xseg-sim.pc", "share/man/man1/xseg.1",
+                     "share/bash-completion/completions/xseg", "share/fish/vendor_completions.d/xseg.fish",
+                     "share/zsh/site-functions/_xseg"}
+        expected |= {f"share/man/man1/xseg-{path.stem.partition('_')[2]}.1"
                  for path in (root / "src/tools").rglob("command_*.c")}
     else:
-        want -= {"include/xseg/sim.h"}
-    have = files_of(tree)
+        expected -= {"include/xseg/sim.h"}
+    installed = files_of(tree)
     total = sum(not path.is_dir() for path in (tree.destdir or tree.prefix).rglob("*"))
-    expect(have == want, f"missing {sorted(want - have)}, too much {sorted(have - want)}")
-    expect(total == len(have), "files elsewhere")
+    expect(installed == expected, f"missing {sorted(expected - installed)}, unexpected {sorted(installed - expected)}")
+    expect(total == len(installed), f"{total - len(installed)} files in other folders")
 
 
-def packages_have_every_file(tree, root):
-    """Each file is in one of the Debian packages, and what their lists name is there."""
-    wanted = [line.split()[0] for path in sorted((root / "src/package/debian").glob("*.install"))
-              for line in path.read_text(encoding="utf-8").splitlines()]
-    expect(len(wanted) == len(set(wanted)) > 4, f"the lists name {wanted}")
+def packages_contain_every_file(tree, root):
+    """Each file is in exactly one Debian package, and each pattern of the packages' lists matches a file."""
+    lines = [line for path in sorted((root / "src/package/debian").glob("*.install"))
+             for line in path.read_text(encoding="utf-8").splitlines()]
+    patterns = [line.split()[0] for line in lines]
+    expect(len(patterns) == len(set(patterns)) > 4, f"duplicate or missing patterns: {patterns}")
     files = {re.sub("^usr/lib/", "usr/lib/processor/", f"usr/{name}") for name in files_of(tree)}
     for name in files:
-        found = [each for each in wanted if fnmatch.fnmatch(name, each) or fnmatch.fnmatch(name, f"{each}/*")]
-        expect(len(found) == 1, f"{name} is named by {found or 'no list'} of src/package/debian")
-    for each in wanted:
-        expect(fnmatch.filter(files, each) or fnmatch.filter(files, f"{each}/*") or list(root.glob(each)),
-               f"src/package/debian names {each}, which is not there")
+        matches = [pattern for pattern in patterns if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"{pattern}/*")]
+        expect(len(matches) == 1, f"src/package/debian: patterns that match {name}: {matches}")
+    for pattern in patterns:
+        expect(fnmatch.filter(files, pattern) or fnmatch.filter(files, f"{pattern}/*") or list(root.glob(pattern)),
+               f"src/package/debian: no file matches {pattern}")
 
 
-def names_are_right(tree, root):
-    """The soname, the exported symbols, and what the static library brings along."""
+def symbols_are_correct(tree, root):
+    """The sonames, the exported symbols, and the symbols of the static library."""
     for name in ("libxseg", "libxseg-sim"):
-        said = run("readelf", "-d", tree.libdir / f"{name}.so")
-        expect(f"soname: [{name}.so.0]" in said, f"{name}.so: {said}")
-        expect("NODELETE" in said, f"{name}.so: {said}")
+        section = run("readelf", "-d", tree.libdir / f"{name}.so")
+        expect(f"soname: [{name}.so.0]" in section, f"{name}.so: {section}")
+        expect("NODELETE" in section, f"{name}.so: {section}")
     exported = symbols.exported(tree.libdir / "libxseg.so")
     expect(exported == symbols.declared(root), f"exported: {sorted(exported)}")
-    rows = [line.split() for line in run("nm", "--defined-only", "--extern-only",
-                                         tree.libdir / "libxseg.a").splitlines()]
+    rows = [line.split() for line in run("nm", "--defined-only", "--extern-only", tree.libdir / "libxseg.a").splitlines()]
     defined = {row[2] for row in rows if len(row) == 3}
-    # Headers of NVTX and of probes define what every library with them has, weak: programs get one of each.
+    # The headers of NVTX and of probes define weak symbols in every library that includes them.
     weak = {row[2] for row in rows if len(row) == 3 and row[1] in "VW" and
             re.match(r"nvtx\w+_v3$|InitializeInjectionNvtx2_fnptr$|_\.stapsdt\.base$", row[2])}
-    strange = {name for name in defined - weak if not name.startswith("xseg_")}
-    expect(not strange, f"libxseg.a defines {sorted(strange)}")
+    foreign = {name for name in defined - weak if not name.startswith("xseg_")}
+    expect(not foreign, f"libxseg.a defines {sorted(foreign)}")
     expect(defined >= exported, f"libxseg.a lacks {sorted(exported - defined)}")
     with (tree.libdir / "libxseg.a").open("rb") as archive:
         expect(archive.read(8) == b"!<arch>\n", "libxseg.a is a thin archive")
 
 
-def nothing_names_the_build(tree):
-    """No run path but relative ones, no trace of the build or the staging folder in text files."""
+def files_contain_no_build_paths(tree):
+    """Run paths are relative, and text files do not contain the path of the build or the staging folder."""
     for path in [*tree.libdir.rglob("*.so"), *tree.bindir.iterdir()]:
-        for found in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", run("readelf", "-d", path)):
-            strange = [part for part in found.split(":") if not part.startswith("$ORIGIN")]
-            expect(not strange, f"{path.name} looks for libraries in {strange}")
+        for run_path in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", run("readelf", "-d", path)):
+            absolute = [part for part in run_path.split(":") if not part.startswith("$ORIGIN")]
+            expect(not absolute, f"{path.name}: absolute run paths {absolute}")
     for path in [*tree.libdir.rglob("*.pc"), *tree.libdir.rglob("*.cmake"), *tree.includedir.rglob("*.h")]:
         for folder in filter(None, (tree.build, tree.destdir)):
-            expect(str(folder) not in path.read_text(), f"{path.name} names {folder}")
+            expect(str(folder) not in path.read_text(), f"{path.name} contains {folder}")
 
 
 def loads_libxseg(program):
-    """Whether a program needs libxseg.so."""
+    """Whether a program depends on libxseg.so."""
     return "[libxseg.so.0]" in run("readelf", "-d", program)
 
 
-def with_pkg_config(tree, language, is_static, version):
-    """A program that is built with what pkg-config says."""
+def pkg_config_builds_programs(tree, language, is_static, version):
+    """A program that is built with the flags of pkg-config runs."""
     flags = tree.pkg_config("--cflags", "--libs", *(["--static"] if is_static else []), "xseg")
     if is_static:
         flags = ["-l:libxseg.a" if flag == "-lxseg" else flag for flag in flags]
     program = tree.compile(f"use.{language}", *flags, output=f"use-{language}-{is_static}")
     expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
-    said = tree.start(program, **({} if is_static else {"LD_LIBRARY_PATH": str(tree.libdir)}))
-    expect(said == f"{version}\n", "another version")
+    output = tree.start(program, **({} if is_static else {"LD_LIBRARY_PATH": str(tree.libdir)}))
+    expect(output == f"{version}\n", f"printed version: {output}")
 
 
-def is_loaded_again(tree, program=None):
-    """dlopen, use and dlclose, many times, also under a call; the program is linked with the simulator."""
+def library_reloads(tree, program=None):
+    """The library can be loaded, used and closed repeatedly, also during a call; the program is linked with the simulator."""
     program = program or tree.compile("reload.c", "-D_GNU_SOURCE", "-pthread", "-ldl", f"-Wl,-rpath,{tree.libdir}",
         *tree.pkg_config("--cflags", "--libs", "xseg-sim"), output="reload")
     tree.start(program, tree.libdir / "libxseg.so.0", GLIBC_TUNABLES="glibc.malloc.tcache_count=0")
 
 
 def configure_with_cmake(tree, folder):
-    """A CMake project; what find_package() must not find is checked in it."""
-    needs("cmake")
+    """Build a CMake project, which also checks the versions and components that find_package() must reject."""
+    require("cmake")
     options = [f"-DCMAKE_PREFIX_PATH={tree.prefix}", f"-DCMAKE_C_FLAGS={' '.join(pages.WARNINGS)}"]
     for name, language in (("C", "c"), ("CXX", "cc")):
         compiler = tree.compilers[language]
@@ -183,43 +182,44 @@ def configure_with_cmake(tree, folder):
     run("cmake", "--build", folder)
 
 
-def with_cmake(tree, folder, language, is_static, version):
-    """A program of that project."""
-    needs("cmake")
+def cmake_program_runs(tree, folder, language, is_static, version):
+    """A program of the CMake project prints the version."""
+    require("cmake")
     if not tree.compilers[language]:
         raise Absent("no C++ compiler is installed; run .ci/setup g++")
     program = folder / f"use-{language}-{'static' if is_static else 'shared'}"
     expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
-    expect(tree.start(program) == f"{version}\n", "another version")
+    output = tree.start(program)
+    expect(output == f"{version}\n", f"printed version: {output}")
 
 
 def tool_runs(tree, version):
-    """The tool finds its libraries wherever the prefix is, the simulator at run time."""
-    said = run(tree.bindir / "xseg", "--version")
-    expect(version in said, said)
+    """The tool loads its libraries from any prefix, and the simulator at run time."""
+    output = run(tree.bindir / "xseg", "--version")
+    expect(version in output, output)
     page = (tree.datadir / "man/man1/xseg-replay.1").read_text(encoding="utf-8")
     expect(f"xseg {version}" in page, page)
-    said = run(tree.bindir / "xseg", "probe")
-    expect("Simulated device 0" in said, said)
+    output = run(tree.bindir / "xseg", "probe")
+    expect("Simulated device 0" in output, output)
 
 
-def tool_needs_no_simulator(tree):
-    """The tool says what is missing, and takes a simulator from elsewhere."""
-    elsewhere = tree.scratch / "elsewhere"
-    elsewhere.mkdir()
+def tool_reports_missing_simulator(tree):
+    """The tool reports a missing simulator, and loads a simulator of another folder."""
+    other = tree.scratch / "other"
+    other.mkdir()
     for path in tree.libdir.glob("libxseg-sim.so*"):
-        path.rename(elsewhere / path.name)
-    refused = start(tree.bindir / "xseg", "probe")
-    found = start(tree.bindir / "xseg", "probe", LD_LIBRARY_PATH=str(elsewhere))
-    for path in elsewhere.iterdir():
+        path.rename(other / path.name)
+    failed = start(tree.bindir / "xseg", "probe")
+    succeeded = start(tree.bindir / "xseg", "probe", LD_LIBRARY_PATH=str(other))
+    for path in other.iterdir():
         path.rename(tree.libdir / path.name)
-    expect(refused.returncode == 2 and "libxseg-sim.so.0" in refused.stderr and
-           "--driver cuda" in refused.stderr, f"status {refused.returncode}: {refused.stderr}")
-    expect("Simulated device 0" in found.stdout, found.stderr)
+    expect(failed.returncode == 2 and "libxseg-sim.so.0" in failed.stderr and
+           "--driver cuda" in failed.stderr, f"status {failed.returncode}: {failed.stderr}")
+    expect("Simulated device 0" in succeeded.stdout, succeeded.stderr)
 
 
 def unpack_archive(root, folder):
-    """The tree as an archive has it, inside somebody else's repository."""
+    """Copy the files of a source archive into a subfolder of another repository."""
     git = shutil.which("git")
     if git and (root / ".git").exists():
         for name in run(git, "-C", root, "ls-files", "-z", "-co", "--exclude-standard").split("\0"):
@@ -227,77 +227,74 @@ def unpack_archive(root, folder):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(root / name, folder / name)
         run(git, "init", "-q", folder.parent)
-        run(git, "-C", folder.parent, "-c", "user.name=x", "-c", "user.email=x", "commit", "-q",
-            "--allow-empty", "-m", "x")
+        run(git, "-C", folder.parent, "-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x")
     else:
         shutil.copytree(root, folder, ignore=shutil.ignore_patterns(".git", ".deps", "build*", "out"))
 
 
-def prefix_of(tree, name):
+def prefix_path(tree, name):
     return tree.scratch / "prefix" / name
 
 
 def configure(tree, source, folder, *options, project=""):
-    """What meson says as it sets up another build for a prefix of its own; xseg may be a subproject of it."""
+    """Configure another build with a prefix named after its folder; returns the output of meson.  xseg may be its subproject."""
     compilers = {"CC": " ".join(tree.compilers["c"]), "CXX": " ".join(tree.compilers["cc"] or ["c++"])}
-    return run("meson", "setup", folder, source, f"--prefix={prefix_of(tree, folder.name)}",
+    return run("meson", "setup", folder, source, f"--prefix={prefix_path(tree, folder.name)}",
                "--libdir=lib", "--bindir=programs/here",
                f"-Dc_args={[*tree.c_args, *tree.cuda]}", f"-D{project}checks={tree.checks}", *options, **compilers)
 
 
 def hide_packages(scratch):
-    """Options of meson with which it finds no package."""
+    """The options that hide all packages from meson."""
     file = scratch / "no-packages.ini"
     file.write_text("[binaries]\npkgconfig = '/bin/false'\ncmake = '/bin/false'\n")
     return "--native-file", file
 
 
-def options_follow_what_is_there(tree, source):
-    """Without their packages the tool and the tests are left out, or missed where they are wanted."""
+def missing_packages_disable_parts(tree, source):
+    """Without their packages, the tool and the tests are disabled, or an error if they are enabled explicitly."""
     hidden = hide_packages(tree.scratch)
-    said = configure(tree, source, tree.scratch / "hidden", *hidden)
-    for part, is_there in (("Simulator", True), ("Tools", False), ("Benchmarks", True), ("Tests", False)):
-        expect(re.search(rf"{part} *: {'YES' if is_there else 'NO'}\n", said), f"{part}: {said}")
-    for options, words in ((["-Dtools=enabled"], "libzstd"), (["-Dtests=enabled"], "the tests also cover"),
+    output = configure(tree, source, tree.scratch / "hidden", *hidden)
+    for part, is_enabled in (("Simulator", True), ("Tools", False), ("Benchmarks", True), ("Tests", False)):
+        expect(re.search(rf"{part} *: {'YES' if is_enabled else 'NO'}\n", output), f"{part}: {output}")
+    for options, message in ((["-Dtools=enabled"], "libzstd"), (["-Dtests=enabled"], "the tests also cover"),
                            (["-Dsimulator=disabled", "-Dbenchmarks=enabled"], "run on the simulator")):
         try:
             configure(tree, source, tree.scratch / "hidden", "--wipe", *hidden, *options)
-        except AssertionError as refusal:
-            expect(words in str(refusal), f"{options}: {refusal}")
+        except AssertionError as error:
+            expect(message in str(error), f"{options}: {error}")
         else:
-            expect(False, f"{options} without the packages")
+            expect(False, f"{options}: configured without the packages")
 
 
-BESIDE = ("simulator", "tools", "benchmarks", "tests")
+OPTIONAL_PARTS = ("simulator", "tools", "benchmarks", "tests")
 
 
-def library_needs_no_package(tree, source):
-    """Without tool, simulator, benchmarks and tests, none of their packages is looked for."""
+def library_requires_no_package(tree, source):
+    """If the tool, the simulator, the benchmarks and the tests are disabled, meson does not search for their packages."""
     folder = tree.scratch / "hidden"
-    said = configure(tree, source, folder, "--wipe", *hide_packages(tree.scratch),
-                     *(f"-D{part}=disabled" for part in BESIDE))
+    output = configure(tree, source, folder, "--wipe", *hide_packages(tree.scratch),
+                       *(f"-D{part}=disabled" for part in OPTIONAL_PARTS))
     for name in ("zstd", "jansson", "cmocka"):
-        expect(not re.search(rf"dependency \S*{name}\S* found: YES", said), f"{name}: {said}")
+        expect(not re.search(rf"dependency \S*{name}\S* found: YES", output), f"{name}: {output}")
 
 
-def library_alone(tree, folder, root, version):
-    """The library without tool, simulator, benchmarks and tests, in use.
-
-    Its objects are those that the folder has.
-    """
-    run("meson", "configure", folder, *(f"-Dxseg:{part}=disabled" for part in BESIDE), f"--prefix={prefix_of(tree, 'alone')}")
+def library_alone_works(tree, folder, root, version):
+    """The library works without tool, simulator, benchmarks and tests.  Its objects are those of the existing build folder."""
+    run("meson", "configure", folder, *(f"-Dxseg:{part}=disabled" for part in OPTIONAL_PARTS),
+        f"--prefix={prefix_path(tree, 'alone')}")
     run("ninja", "-C", folder)
     alone = Installed(folder, None, tree.compilers, tree.scratch, tree.cuda)
     alone.install()
     files_are_complete(alone, root, version, is_whole=False)
     program = alone.compile("use.c", *alone.pkg_config("--cflags", "--libs", "xseg"), output="use-alone")
     driver = str(tree.libdir / "libxseg-sim.so.0")
-    said = run(program, XSEG_DRIVER=driver, LD_LIBRARY_PATH=str(alone.libdir))
-    expect(said == f"{version}\n", said)
+    output = run(program, XSEG_DRIVER=driver, LD_LIBRARY_PATH=str(alone.libdir))
+    expect(output == f"{version}\n", output)
 
 
-def configure_for_a_prefix(source, folder, like, scratch):
-    """Another build, for a prefix and folders of its own: below somebody else's project, what is installed and their programs."""
+def build_as_subproject(source, folder, like, scratch):
+    """Build and install xseg as a subproject of another project, with another prefix, and build the programs of that project."""
     outer = source.parents[1]
     for name in ("subproject/meson.build", "use.c"):
         shutil.copy(HERE / name, outer)
@@ -308,76 +305,77 @@ def configure_for_a_prefix(source, folder, like, scratch):
     run("ninja", "-C", folder, *names, "use-shared", "use-static")
     tree = Installed(folder, None, like.compilers, scratch, like.cuda)
     tree.install()
-    said = run(tree.bindir / "xseg", "--version")
-    expect("plain build" in said and "commit unknown)" in said, said)
+    output = run(tree.bindir / "xseg", "--version")
+    expect("plain build" in output and "commit unknown)" in output, output)
     return tree
 
 
-def as_subproject(tree, like, is_static, version):
-    """A program of the project around it."""
+def superproject_program_runs(tree, like, is_static, version):
+    """A program of the project that contains xseg prints the version."""
     program = tree.build / f"use-{'static' if is_static else 'shared'}"
     expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
-    expect(like.start(program) == f"{version}\n", "another version")
+    output = like.start(program)
+    expect(output == f"{version}\n", f"printed version: {output}")
 
 
-def works_where_it_was_put(tree, root, version):
-    """Everything once more in the prefix that was configured; pkg-config names the simulator."""
+def prefix_works(tree, root, version):
+    """An installation without DESTDIR works in its configured prefix, and pkg-config contains the path of the simulator."""
     files_are_complete(tree, root, version)
-    nothing_names_the_build(tree)
-    with_pkg_config(tree, "c", False, version)
-    with_pkg_config(tree, "c", True, version)
+    files_contain_no_build_paths(tree)
+    pkg_config_builds_programs(tree, "c", False, version)
+    pkg_config_builds_programs(tree, "c", True, version)
     driver = tree.pkg_config("--variable=driver", "xseg-sim")
     expect(driver == [str(tree.libdir / "libxseg-sim.so.0")], f"driver: {driver}")
     tool_runs(tree, version)
 
 
-def works_where_it_was_moved(tree, scratch, version):
-    """The tool and the CMake package need no fixed place."""
+def moved_prefix_works(tree, scratch, version):
+    """The tool and the CMake package work after the prefix is moved."""
     tree.move(scratch / "moved")
     tool_runs(tree, version)
     folder = scratch / "moved-cmake"
     configure_with_cmake(tree, folder)
-    with_cmake(tree, folder, "c", False, version)
-    with_cmake(tree, folder, "c", True, version)
+    cmake_program_runs(tree, folder, "c", False, version)
+    cmake_program_runs(tree, folder, "c", True, version)
 
 
 def cases(root, build, compilers, cuda, scratch):
-    """Name and function of each case; they build on each other."""
+    """The name and the function of each case; later cases depend on earlier ones."""
     version = json.loads(run("meson", "introspect", "--projectinfo", build))["version"]
     source = scratch / "outer/subprojects/xseg"
     tree = Installed(build, scratch / "destdir", compilers, scratch, cuda)
     tree.install()
-    yield "every file is there, and no other", lambda: files_are_complete(tree, root, version)
-    yield "the Debian packages have every file", lambda: packages_have_every_file(tree, root)
-    yield "soname and symbols", lambda: names_are_right(tree, root)
-    yield "nothing names the build folder", lambda: nothing_names_the_build(tree)
-    yield "the tool finds its libraries", lambda: tool_runs(tree, version)
-    yield "the tool says that it has no simulator", lambda: tool_needs_no_simulator(tree)
-    yield "loaded and closed many times, the simulator with pkg-config", lambda: is_loaded_again(tree)
+    yield "the installation contains every file and no other", lambda: files_are_complete(tree, root, version)
+    yield "the Debian packages contain every file", lambda: packages_contain_every_file(tree, root)
+    yield "sonames and symbols match the headers", lambda: symbols_are_correct(tree, root)
+    yield "no file contains the path of the build folder", lambda: files_contain_no_build_paths(tree)
+    yield "the tool loads its libraries", lambda: tool_runs(tree, version)
+    yield "the tool reports a missing simulator", lambda: tool_reports_missing_simulator(tree)
+    yield "a program that links the simulator with pkg-config reloads the library", lambda: library_reloads(tree)
     folder = scratch / "cmake"
     kinds = [(language, is_static) for language in ("c", "cc") for is_static in (False, True)]
     for language, is_static in kinds:
-        yield f"{'static' if is_static else 'shared'} with pkg-config, {language}", \
-            lambda which=(language, is_static): with_pkg_config(tree, *which, version)
+        yield f"pkg-config builds programs with the {'static' if is_static else 'shared'} library, {language}", \
+            lambda kind=(language, is_static): pkg_config_builds_programs(tree, *kind, version)
     yield from pages.cases(tree, root)
     yield "CMake finds the package", lambda: configure_with_cmake(tree, folder)
     for language, is_static in kinds:
-        yield f"{'static' if is_static else 'shared'} with CMake, {language}", \
-            lambda which=(language, is_static): with_cmake(tree, folder, *which, version)
-    yield "the simulator with CMake", lambda: (needs("cmake"), is_loaded_again(tree, folder / "reload"))
+        yield f"CMake builds programs with the {'static' if is_static else 'shared'} library, {language}", \
+            lambda kind=(language, is_static): cmake_program_runs(tree, folder, *kind, version)
+    yield "a program that links the simulator with CMake reloads the library", \
+        lambda: (require("cmake"), library_reloads(tree, folder / "reload"))
     other = {}
-    yield "unpacked from an archive", lambda: unpack_archive(root, source)
-    yield "options follow what is there", lambda: options_follow_what_is_there(tree, source)
-    yield "the library needs no package", lambda: library_needs_no_package(tree, source)
-    yield "configured for a prefix, as a subproject", lambda: other.update(tree=configure_for_a_prefix(
-        source, scratch / "build", tree, scratch))
+    yield "the source archive is unpacked", lambda: unpack_archive(root, source)
+    yield "missing packages disable the tool and the tests", lambda: missing_packages_disable_parts(tree, source)
+    yield "the library requires no package", lambda: library_requires_no_package(tree, source)
+    yield "meson builds xseg as a subproject with another prefix", \
+        lambda: other.update(tree=build_as_subproject(source, scratch / "build", tree, scratch))
     for is_static in (False, True):
-        yield f"{'static' if is_static else 'shared'} as a subproject of meson", \
-            lambda is_static=is_static: as_subproject(other["tree"], tree, is_static, version)
-    yield "works in that prefix", lambda: works_where_it_was_put(other["tree"], root, version)
-    yield "works after that prefix was moved", \
-        lambda: works_where_it_was_moved(other["tree"], scratch, version)
-    yield "the library alone", lambda: library_alone(tree, scratch / "build", root, version)
+        yield f"a meson project uses its subproject's {'static' if is_static else 'shared'} library", \
+            lambda is_static=is_static: superproject_program_runs(other["tree"], tree, is_static, version)
+    yield "the installation works in its configured prefix", lambda: prefix_works(other["tree"], root, version)
+    yield "the installation works after its prefix is moved", lambda: moved_prefix_works(other["tree"], scratch, version)
+    yield "the library works without tool and simulator", lambda: library_alone_works(tree, scratch / "build", root, version)
 
 
 def main():
@@ -386,16 +384,16 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--cc", type=str.split)
     parser.add_argument("--cxx", type=str.split)
-    parser.add_argument("--cuda", type=str.split, default=[], help="where cuda.h is")
+    parser.add_argument("--cuda", type=str.split, default=[], help="flags to include cuda.h")
     parser.add_argument("--instrumented")
-    given = parser.parse_args()
-    if given.instrumented != "none":
-        print(f"1..0 # SKIP built with {given.instrumented}, which cannot be installed")
+    arguments = parser.parse_args()
+    if arguments.instrumented != "none":
+        print(f"1..0 # SKIP built with {arguments.instrumented}, which cannot be installed")
         return 0
     with contextlib.ExitStack() as stack:
         scratch = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        compilers = {"c": given.cc, "cc": given.cxx}
-        return run_cases(cases(given.root, given.build, compilers, given.cuda, scratch))
+        compilers = {"c": arguments.cc, "cc": arguments.cxx}
+        return run_cases(cases(arguments.root, arguments.build, compilers, arguments.cuda, scratch))
 
 
 if __name__ == "__main__":

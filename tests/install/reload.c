@@ -21,25 +21,25 @@
 
 #define ROUNDS 20
 
-static void check(int is_good, const char *what)
+static void check(int condition, const char *message)
 {
-    if (is_good)
+    if (condition)
         return;
-    (void)fprintf(stderr, "reload: %s\n", what);
+    (void)fprintf(stderr, "reload: %s\n", message);
     exit(1);
 }
 
-/* The functions used, as dlsym() has them. */
+/* The functions that dlsym() returns. */
 static struct {
     void *library;
     xseg_status (*open)(const char *, const struct xseg_options *, struct xseg_allocator **);
     xseg_status (*alloc)(struct xseg_allocator *, int, size_t, xseg_stream, void **);
     xseg_status (*free)(struct xseg_allocator *, void *);
     xseg_status (*close)(struct xseg_allocator *);
-    size_t (*error_text)(char *, size_t);
+    size_t (*error_message)(char *, size_t);
 } xseg;
 
-static void find(const char *name, void *function)
+static void look_up(const char *name, void *function)
 {
     void *address = dlsym(xseg.library, name);
 
@@ -47,22 +47,22 @@ static void find(const char *name, void *function)
     memcpy(function, &address, sizeof(address));
 }
 
-static void load(const char *path)
+static void load_library(const char *path)
 {
     xseg.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     check(xseg.library != NULL, "dlopen");
-    find("xseg_open", &xseg.open);
-    find("xseg_alloc", &xseg.alloc);
-    find("xseg_free", &xseg.free);
-    find("xseg_close", &xseg.close);
-    find("xseg_error_message", &xseg.error_text);
+    look_up("xseg_open", &xseg.open);
+    look_up("xseg_alloc", &xseg.alloc);
+    look_up("xseg_free", &xseg.free);
+    look_up("xseg_close", &xseg.close);
+    look_up("xseg_error_message", &xseg.error_message);
 }
 
-struct holdings {
+struct usage {
     size_t files, threads, heap_bytes, mappings, own_mappings;
 };
 
-static size_t entries(const char *path)
+static size_t count_entries(const char *path)
 {
     size_t count = 0;
     DIR *folder = opendir(path);
@@ -74,69 +74,70 @@ static size_t entries(const char *path)
     return count;
 }
 
-static struct holdings holdings(void)
+static struct usage current_usage(void)
 {
     char line[4096];
-    struct holdings held = {0};
+    struct usage usage = {0};
     FILE *maps = fopen("/proc/self/maps", "re");
 
-    check(maps != NULL, "no /proc/self/maps");
+    check(maps != NULL, "/proc/self/maps");
     while (fgets(line, sizeof(line), maps) != NULL) {
-        held.mappings++;
-        held.own_mappings += strstr(line, "libxseg.so") != NULL;
+        usage.mappings++;
+        usage.own_mappings += strstr(line, "libxseg.so") != NULL;
     }
     (void)fclose(maps);
-    held.files = entries("/proc/self/fd");
-    held.threads = entries("/proc/self/task");
-    held.heap_bytes = mallinfo2().uordblks;
-    return held;
+    usage.files = count_entries("/proc/self/fd");
+    usage.threads = count_entries("/proc/self/task");
+    usage.heap_bytes = mallinfo2().uordblks;
+    return usage;
 }
 
-static void check_same(const char *what, size_t before, size_t after)
+static void check_no_growth(const char *resource, size_t first, size_t last)
 {
-    if (after <= before)
+    if (last <= first)
         return;
-    (void)fprintf(stderr, "reload: %s: %zu after the first round, %zu after the last\n", what,
-                  before, after);
+    (void)fprintf(stderr, "reload: %s: %zu after the first round, %zu after the last\n", resource,
+                  first, last);
     exit(1);
 }
 
 static pthread_barrier_t failed, closed;
 
-/* Leaves an error text behind, and ends when the library is closed. */
+/* Have an error message in this thread until the library is closed. */
 static void *fail(void *unused)
 {
     struct xseg_allocator *allocator = NULL;
 
-    check(xseg.open("no_such_key:1", NULL, &allocator) == XSEG_ERR_CONFIG, "a bad key");
-    check(xseg.error_text(NULL, 0) > 0, "no error text");
+    check(xseg.open("no_such_key:1", NULL, &allocator) == XSEG_ERR_CONFIG,
+          "xseg_open with an unknown key");
+    check(xseg.error_message(NULL, 0) > 0, "xseg_error_message");
     (void)pthread_barrier_wait(&failed);
     (void)pthread_barrier_wait(&closed);
     return unused;
 }
 
-static pthread_barrier_t inside, go_on;
+static pthread_barrier_t in_call, proceed;
 
-/* The device is being opened: the caller is inside of xseg_alloc(). */
-static void wait_inside(void *context, enum xseg_log_level level, const char *line)
+/* Log callback: block xseg_alloc() while it opens the device. */
+static void block_call(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     (void)level;
     if (strstr(line, "device 0: opened") == NULL)
         return;
-    (void)pthread_barrier_wait(&inside);
-    (void)pthread_barrier_wait(&go_on);
+    (void)pthread_barrier_wait(&in_call);
+    (void)pthread_barrier_wait(&proceed);
 }
 
-static void *use_over_the_end(void *unused)
+static void *use_during_close(void *unused)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
     void *block = NULL;
 
-    options.log = wait_inside;
+    options.log = block_call;
     check(xseg.open(NULL, &options, &allocator) == XSEG_OK, "xseg_open");
-    check(xseg.alloc(allocator, 0, 512, NULL, &block) == XSEG_OK, "xseg_alloc over dlclose");
+    check(xseg.alloc(allocator, 0, 512, NULL, &block) == XSEG_OK, "xseg_alloc during dlclose");
     check(xseg.free(allocator, block) == XSEG_OK, "xseg_free after dlclose");
     check(xseg.close(allocator) == XSEG_OK, "xseg_close after dlclose");
     return unused;
@@ -155,52 +156,52 @@ static void use(void)
     check(xseg.close(allocator) == XSEG_OK, "xseg_close");
 }
 
-static void live(const char *path)
+static void run_round(const char *path)
 {
     pthread_t thread;
 
-    load(path);
+    load_library(path);
     check(pthread_create(&thread, NULL, fail, NULL) == 0, "pthread_create");
     use();
     (void)pthread_barrier_wait(&failed);
     check(dlclose(xseg.library) == 0, "dlclose");
-    check(holdings().own_mappings > 0, "the library is unmapped after dlclose");
+    check(current_usage().own_mappings > 0, "the library is unmapped after dlclose");
     (void)pthread_barrier_wait(&closed);
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 
-    load(path);
-    check(pthread_create(&thread, NULL, use_over_the_end, NULL) == 0, "pthread_create");
-    (void)pthread_barrier_wait(&inside);
+    load_library(path);
+    check(pthread_create(&thread, NULL, use_during_close, NULL) == 0, "pthread_create");
+    (void)pthread_barrier_wait(&in_call);
     check(dlclose(xseg.library) == 0, "dlclose");
-    (void)pthread_barrier_wait(&go_on);
+    (void)pthread_barrier_wait(&proceed);
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
 int main(int count, char **argument)
 {
-    struct holdings first = {0}, last = {0};
+    struct usage first = {0}, last = {0};
     char leaks[1024];
 
     check(count == 2, "usage: reload LIBRARY");
     check(pthread_barrier_init(&failed, NULL, 2) == 0, "pthread_barrier_init");
     check(pthread_barrier_init(&closed, NULL, 2) == 0, "pthread_barrier_init");
-    check(pthread_barrier_init(&inside, NULL, 2) == 0, "pthread_barrier_init");
-    check(pthread_barrier_init(&go_on, NULL, 2) == 0, "pthread_barrier_init");
+    check(pthread_barrier_init(&in_call, NULL, 2) == 0, "pthread_barrier_init");
+    check(pthread_barrier_init(&proceed, NULL, 2) == 0, "pthread_barrier_init");
     for (int round = 0; round < ROUNDS; round++) {
-        live(argument[1]);
+        run_round(argument[1]);
         if (xseg_sim_leaks(leaks, sizeof(leaks)) > 0) {
-            (void)fprintf(stderr, "reload: left behind in the driver: %s\n", leaks);
+            (void)fprintf(stderr, "reload: leaked driver objects: %s\n", leaks);
             return 1;
         }
         check(xseg_sim_reset(NULL) == XSEG_OK, "xseg_sim_reset");
-        last = holdings();
+        last = current_usage();
         if (round == 0)
             first = last;
     }
-    check_same("open files", first.files, last.files);
-    check_same("threads", first.threads, last.threads);
-    check_same("bytes of the heap", first.heap_bytes, last.heap_bytes);
-    check_same("mappings", first.mappings, last.mappings);
-    check_same("mappings of libxseg.so", first.own_mappings, last.own_mappings);
+    check_no_growth("open files", first.files, last.files);
+    check_no_growth("threads", first.threads, last.threads);
+    check_no_growth("bytes of the heap", first.heap_bytes, last.heap_bytes);
+    check_no_growth("mappings", first.mappings, last.mappings);
+    check_no_growth("mappings of libxseg.so", first.own_mappings, last.own_mappings);
     return 0;
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* A program of a user: allocates, queries, frees, and prints the version of the headers. */
+/* A program of a user: allocates, queries and frees a block, and prints the version of the headers. */
 #include <stdio.h>
 #include <string.h>
 
 #include <xseg/xseg.h>
 
-static int complain(const char *what)
+static int fail(const char *operation)
 {
     char text[512] = "";
 
     (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s\n", what, text);
+    (void)fprintf(stderr, "%s: %s\n", operation, text);
     return 1;
 }
 
@@ -21,20 +21,20 @@ int main(void)
     void *block = NULL;
 
     if (xseg_open("expandable_segments:True", NULL, &allocator) != XSEG_OK)
-        return complain("xseg_open");
+        return fail("xseg_open");
     if (xseg_alloc(allocator, 0, (size_t)3 << 20, NULL, &block) != XSEG_OK)
-        return complain("xseg_alloc");
+        return fail("xseg_alloc");
     if (xseg_block_query(allocator, block, &info) != XSEG_OK || info.bytes != (size_t)3 << 20)
-        return complain("xseg_block_query");
+        return fail("xseg_block_query");
     if (!info.is_expandable)
-        return complain("not expandable");
+        return fail("xseg_block_query: block is not expandable");
     if (xseg_close(allocator) != XSEG_ERR_BUSY)
-        return complain("xseg_close with a live block");
+        return fail("xseg_close with a live block");
     if (xseg_free(allocator, block) != XSEG_OK)
-        return complain("xseg_free");
+        return fail("xseg_free");
     if (xseg_close(allocator) != XSEG_OK)
-        return complain("xseg_close");
+        return fail("xseg_close");
     if (strcmp(xseg_status_name(XSEG_OK), "success") != 0)
-        return complain("xseg_status_name");
+        return fail("xseg_status_name");
     return puts(XSEG_VERSION_TEXT) < 0;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The same from C++: handles in smart pointers, blocks in a small class.
+// A C++ program of a user: handles in smart pointers, blocks in a small class.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +30,7 @@ struct closer {
 class block
 {
   public:
-    block(xseg_allocator *from, std::size_t bytes) : allocator(from)
+    block(xseg_allocator *owner, std::size_t bytes) : allocator(owner)
     {
         expect(xseg_alloc(allocator, 0, bytes, nullptr, &address));
     }
@@ -50,11 +50,11 @@ class block
 static std::uint64_t live_blocks(xseg_allocator *allocator)
 {
     struct xseg_statistics stats = {};
-    xseg_scope where = XSEG_SCOPE_ALL;
+    xseg_scope scope = XSEG_SCOPE_ALL;
 
     stats.struct_size = sizeof(stats);
-    where.device = 0;
-    expect(xseg_stats_get(allocator, &where, &stats));
+    scope.device = 0;
+    expect(xseg_stats_get(allocator, &scope, &stats));
     return stats.allocation[XSEG_STAT_ALL].current;
 }
 
@@ -67,10 +67,10 @@ int main()
         {
             const block small(opened, 512), large(opened, std::size_t{64} << 20);
             if (live_blocks(opened) != 2)
-                throw std::runtime_error("two blocks are not counted as two");
+                throw std::runtime_error("statistics do not count two live blocks");
         }
         if (live_blocks(opened) != 0)
-            throw std::runtime_error("freed blocks are still counted");
+            throw std::runtime_error("statistics count freed blocks");
     } catch (const std::exception &error) {
         std::fprintf(stderr, "%s\n", error.what());
         return 1;

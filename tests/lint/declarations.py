@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Generated from the public headers: _structs.py, _functions.py and _statistics.py of the
-Python package, src/xseg.map.
+"""The generated files _structs.py, _functions.py and _statistics.py of the Python package and src/xseg.map match the headers.
 
 declarations.py ROOT [--write]; --write updates the files, which is required after each change of a public header.
 """
@@ -10,13 +9,13 @@ import textwrap
 import tree
 
 FOLDER = "src/adapters/python/xseg/"
-# Bottom to top: what a header uses stands before it.
+# Each header is after the headers that it uses.
 HEADERS = ("status", "allocator", "reclaim", "stats", "pool", "range", "observer", "register", "share", "history", "budget",
            "version")
-PLAIN = {"void": "None", "bool": "c_bool", "char": "c_char", "int": "c_int", "unsigned": "c_uint", "size_t": "c_size_t",
+BASIC_TYPES = {"void": "None", "bool": "c_bool", "char": "c_char", "int": "c_int", "unsigned": "c_uint", "size_t": "c_size_t",
          "uint8_t": "c_uint8", "uint32_t": "c_uint32", "int32_t": "c_int32", "uint64_t": "c_uint64", "int64_t": "c_int64",
          "double": "c_double", "xseg_status": "c_int", "xseg_stream": "c_void_p", "xseg_event": "c_void_p"}
-# Parameters that the methods of the Python package call otherwise.
+# Parameters with another name in the Python package.
 PYTHON_NAMES = {"anywhere": "address", "bytes": "size", "from_offset": "source_offset", "ptr": "pointer"}
 HEAD = '''# SPDX-License-Identifier: MIT
 """{}
@@ -27,7 +26,7 @@ Printed from include/xseg by tests/lint/declarations.py --write: do not edit it 
 
 
 class Reader:
-    """The declarations of the headers, as Python writes them."""
+    """The declarations of the headers, with the types of ctypes."""
 
     def __init__(self):
         self.version, self.numbers, self.structs, self.functions = "", {}, {}, {}
@@ -48,8 +47,8 @@ class Reader:
             self.read_struct(match[1], match[2], standard)
         for match in re.finditer(r"^XSEG_API (?:XSEG_NODISCARD )?([^;]*?)(\w+)\(([^;]*)\);", re.sub(r"\s+(?=\w*\()", " ", text),
                                  re.MULTILINE):
-            arguments = [self.declaration(one) for one in split(match[3], ",")]
-            self.functions[match[2]] = (self.typed(match[1]), [one for one in arguments if one[1] != "None"])
+            arguments = [self.declaration(argument) for argument in split(match[3], ",")]
+            self.functions[match[2]] = (self.typed(match[1]), [(name, kind) for name, kind in arguments if kind != "None"])
 
     def read_enum(self, body):
         number = -1
@@ -60,7 +59,7 @@ class Reader:
                 self.numbers[name] = number
 
     def read_struct(self, name, body, standard):
-        """Its members, and what is not zero to start from."""
+        """Read the members, and the initial values that are not zero."""
         members = []
         for line in split(body, ";"):
             first, *others = split(line, ",") if "(" not in line else [line]
@@ -78,7 +77,7 @@ class Reader:
         is_read = text.lstrip().startswith("const ")
         text = re.sub(r"\bconst\b|\s+", " ", text)
         stars, base = text.count("*"), " ".join(text.replace("*", " ").split())
-        if base == "char" and stars:  # ctypes makes bytes of c_char_p, which nobody can write to
+        if base == "char" and stars:  # ctypes converts c_char_p to bytes, which are immutable
             kind, stars = "c_char_p" if is_read else "c_void_p", stars - 1
         elif base == "void" and stars:
             kind, stars = "c_void_p", stars - 1
@@ -87,17 +86,17 @@ class Reader:
         elif base.startswith("struct "):
             kind = base.split()[1]
         else:
-            kind = "c_int" if base.startswith("enum ") else PLAIN[base]
+            kind = "c_int" if base.startswith("enum ") else BASIC_TYPES[base]
         for _ in range(stars):
             kind = f"POINTER({kind})"
         return kind
 
     def declaration(self, text):
-        """Name and type of a member or an argument."""
+        """The name and the type of a member or an argument."""
         text = " ".join(text.split())
         function = re.fullmatch(r"(.*?)\(\*(\w+)\)\((.*)\)", text)
         if function:
-            kinds = [self.typed(function[1])] + [self.declaration(one)[1] for one in split(function[3], ",")]
+            kinds = [self.typed(function[1])] + [self.declaration(argument)[1] for argument in split(function[3], ",")]
             return function[2], f"CFUNCTYPE({', '.join(kinds)})"
         if text == "void":
             return "", "None"
@@ -108,28 +107,28 @@ class Reader:
         return match[2], kind
 
 
-def split(text, mark):
-    """The parts between marks that stand in no bracket."""
+def split(text, separator):
+    """The parts between separators that are not in brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "({[") - (letter in ")}]")
-        if letter == mark and depth == 0:
+        if letter == separator and depth == 0:
             parts.append("")
         else:
             parts[-1] += letter
     return [part.strip() for part in parts if part.strip()]
 
 
-def imported(text):
-    return opening("ctypes", sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE|Structure)\b", text))))
+def ctypes_imports(text):
+    return import_lines("ctypes", sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE|Structure)\b", text))))
 
 
-def opening(module, names):
+def import_lines(module, names):
     lines = textwrap.wrap(", ".join(names), 110, initial_indent="    ", subsequent_indent="    ")
     return f"from {module} import (\n" + "\n".join(lines) + ",\n)\n"
 
 
-def structs_of(reader):
+def structs_text(reader):
     lines = [f"VERSION = {reader.version!r}", ""] + [f"{name} = {number}" for name, number in reader.numbers.items()]
     for name, (members, standard) in reader.structs.items():
         lines += ["", "", f"class {name}(Structure):"]
@@ -137,21 +136,21 @@ def structs_of(reader):
             lines += [f"    START = {{{', '.join(f'{member!r}: {value}' for member, value in standard.items())}}}"]
         lines += ["    _fields_ = ["] + [f"        ({member!r}, {kind})," for member, kind in members] + ["    ]"]
     body = "\n".join(lines).replace("'", '"') + "\n"
-    return HEAD.format("Numbers and structures of libxseg.so.") + imported(body) + "\n" + body
+    return HEAD.format("Numbers and structures of libxseg.so.") + ctypes_imports(body) + "\n" + body
 
 
-def functions_of(reader):
+def functions_text(reader):
     lines = ["", "# Name: result type, parameter types, parameter names.", "FUNCTIONS = {"]
     for name, (result, arguments) in sorted(reader.functions.items()):
         names = [PYTHON_NAMES.get(argument, argument) for argument, _ in arguments]
         lines.append(f'    "{name}": ({result}, [{", ".join(kind for _, kind in arguments)}], {" ".join(names)!r}),'.replace("'", '"'))
     body = "\n".join(lines + ["}", ""])
     used = sorted(name for name in reader.structs if re.search(rf"\b{name}\b(?!\")", body))
-    return HEAD.format("Functions of libxseg.so.") + imported(body) + opening("xseg._structs", used) + body
+    return HEAD.format("Functions of libxseg.so.") + ctypes_imports(body) + import_lines("xseg._structs", used) + body
 
 
-def statistics_of(reader, text):
-    """The file of the records of statistics: 2**64 - 1 is None where the header names it."""
+def statistics_text(reader, text):
+    """The file of the named tuples of statistics: None represents UINT64_MAX in the members whose comment has this value."""
     unlimited = set(re.findall(r"uint64_t (\w+); +/\*[^*]*UINT64_MAX", text))
     kinds = {"xseg_stat": "Stat", "xseg_stat * 3": "Groups"}
     groups = [name.removeprefix("XSEG_STAT_").lower() for name in reader.numbers
@@ -159,7 +158,8 @@ def statistics_of(reader, text):
     records = (
         ("Stat", "A statistic: current value, peak, and the sums of all increases and decreases.",
          [(member, "int") for member, _ in reader.structs["xseg_stat"][0]]),
-        ("Groups", "A statistic of all blocks, of blocks in small segments, and of blocks in large segments.", [(group, "Stat") for group in groups]),
+        ("Groups", "A statistic of all blocks, of blocks in small segments, and of blocks in large segments.",
+         [(group, "Stat") for group in groups]),
         ("Statistics", "Statistics of one device or private pool, see xseg/stats.h.",
          [(member, kinds.get(kind, "Optional[int]" if member in unlimited else "int"))
           for member, kind in reader.structs["xseg_statistics"][0] if member != "struct_size"]))
@@ -170,35 +170,34 @@ def statistics_of(reader, text):
     return HEAD.format("Statistics, as named tuples.") + "\n".join(lines) + "\n"
 
 
-def exports_of(reader):
+def exports_text(reader):
     return "XSEG_0 {\nglobal:\n" + "".join(f"  {name};\n" for name in sorted(reader.functions)) + "local:\n  *;\n};\n"
 
 
-def printed(root):
+def generate(root):
     reader = Reader()
     for name in HEADERS:
         header = root / "include/xseg" / f"{name}.h"
         if header.exists():
             reader.read(header.read_text(encoding="utf-8"))
-    files = {FOLDER + "_structs.py": structs_of(reader), FOLDER + "_functions.py": functions_of(reader),
-             "src/xseg.map": exports_of(reader)}
+    files = {FOLDER + "_structs.py": structs_text(reader), FOLDER + "_functions.py": functions_text(reader),
+             "src/xseg.map": exports_text(reader)}
     stats = root / "include/xseg/stats.h"
     if stats.exists():
-        files[FOLDER + "_statistics.py"] = statistics_of(reader, stats.read_text(encoding="utf-8"))
+        files[FOLDER + "_statistics.py"] = statistics_text(reader, stats.read_text(encoding="utf-8"))
     return files
 
 
 def check(root, write=None):
-    found = [f"include/xseg/{path.name}: HEADERS of tests/lint/declarations.py does not name it"
-             for path in sorted((root / "include/xseg").glob("*.h")) if path.stem not in (*HEADERS, "ipc", "sim", "xseg")]
-    for name, text in printed(root).items():
+    errors = [f"include/xseg/{path.name}: header is not in HEADERS of tests/lint/declarations.py"
+              for path in sorted((root / "include/xseg").glob("*.h")) if path.stem not in (*HEADERS, "ipc", "sim", "xseg")]
+    for name, text in generate(root).items():
         path = root / name
         if str(write) == "--write":
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            found.append(f"{name} is not what the headers say: "
-                         "python3 tests/lint/declarations.py . --write")
-    return found
+            errors.append(f"{name}: does not match the headers; run python3 tests/lint/declarations.py . --write")
+    return errors
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Each difference from PyTorch ends with the tests that show it, in parentheses, and these tests exist."""
+"""Each entry of docs/differences.md ends with the tests of the difference, in parentheses, and these tests exist."""
 import re
 
 import named_tests
@@ -12,15 +12,14 @@ TESTS = re.compile(r"\(([^()]*)\)$")
 
 def check(root):
     text = (root / PAGE).read_text(encoding="utf-8")
-    found, entries = [], list(ENTRY.finditer(text))
+    errors, entries = [], list(ENTRY.finditer(text))
     if len(entries) < 30:
-        return [f"{PAGE}: only {len(entries)} entries are readable"]
+        return [f"{PAGE}: only {len(entries)} entries match the pattern"]
     for entry in entries:
         line = text.count("\n", 0, entry.start()) + 1
         tests = TESTS.search(" ".join(entry[0].split()))
-        found += [f"{PAGE}:{line}: {complaint}"
-                  for complaint in named_tests.complaints_about(root, tests[1] if tests else "")]
-    return found
+        errors += [f"{PAGE}:{line}: {error}" for error in named_tests.errors_in(root, tests[1] if tests else "")]
+    return errors
 
 
 if __name__ == "__main__":

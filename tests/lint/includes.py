@@ -10,7 +10,7 @@ CORE = ("config history stats stream block device pending reclaim budget grow ra
         "register report instance alloc").split()
 TOOLS = "containers output command reading trace replay replay_model ranks".split()
 COMMANDS = "advise blame compare config doctor export probe replay run top view".split()
-# Folder: the folders that its files include, itself aside.
+# The other folders whose headers the files of a folder include.
 ALLOWED = {
     "include/xseg": [],
     "src/base": LIBRARY[:1],
@@ -29,49 +29,48 @@ for number, name in enumerate(TOOLS):
     ALLOWED[f"src/tools/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS[:number]]
 for name in COMMANDS:
     ALLOWED[f"src/tools/commands/{name}"] = LIBRARY[:1] + [f"src/tools/{folder}" for folder in TOOLS]
-ALLOWED["src/tools/commands/top"] += ["src/base"]  # the layout that the library publishes
+ALLOWED["src/tools/commands/top"] += ["src/base"]  # the layout of the statistics region
 ALLOWED["src/tools/main"] = LIBRARY[:1] + ["src/tools"] + [f"src/tools/{folder}" for folder in TOOLS]
 
 INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
-PUBLIC = {"stdbool.h", "stddef.h", "stdint.h"}  # what public headers include of libc
+PUBLIC = {"stdbool.h", "stddef.h", "stdint.h"}  # the headers of libc that public headers include
 CUDA = re.compile(r"vmm/(driver\w*\.c|driver_entry\.h|sim/.*)")  # files that include cuda.h
 
 
-def folder_of(path):
-    """The folder of ALLOWED that has a file, subfolders included, or None."""
+def layer(path):
+    """The folder of ALLOWED that contains a file directly or in a subfolder, or None."""
     folder = path.rpartition("/")[0]
     if folder in ALLOWED:
         return folder
-    above = [name for name in ALLOWED if name != "src" and path.startswith(name + "/")]
-    return max(above, key=len, default=None)
+    parents = [name for name in ALLOWED if name != "src" and path.startswith(name + "/")]
+    return max(parents, key=len, default=None)
 
 
-def complaint(source, quote, name):
-    folder = folder_of(source)
+def error(source, quote, name):
+    folder = layer(source)
     if name == "cuda.h":
         return None if CUDA.fullmatch(source) else "cuda.h is included outside of the driver and the simulator"
     if quote == "<":
         return f"a public header includes <{name}>" if folder == "include/xseg" and name not in PUBLIC else None
     if folder.startswith("src/adapters/") and "/" not in name:  # the Python package compiles these files without the tree
         return None
-    target = folder_of("include/" + name if name.startswith("xseg/") else name)
-    return None if target in [folder, *ALLOWED[folder]] else f"{folder} includes {name}, which is neither in it nor below it"
+    target = layer("include/" + name if name.startswith("xseg/") else name)
+    return None if target in [folder, *ALLOWED[folder]] else f"{folder} includes {name} of a higher layer"
 
 
 def check(root):
-    found = []
+    errors = []
     for source, text in tree.text_files(root):
         if not re.match(r"(include|src|vmm)/.*\.(c|h|cc|cpp|hpp)$", source):
             continue
-        if folder_of(source) is None:
-            found.append(f"{source}: is in no folder of ALLOWED in tests/lint/includes.py")
+        if layer(source) is None:
+            errors.append(f"{source}: folder is not in ALLOWED of tests/lint/includes.py")
             continue
         for line_number, line in enumerate(text.splitlines(), 1):
             match = INCLUDE.match(line)
-            what = complaint(source, match[1], match[2]) if match else None
-            if what:
-                found.append(f"{source}:{line_number}: {what}")
-    return found
+            if match and (message := error(source, match[1], match[2])):
+                errors.append(f"{source}:{line_number}: {message}")
+    return errors
 
 
 if __name__ == "__main__":

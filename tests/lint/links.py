@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Relative links in Markdown lead to a file that exists, and anchors to a heading of it."""
+"""The targets of relative links in Markdown exist: files, and headings of anchors."""
 import functools
 import re
 
@@ -13,17 +13,17 @@ TEXT_OF_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 @functools.cache
 def anchors(path):
-    """The anchors that GitHub gives the headings of a page."""
-    found = {}
+    """The anchors that GitHub generates for the headings of a page."""
+    highest = {}
     for heading in HEADING.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
         text = TEXT_OF_LINK.sub(r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
-        found[slug] = found.get(slug, -1) + 1
-    return {slug if number == 0 else f"{slug}-{number}" for slug, count in found.items() for number in range(count + 1)}
+        highest[slug] = highest.get(slug, -1) + 1
+    return {slug if number == 0 else f"{slug}-{number}" for slug, count in highest.items() for number in range(count + 1)}
 
 
 def check(root):
-    found = []
+    errors = []
     for name, text in tree.text_files(root):
         if not name.endswith(".md"):
             continue
@@ -34,10 +34,10 @@ def check(root):
                     continue
                 target = (root / name).parent / path if path else root / name
                 if not target.exists():
-                    found.append(f"{name}:{number}: {link} leads nowhere")
+                    errors.append(f"{name}:{number}: target does not exist, {link}")
                 elif anchor and target.suffix == ".md" and anchor not in anchors(target):
-                    found.append(f"{name}:{number}: {link}: the page has no such heading")
-    return found
+                    errors.append(f"{name}:{number}: heading does not exist, {link}")
+    return errors
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""PyTorch's allocator interface is covered: methods, other functions and types, and fields of structures.
+"""The adapter covers PyTorch's allocator interface: methods, other functions and types, and fields of structures.
 
 Each method that the adapter implements has a test.  Each other function or type of the interface's two headers is in a table
-with what it does on xseg, and with a test or a page.  The adapter assigns each field of the structures that it fills.  The
+with its effect on xseg, and with a test or a page.  The adapter assigns each field of the structures that it fills.  The
 tables are compared with the headers of the versions of PyTorch that are installed or cached (manylinux/torch_headers.py).
 """
 import importlib.util
@@ -56,7 +56,7 @@ getMemoryInfo: `torch/methods` memory_info
 is_simple_data_ptr: `torch/methods` simple_pointer
 name: `torch/tables`
 """
-# Other functions, variables and types: what they do on xseg, and the tests that show it, or the pages that describe it.
+# Other functions, variables and types: their effect on xseg, and the tests that verify or the pages that describe the effect.
 # Functions that only call a method are not listed.
 #   served          works as on PyTorch's own allocator
 #   no effect       can be called, and changes nothing on xseg
@@ -85,8 +85,8 @@ Stat StatType: served: `torch/steps`
 for_each_selected_stat_type format_size: not applicable: `torch/steps`
 """
 KINDS = ("served", "no effect", "not applicable")
-# Structures that the adapter fills, with the fields that it does not assign: a function of PyTorch or a constructor does, or
-# PyTorch does not read them.
+# Structures that the adapter fills, with the fields that it does not assign: a function of PyTorch or a constructor assigns
+# these fields, or PyTorch does not read them.
 FIELDS = """
 AllocatorConfigInfo:
 AnnotationEntry: metadata_
@@ -100,10 +100,10 @@ TraceEntry: stream_ size_ mempool_
 
 
 def rows(table):
-    """The rows of a table: the names before the first colon, and the rest."""
+    """The rows of a table: the names before the first colon, and the text after it."""
     for row in table.strip().splitlines():
-        names, _, rest = row.partition(":")
-        yield names.split(), rest.strip()
+        names, _, text = row.partition(":")
+        yield names.split(), text.strip()
 
 
 def adapter_build(root):
@@ -126,20 +126,20 @@ def include_folders():
 
 
 def declarations(text):
-    """The declarations of the scope at the start of the text, each as the text outside and inside of its braces and parentheses."""
+    """The declarations of the text's first scope, each as the text outside and inside of its braces and parentheses."""
     outside, inside, depth = "", "", 0
-    for mark in text:
-        depth -= mark in ")}"
+    for letter in text:
+        depth -= letter in ")}"
         if depth < 0:
             return
         if depth > 0:
-            inside += mark
-        elif mark not in "{}":
-            outside += mark
-        if depth == 0 and mark in ";}" and not outside.rstrip().endswith("="):
+            inside += letter
+        elif letter not in "{}":
+            outside += letter
+        if depth == 0 and letter in ";}" and not outside.rstrip().endswith("="):
             yield " ".join(outside.split()), inside
             outside = inside = ""
-        depth += mark in "({"
+        depth += letter in "({"
 
 
 def without_templates(text):
@@ -152,9 +152,9 @@ def without_templates(text):
 def fields(body):
     """The names of the data members of a class body."""
     for outside, _ in declarations(body):
-        found = re.search(r"(\w+) ?(?:=.*)?;?$", without_templates(outside))
-        if found and not re.search(r"\b(?:enum|struct|using|friend|static)\b|\(|:$", outside):
-            yield found[1]
+        member = re.search(r"(\w+) ?(?:=.*)?;?$", without_templates(outside))
+        if member and not re.search(r"\b(?:enum|struct|using|friend|static)\b|\(|:$", outside):
+            yield member[1]
 
 
 def declared(build, header):
@@ -176,7 +176,7 @@ def declared(build, header):
 
 def complaints_about_header(build, header, listed, assigned):
     """Functions, types and fields of a header that the tables do not list."""
-    unassigned = {names[0]: set(rest.split()) for names, rest in rows(FIELDS)}
+    unassigned = {names[0]: set(text.split()) for names, text in rows(FIELDS)}
     for kind, name, inside in declared(build, header):
         called = re.search(r"\bget\(\)->\s*(\w+)\s*\(", inside)
         if name in ("CUDAAllocator", "DeviceAllocator") or (called and called[1] in build.COVERED):
@@ -188,34 +188,34 @@ def complaints_about_header(build, header, listed, assigned):
                         for field in fields(inside) if field not in assigned | unassigned[name])
 
 
-def complaints_about_row(root, names, rest):
+def errors_in_row(root, names, text):
     """Errors in a row of OTHERS."""
-    kind, _, shown = rest.partition(": ")
+    kind, _, references = text.partition(": ")
     if kind not in KINDS:
         yield f"unknown kind, {kind}"
-    pages = re.findall(r"docs/\S+\.md", shown)
-    if "`" in shown or not pages:
-        yield from named_tests.complaints_about(root, shown)
+    pages = re.findall(r"docs/\S+\.md", references)
+    if "`" in references or not pages:
+        yield from named_tests.errors_in(root, references)
     for page in pages:
         text = (root / page).read_text(encoding="utf-8")
         yield from (f"{page} does not describe {name}" for name in names if kind == "no effect" and name not in text)
 
 
 def check(root):
-    build, found = adapter_build(root), []
+    build, errors = adapter_build(root), []
     tested = {name for names, _ in rows(TESTS) for name in names}
     for names, tests in rows(TESTS):
-        found += [f"tests/lint/methods.py: {' '.join(names)}: {text}" for text in named_tests.complaints_about(root, tests)]
-    found += [f"tests/lint/methods.py: no test of the method, {name}" for name in sorted(build.COVERED - tested)]
-    found += [f"{BUILD}: the adapter has no method {name}" for name in sorted(tested - build.COVERED)]
+        errors += [f"tests/lint/methods.py: {' '.join(names)}: {error}" for error in named_tests.errors_in(root, tests)]
+    errors += [f"tests/lint/methods.py: no test of the method, {name}" for name in sorted(build.COVERED - tested)]
+    errors += [f"{BUILD}: the adapter has no method {name}" for name in sorted(tested - build.COVERED)]
     listed = {name for names, _ in rows(OTHERS) for name in names}
-    for names, rest in rows(OTHERS):
-        found += [f"tests/lint/methods.py: {' '.join(names)}: {text}" for text in complaints_about_row(root, names, rest)]
+    for names, text in rows(OTHERS):
+        errors += [f"tests/lint/methods.py: {' '.join(names)}: {error}" for error in errors_in_row(root, names, text)]
     assigned = set(re.findall(r"\.(\w+)", "".join(file.read_text(encoding="utf-8") for file in (root / ADAPTER).glob("*.cpp"))))
     for include in include_folders():
         for header in filter(pathlib.Path.exists, (include / name for name in HEADERS)):
-            found += complaints_about_header(build, header, listed, assigned)
-    return found
+            errors += complaints_about_header(build, header, listed, assigned)
+    return errors
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Names of functions, macros and keys in documents are names of the tree."""
+"""Names of functions, macros and keys in documents occur in the source."""
 import re
 
 import tree
 
-# The library's own names anywhere, and what is set as code and looks like a name of C.
+# Names of the library anywhere, and C identifiers in code spans.
 OWN = re.compile(r"\b(?:xseg|XSEG)_\w+\b")
 CODE = re.compile(r"`([a-z]\w*_\w+)(?:\(\))?`")
 WORD = re.compile(r"\w+")
-# Names of others.
+# Names of other projects.
 FOREIGN = {
-    "max_entries",  # PyTorch's, of a memory snapshot
-    "nvidia_peermem",  # a module of the kernel
-    # What registers memory: PyTorch, verbs, libfabric, UCX, NVSHMEM.
+    "max_entries",  # PyTorch: an argument of memory snapshots
+    "nvidia_peermem",  # a kernel module
+    # Functions and protocols that register memory: PyTorch, verbs, libfabric, UCX, NVSHMEM.
     "register_mem_pool", "ibv_reg_mr", "ibv_reg_dmabuf_mr", "fi_read", "fi_write", "cuda_ipc",
     "nvshmemx_buffer_register", "nvshmemx_buffer_register_symmetric",
 }
@@ -25,13 +25,12 @@ def check(root):
             documents.append((name, text))
         else:
             words.update(WORD.findall(text))
-    found = []
+    errors = []
     for name, text in documents:
         for number, line in enumerate(text.splitlines(), 1):
-            named = OWN.findall(line) + CODE.findall(line)
-            found += [f"{name}:{number}: nothing is called {word}"
-                      for word in sorted(set(named) - words) if not word.endswith("_")]
-    return found
+            unknown = sorted(set(OWN.findall(line) + CODE.findall(line)) - words)
+            errors += [f"{name}:{number}: name does not exist, {word}" for word in unknown if not word.endswith("_")]
+    return errors
 
 
 if __name__ == "__main__":

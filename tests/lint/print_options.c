@@ -32,7 +32,7 @@ static void print_heading(enum xseg_config_key_id key)
             printf("%s### %s\n\n", i == 0 ? "" : "\n", headings[i].text);
 }
 
-/* Print the words of a text; returns the column after the last word. */
+/* Print a string with line breaks between words; returns the column after the last word. */
 static size_t print_wrapped(const char *text, size_t column)
 {
     while (*text != '\0') {

@@ -14,18 +14,18 @@ END = "<!-- End of the table. -->\n"
 
 
 def main(root, document, *command):
-    """Compare or write; returns the exit status."""
+    """Compare or write the table; returns the exit status."""
     path = pathlib.Path(root, document)
     writes = command[0] == "--write"
     table = subprocess.run(command[writes:], check=True, capture_output=True, text=True).stdout
-    before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    old, _, after = rest.partition(END)
+    before, old_table = path.read_text(encoding="utf-8").split(BEGIN)
+    old, _, after = old_table.partition(END)
     if writes:
         path.write_text(before + BEGIN + table + END + after, encoding="utf-8")
         return 0
     if old == table:
         return 0
-    print(f"{document} does not have the table of the source; "
+    print(f"{document}: the table differs from the source; "
           f"run python3 tests/lint/printed.py . {document} --write {' '.join(command)}")
     return 1
 

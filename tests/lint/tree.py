@@ -3,7 +3,7 @@
 import pathlib
 import sys
 
-# Made by building, by setting up or by version control, at the top of the tree.
+# Files of builds, of .ci/setup and of version control, and the inputs of fuzzers.
 SKIPPED = (".git", ".deps", "build", "benchmarks/out", "tests/fuzz/corpus")
 
 
@@ -19,6 +19,6 @@ def text_files(root):
 
 
 def finish(check):
-    complaints = check(*map(pathlib.Path, sys.argv[1:]))
-    print("\n".join(complaints))
-    sys.exit(1 if complaints else 0)
+    errors = check(*map(pathlib.Path, sys.argv[1:]))
+    print("\n".join(errors))
+    sys.exit(1 if errors else 0)

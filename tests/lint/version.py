@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One version everywhere: meson.build, the headers, the Python package, the changelog.
+"""meson.build, the headers, the Python package and the changelog have the same version.
 
 version.py ROOT             all versions are equal, and the changelog has the version
 version.py ROOT --release   the changelog has a date for the version, and the recorded binary interface has the soname of
@@ -12,37 +12,40 @@ import tree
 
 
 def find(root, name, pattern):
-    """What a pattern finds in a file, or "nothing"."""
-    found = re.search(pattern, (root / name).read_text(encoding="utf-8"), re.MULTILINE)
-    return found[1] if found else "nothing"
+    """The first group of a pattern in a file, or "missing"."""
+    match = re.search(pattern, (root / name).read_text(encoding="utf-8"), re.MULTILINE)
+    return match[1] if match else "missing"
 
 
 def versions(root):
     header = "include/xseg/version.h"
-    yield header, "the number", ".".join(find(root, header, rf"XSEG_VERSION_{part}\s+(\d+)") for part in ("MAJOR", "MINOR", "PATCH"))
-    yield header, "the text", find(root, header, r'XSEG_VERSION_TEXT\s+"([^"]*)"')
-    yield "src/adapters/python/xseg/_structs.py", "VERSION", find(root, "src/adapters/python/xseg/_structs.py", r'^VERSION = "(.*)"$')
+    numbers = [find(root, header, rf"XSEG_VERSION_{part}\s+(\d+)") for part in ("MAJOR", "MINOR", "PATCH")]
+    yield header, "XSEG_VERSION_MAJOR to XSEG_VERSION_PATCH", ".".join(numbers)
+    yield header, "XSEG_VERSION_TEXT", find(root, header, r'XSEG_VERSION_TEXT\s+"([^"]*)"')
+    structs = "src/adapters/python/xseg/_structs.py"
+    yield structs, "VERSION", find(root, structs, r'^VERSION = "(.*)"$')
     yield "docs/changelog.md", "the newest version", find(root, "docs/changelog.md", r"^## \[(\d[^]]*)\]")
 
 
 def check(root):
     build = find(root, "meson.build", r"^\s*version:\s*'([^']+)'")
-    return [f"{name}: {what} is {said}, meson.build says {build}" for name, what, said in versions(root) if said != build]
+    return [f"{name}: {field} is {version} instead of {build} as in meson.build"
+            for name, field, version in versions(root) if version != build]
 
 
 def check_release(root):
     build = find(root, "meson.build", r"^\s*version:\s*'([^']+)'")
     text = (root / "docs/changelog.md").read_text(encoding="utf-8")
-    found = []
+    errors = []
     if not re.search(rf"^## \[{re.escape(build)}\] - \d{{4}}-\d\d-\d\d$", text, re.MULTILINE):
-        found.append(f"docs/changelog.md: version without a date, {build}; replace \"unreleased\"")
-    now = root / "tests/abi/libxseg.abi"
+        errors.append(f"docs/changelog.md: version without a date, {build}; replace \"unreleased\"")
+    record = root / "tests/abi/libxseg.abi"
     abi = find(root, "meson.build", r"^abi = '(.*)'$")
-    if f'soname="libxseg.so.{abi}"' not in now.read_text(encoding="utf-8"):
-        found.append(f"tests/abi/libxseg.abi: is not that of libxseg.so.{abi}")
+    if f'soname="libxseg.so.{abi}"' not in record.read_text(encoding="utf-8"):
+        errors.append(f"tests/abi/libxseg.abi: soname is not libxseg.so.{abi}")
     if abi != build.split(".", maxsplit=1)[0]:
-        found.append(f"meson.build: libxseg.so.{abi} in version {build}")
-    return found
+        errors.append(f"meson.build: libxseg.so.{abi} in version {build}")
+    return errors
 
 
 if __name__ == "__main__":

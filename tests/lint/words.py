@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""No absolute path of a host, no tab in C code, no trailing blank."""
+"""Files contain no absolute paths of hosts, code no tabs, and lines no trailing blanks."""
 import re
 
 import tree
 
-# Written so that this file does not match itself.
+# Split into words so that this file does not match the pattern.
 FOLDERS = ("work", "root", "home", "tmp")
 PATH = re.compile(r"(?<![\w.}$)>*])/(?:" + "|".join(FOLDERS) + r")(?![\w.])(?:/|\b)")
 
 
 def check(root):
-    found = []
+    errors = []
     for name, text in tree.text_files(root):
         for number, line in enumerate(text.splitlines(), 1):
             match = PATH.search(line)
             if match:
-                found.append(f"{name}:{number}: absolute path {match[0]}")
+                errors.append(f"{name}:{number}: absolute path, {match[0]}")
             if "\t" in line and name.endswith((".c", ".h", ".in", ".py", ".build")):
-                found.append(f"{name}:{number}: a tab")
+                errors.append(f"{name}:{number}: tab in code")
             if line != line.rstrip():
-                found.append(f"{name}:{number}: a blank at the end of the line")
-    return found
+                errors.append(f"{name}:{number}: trailing blank")
+    return errors
 
 
 if __name__ == "__main__":

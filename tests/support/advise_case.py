@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: MIT
-"""For the tests of `xseg advise`, which are given TOOL SOURCE_ROOT: files, and figures that are those of replays."""
+"""Shared code of the tests of `xseg advise`: input files, and the comparison of statistics with those of replays."""
 import json
 import pathlib
 
 from folder_case import MIB, TOOL, ToolCase
 
 BASE = 0x7f0000000000
-KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up", "out_of_memory",
-        "transient_peak", "engine_margin"]
-# There a search takes ten times as long.
+KEYS = ["trace", "device_bytes", "replayed", "why", "certain", "notes", "omitted", "current", "advised", "runner_up",
+        "out_of_memory", "transient_peak", "engine_margin"]
+# A search takes ten times as long with AddressSanitizer.
 IS_SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
 
 
 def entry(action, address, size, **more):
-    """As PyTorch writes it."""
+    """An entry of a history, as PyTorch writes it."""
     return {"action": action, "addr": address, "size": size, "stream": 0, "time_us": 1, "pool_id": (0, 0), "frames": [],
             **more}
 
 
 def ends_short(request, history=True):
-    """A snapshot of classic segments, 400 MiB of them with 160 MiB cached in pieces, that 50 MiB more could join."""
+    """A snapshot of 400 MiB in classic segments, of which 160 MiB are cached in 10 blocks, with 50 MiB of free device memory."""
     events, segments = [], []
-    starts = [BASE + place * 64 * MIB for place in range(10)]
+    starts = [BASE + index * 64 * MIB for index in range(10)]
     for start in starts:
         events += [entry("segment_alloc", start, 40 * MIB), entry("alloc", start, 40 * MIB)]
     for start in starts:
@@ -41,34 +41,33 @@ def ends_short(request, history=True):
 
 
 def smallest_pair(pairs, units):
-    """By the definition, of pairs of allocated and reserved bytes: e of some units of 0.001, and c."""
-    least = None
+    """The headroom by its definition, for pairs of allocated and reserved bytes: e in units of 0.001, and c."""
+    best = None
     total, distinct = sum(allocated for allocated, _ in pairs), set(pairs)
     for unit in sorted(units):
         c = max(0, *(1000 * (reserved - allocated) - unit * allocated for allocated, reserved in distinct))
         average = unit * total + c * len(pairs)
-        if least is None or average < least[0]:
-            least = average, unit, -(-c // 1000)
-    return least[1:]
+        if best is None or average < best[0]:
+            best = average, unit, -(-c // 1000)
+    return best[1:]
 
 
 class AdviseTest(ToolCase):
     def file(self, contents, name="job"):
-        """Bytes, a trace without its first line, or a snapshot."""
+        """Write a file of bytes, of a trace without its first line, or of a snapshot."""
         return super().file("xtrace 1\n" + contents if isinstance(contents, str) else contents, name)
 
     def replayed(self, path, config, *options, status=0):
-        done = self.tool("replay", "--json", "--config", config, *options, path, status=status)
-        return json.loads(done.stdout)
+        return json.loads(self.tool("replay", "--json", "--config", config, *options, path, status=status).stdout)
 
     def holds(self, path, string, *options):
-        """Each figure is what a replay with that string prints, as JSON and as text."""
-        found = self.replayed(path, string["config"], "--min-device", *options, status=3 if string["oom_at"] >= 0 else 0)
+        """Expect the statistics of a replay with this configuration."""
+        expected = self.replayed(path, string["config"], "--min-device", *options, status=3 if string["oom_at"] >= 0 else 0)
         for name in ("oom_at", "peak_requested", "peak_reserved", "min_device", "driver_us"):
-            self.assertEqual(string[name], found[name], (name, string["config"]))
+            self.assertEqual(string[name], expected[name], (name, string["config"]))
 
     def points(self, path, config, *options):
-        """Allocated and reserved bytes after each event; None: the timeline has not a row for each."""
+        """The allocated and reserved bytes after each event, or None if the timeline does not have a row for each event."""
         timeline = self.folder / "timeline"
         self.tool("replay", "--config", config, "--timeline", timeline, *options, path, status=None)
         head, *rows = (line.split("\t") for line in timeline.read_text().splitlines() if not line.startswith("# mark"))
@@ -89,34 +88,34 @@ class AdviseTest(ToolCase):
             self.assertEqual((unit, c), smallest_pair(pairs, tried), string["config"])
 
     def advice(self, path, *options):
-        """The JSON, of which each figure is what a replay says."""
-        found = json.loads(self.tool("advise", "--json", *options, path).stdout)
-        self.assertEqual(list(found), KEYS)
-        larger = found["device_bytes"] != 80 << 30
-        devices = [f"--device-memory={found['device_bytes']}"] if larger else []
+        """The JSON output, whose statistics must equal those of replays."""
+        result = json.loads(self.tool("advise", "--json", *options, path).stdout)
+        self.assertEqual(list(result), KEYS)
+        is_default = result["device_bytes"] == 80 << 30
+        devices = [] if is_default else [f"--device-memory={result['device_bytes']}"]
         for name in ("current", "advised", "runner_up"):
-            if found[name]:
-                self.holds(path, found[name], *devices)
-                self.headroom_is_smallest(path, found[name], *devices)
-        if found["out_of_memory"]:
-            self.completes_as_told(path, found)
-        return found
+            if result[name]:
+                self.holds(path, result[name], *devices)
+                self.headroom_is_smallest(path, result[name], *devices)
+        if result["out_of_memory"]:
+            self.completes_as_told(path, result)
+        return result
 
     def completes(self, path, config, device):
-        """Whether a replay on such a device serves all, also what failed in the file."""
-        done = self.tool("replay", "--json", "--config", config, "--device-memory", device, path, status=None)
-        self.assertIn(done.returncode, (0, 3), done.stderr)
-        found = json.loads(done.stdout)
-        return found["oom_at"] < 0 and found.get("failed", 0) == found.get("failed_served", 0)
+        """Whether a replay on a device of this size serves all requests, including those that failed in the file."""
+        replay = self.tool("replay", "--json", "--config", config, "--device-memory", device, path, status=None)
+        self.assertIn(replay.returncode, (0, 3), replay.stderr)
+        result = json.loads(replay.stdout)
+        return result["oom_at"] < 0 and result.get("failed", 0) == result.get("failed_served", 0)
 
-    def completes_as_told(self, path, found):
-        """And what is needed is enough, and little less is not."""
-        device = found["out_of_memory"]["device_bytes"]
-        for string in filter(None, (found["current"], found["advised"])):
+    def completes_as_told(self, path, result):
+        """Expect that a replay completes with `device_needed` bytes and fails with slightly less."""
+        device = result["out_of_memory"]["device_bytes"]
+        for string in filter(None, (result["current"], result["advised"])):
             self.assertEqual(string["completes"], self.completes(path, string["config"], device))
             needed = string["device_needed"]
             self.assertTrue(self.completes(path, string["config"], needed))
             self.assertFalse(self.completes(path, string["config"], needed - needed // 400 - 4 * MIB))
-        least = found["out_of_memory"]["least_change"]
-        if least is not None:
-            self.assertTrue(self.completes(path, least, device))
+        change = result["out_of_memory"]["least_change"]
+        if change is not None:
+            self.assertTrue(self.completes(path, change, device))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Audits of the library that must pass, or must find a broken invariant. */
+/* Audits of the library, which must pass or detect a violated invariant. */
 #ifndef XSEG_TESTS_AUDIT_H
 #define XSEG_TESTS_AUDIT_H
 
@@ -8,8 +8,8 @@
 
 static struct xseg_violation violation;
 
-/* `passes` is the result of an audit that wrote to `violation`.  `tag` is the invariant that it must find broken; NULL:
- * the audit must pass. */
+/* `passes` is the result of an audit that wrote to `violation`.  `tag` is the invariant whose violation the audit must
+ * detect; if it is NULL, the audit must pass. */
 static inline void expect_audit(bool passes, const char *tag)
 {
     if (passes != (tag == NULL))
@@ -21,13 +21,13 @@ static inline void expect_audit(bool passes, const char *tag)
     violation = (struct xseg_violation){0};
 }
 
-/* Run a check, which expects a broken invariant, while `place` has another value. */
-#define WITH_VALUE(place, value, check)          \
-    do {                                         \
-        const __typeof__(place) kept_ = (place); \
-        (place) = (value);                       \
-        check;                                   \
-        (place) = kept_;                         \
+/* Run a check, which expects a violated invariant, while a variable has another value. */
+#define WITH_VALUE(variable, value, check)                 \
+    do {                                                   \
+        const __typeof__(variable) original_ = (variable); \
+        (variable) = (value);                              \
+        check;                                             \
+        (variable) = original_;                            \
     } while (0)
 
 #endif

@@ -37,7 +37,7 @@ static int crash(void)
     return 0;
 }
 
-static int wait_for_ever(void)
+static int wait_forever(void)
 {
     while (pause() != 0)
         continue;
@@ -48,13 +48,13 @@ static int hang(void)
 {
     if (alarm(0) > 0)
         (void)raise(SIGALRM);
-    return wait_for_ever();
+    return wait_forever();
 }
 
 static int hang_deaf(void)
 {
     (void)signal(SIGALRM, SIG_IGN);
-    return wait_for_ever();
+    return wait_forever();
 }
 
 static int slow(void)

@@ -20,7 +20,7 @@
 
 /* Run a function in a child, without a core file.  Returns the wait status; `text` receives the child's standard
  * error. */
-static inline int child_run(void (*part)(const void *), const void *argument, char *text,
+static inline int child_run(void (*function)(const void *), const void *argument, char *text,
                             size_t bytes)
 {
     const struct rlimit none = {0, 0};
@@ -35,13 +35,13 @@ static inline int child_run(void (*part)(const void *), const void *argument, ch
         (void)setrlimit(RLIMIT_CORE, &none);
         (void)signal(SIGABRT, SIG_DFL);
         (void)dup2(ends[1], STDERR_FILENO);
-        part(argument);
+        function(argument);
         _exit(0);
     }
     (void)close(ends[1]);
-    for (ssize_t got = 1; got > 0; used += (size_t)got) {
-        got = read(ends[0], text + used, bytes - 1 - used);
-        assert_true(got >= 0);
+    for (ssize_t count = 1; count > 0; used += (size_t)count) {
+        count = read(ends[0], text + used, bytes - 1 - used);
+        assert_true(count >= 0);
     }
     text[used] = '\0';
     (void)close(ends[0]);
@@ -49,15 +49,15 @@ static inline int child_run(void (*part)(const void *), const void *argument, ch
     return status;
 }
 
-static inline void child_call(const void *part)
+static inline void child_call(const void *function)
 {
-    (*(void (*const *)(void))part)();
+    (*(void (*const *)(void))function)();
 }
 
 /* As child_run(), for a function without an argument. */
-static inline int child_run_part(void (*part)(void), char *text, size_t bytes)
+static inline int child_run_part(void (*function)(void), char *text, size_t bytes)
 {
-    return child_run(child_call, &part, text, bytes);
+    return child_run(child_call, &function, text, bytes);
 }
 
 static inline bool child_aborted(int status)
@@ -75,7 +75,7 @@ static inline void child_expect_success(pid_t child)
     assert_int_equal(status, 0);
 }
 
-/* Fork a process that has the other end of a socket.  Returns its ID, or 0 in it. */
+/* Fork a process that has the other end of a socket.  Returns the process ID, or 0 in the child. */
 static inline pid_t child_fork_with_socket(int *socket)
 {
     int ends[2];
@@ -91,10 +91,11 @@ static inline pid_t child_fork_with_socket(int *socket)
 /* --- Programs that run each test in a child process, because a defect may end the process or block it. --- */
 
 /*
- *     test-api-NAME              runs all tests test-api-NAME --only TEST  runs one
+ *     test-api-NAME              runs all tests
+ *     test-api-NAME --only TEST  runs one test
  *
- * A child whose threads all sleep for CHILD_CASE_SLEEP_MS has a deadlock, since no test sleeps or waits for time.  On
- * a loaded machine a thread that waits for a CPU is not asleep.
+ * A child whose threads all sleep for CHILD_CASE_SLEEP_MS has a deadlock, since no test sleeps or waits for time.  A
+ * thread that waits for a CPU on a loaded host does not count as asleep.
  */
 struct child_case {
     const char *name;
@@ -104,7 +105,7 @@ struct child_case {
 
 enum { CHILD_CASE_SLEEP_MS = 3000, CHILD_CASE_MAX_S = 200, CHILD_CASE_SETUP_FAILED = 99 };
 
-/* Shared memory: the child sets it after its setup. */
+/* A flag in shared memory, which the child sets after its setup. */
 static atomic_bool *child_case_has_begun;
 
 /* End of the setup: a later failure is a defect of the library. */
@@ -120,7 +121,7 @@ static inline void child_case_pause_ms(long milliseconds)
     (void)nanosleep(&time, NULL);
 }
 
-/* Whether a thread of a process is asleep; a thread that has ended is. */
+/* Whether a thread of a process is asleep or has ended. */
 static inline bool child_case_thread_sleeps(pid_t process, const char *thread)
 {
     char path[320], text[512] = "";
@@ -135,13 +136,13 @@ static inline bool child_case_thread_sleeps(pid_t process, const char *thread)
     return end == NULL || end[2] == 'S';
 }
 
-/* A thread that a callback starts.  It sets `number` first and `has_returned` last. */
+/* A thread that a callback starts.  The thread sets `number` first and `has_returned` last. */
 struct child_case_thread {
-    atomic_int number; /* of gettid() */
+    atomic_int number; /* the result of gettid() */
     atomic_bool has_returned;
 };
 
-/* Wait until a thread has returned, or sleeps, so waits for the callback. */
+/* Wait until a thread has returned, or sleeps because it waits for the callback. */
 static inline void child_case_wait_for(struct child_case_thread *thread)
 {
     char name[16];
@@ -170,7 +171,7 @@ static inline bool child_case_process_sleeps(pid_t process)
     return sleeps;
 }
 
-/* Wait for a child.  Returns: what is wrong with its end; NULL: nothing is */
+/* Wait for a child.  Returns the error, or NULL if the child exits with 0. */
 static inline const char *child_case_wait(pid_t child)
 {
     static char text[64];
@@ -196,17 +197,17 @@ static inline const char *child_case_wait(pid_t child)
 
 static inline void child_case_run_here(void **state)
 {
-    const struct child_case *one = *state;
+    const struct child_case *test = *state;
 
-    one->run(one->argument);
+    test->run(test->argument);
 }
 
-/* Run a case in a child.  Returns: what is wrong, or NULL; what the child says is in `said` */
-static inline const char *child_case_run(const struct child_case *one, FILE *said)
+/* Run a test in a child.  Returns the error, or NULL; `output` receives the output of the child. */
+static inline const char *child_case_run(const struct child_case *test, FILE *output)
 {
     const struct rlimit none = {0, 0};
-    const struct CMUnitTest test = {one->name, child_case_run_here, NULL, NULL,
-                                    (void *)(uintptr_t)one};
+    const struct CMUnitTest unit_test = {test->name, child_case_run_here, NULL, NULL,
+                                         (void *)(uintptr_t)test};
 
     atomic_store(child_case_has_begun, false);
     (void)fflush(NULL);
@@ -214,33 +215,33 @@ static inline const char *child_case_run(const struct child_case *one, FILE *sai
     if (child == 0) {
         (void)setrlimit(RLIMIT_CORE, &none);
         (void)signal(SIGABRT, SIG_DFL);
-        (void)dup2(fileno(said), STDOUT_FILENO);
-        (void)dup2(fileno(said), STDERR_FILENO);
-        const int failed = _cmocka_run_group_tests("case", &test, 1, NULL, NULL);
+        (void)dup2(fileno(output), STDOUT_FILENO);
+        (void)dup2(fileno(output), STDERR_FILENO);
+        const int failed = _cmocka_run_group_tests("case", &unit_test, 1, NULL, NULL);
         (void)fflush(NULL);
-        exit(failed != 0); /* which sanitizers have a part in */
+        exit(failed != 0); /* not _exit(): sanitizers report leaks at exit */
     }
     return child < 0 ? "fork" : child_case_wait(child);
 }
 
 static inline void child_case_test(void **state)
 {
-    const struct child_case *one = *state;
-    FILE *said = tmpfile();
+    const struct child_case *test = *state;
+    FILE *output = tmpfile();
     char line[512];
 
-    assert_non_null(said);
-    const char *wrong = child_case_run(one, said);
-    rewind(said);
-    while (wrong != NULL && fgets(line, sizeof(line), said) != NULL)
+    assert_non_null(output);
+    const char *error = child_case_run(test, output);
+    rewind(output);
+    while (error != NULL && fgets(line, sizeof(line), output) != NULL)
         print_error("%s", line);
-    (void)fclose(said);
-    if (wrong != NULL)
-        fail_msg("%s: %s%s", one->name, wrong,
+    (void)fclose(output);
+    if (error != NULL)
+        fail_msg("%s: %s%s", test->name, error,
                  atomic_load(child_case_has_begun) ? "" : ", during the setup");
 }
 
-/* The main function of such a program. */
+/* The main function of a program that runs each test in a child. */
 static inline int child_case_main(int argc, char **argv, const struct child_case *cases,
                                   size_t count)
 {

@@ -14,13 +14,13 @@ static struct xseg_unreleased_list unreleased;
 
 static inline void context_open(const struct xseg_sim_settings *settings)
 {
-    char why[128];
+    char error[128];
 
     memset(&context, 0, sizeof(context));
     assert_ok(xseg_sim_reset(settings));
     assert_ok(xseg_driver_open(env_driver(), &driver));
     assert_ok(xseg_unreleased_init(&unreleased, &context));
-    assert_ok(xseg_context_open(&context, driver, 0, &unreleased, why, sizeof(why)));
+    assert_ok(xseg_context_open(&context, driver, 0, &unreleased, error, sizeof(error)));
 }
 
 /* Expect that everything can be released. */

@@ -14,11 +14,11 @@ static inline bool is_emulated(void)
     return madvise(NULL, 0, -1) == 0;
 }
 
-/* For tests that prove nothing in an emulator. */
-static inline bool skip_in_emulator(const char *why)
+/* Skip a test whose result is meaningless in an emulator. */
+static inline bool skip_in_emulator(const char *reason)
 {
     if (is_emulated())
-        (void)printf("# skipped: in an emulator %s\n", why);
+        (void)printf("# skipped: in an emulator %s\n", reason);
     return is_emulated();
 }
 

@@ -23,7 +23,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __typeof__(&madvise) real_madvise;
 static __typeof__(&munmap) real_munmap;
 
-static void in_the_child(void)
+static void apply_in_child(void)
 {
     for (size_t i = 0; i < count; i++) {
         const size_t bytes = (size_t)(ranges[i].end - ranges[i].start);
@@ -37,31 +37,31 @@ static void in_the_child(void)
 }
 
 /* The forking thread holds the lock, so that the child sees a consistent table. */
-static void before(void)
+static void lock_table(void)
 {
     (void)pthread_mutex_lock(&lock);
 }
 
-static void in_the_parent(void)
+static void unlock_table(void)
 {
     (void)pthread_mutex_unlock(&lock);
 }
 
-static void wipe(void)
+static void handle_child(void)
 {
-    in_the_child();
+    apply_in_child();
     (void)pthread_mutex_unlock(&lock);
 }
 
 /* The first registered handler runs first in the child. */
-__attribute__((constructor)) static void prepare(void)
+__attribute__((constructor)) static void register_handlers(void)
 {
     const void *const advise = dlsym(RTLD_NEXT, "madvise"), *const unmap =
                                                                 dlsym(RTLD_NEXT, "munmap");
 
     memcpy(&real_madvise, &advise, sizeof(real_madvise));
     memcpy(&real_munmap, &unmap, sizeof(real_munmap));
-    (void)pthread_atfork(before, in_the_parent, wipe);
+    (void)pthread_atfork(lock_table, unlock_table, handle_child);
 }
 
 __attribute__((visibility("default"))) int madvise(void *address, size_t bytes, int advice)
@@ -78,7 +78,7 @@ __attribute__((visibility("default"))) int madvise(void *address, size_t bytes, 
     return 0;
 }
 
-/* Each of these mappings goes as a whole. */
+/* The library unmaps each of these mappings completely. */
 __attribute__((visibility("default"))) int munmap(void *address, size_t bytes)
 {
     (void)pthread_mutex_lock(&lock);

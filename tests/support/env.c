@@ -174,7 +174,7 @@ static struct {
     size_t count;
 } open_streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void env_streams_forget(void)
+void env_streams_discard(void)
 {
     open_streams.count = 0;
 }
@@ -650,11 +650,11 @@ int env_fork(void)
     return fork();
 }
 
-void env_exit_forked(bool condition, const xseg_status *got, size_t count)
+void env_exit_forked(bool condition, const xseg_status *statuses, size_t count)
 {
     size_t at = 0;
 
-    while (at < count && got[at] == XSEG_ERR_FORKED)
+    while (at < count && statuses[at] == XSEG_ERR_FORKED)
         at++;
     _exit(at == count && condition ? 0 : 1 + (int)at);
 }

@@ -118,7 +118,7 @@ void env_close_all(const void *const *handles, size_t bytes);
     static void name##_on(struct xseg_allocator *allocator); \
     TEST(name)                                               \
     {                                                        \
-        env_streams_forget();                                \
+        env_streams_discard();                               \
         struct xseg_allocator *allocator = (open);           \
         name##_on(allocator);                                \
         env_close_with_streams(allocator);                   \
@@ -143,7 +143,7 @@ void env_close_all(const void *const *handles, size_t bytes);
     TEST(name)                                                                      \
     {                                                                               \
         for (unsigned i = 0; i < (count); i++) {                                    \
-            env_streams_forget();                                                   \
+            env_streams_discard();                                                  \
             struct xseg_allocator *allocator = (open);                              \
             name##_on(allocator, i);                                                \
             env_close_with_streams(allocator);                                      \
@@ -172,7 +172,7 @@ void env_close_all(const void *const *handles, size_t bytes);
 /* Both kinds of segments, for TEST_EACH(). */
 #define ENV_KINDS "expandable_segments:True", "expandable_segments:False"
 
-void env_streams_forget(void);
+void env_streams_discard(void);
 void env_close_with_streams(struct xseg_allocator *allocator);
 
 /* --- Memory of device 0. --- */
@@ -351,6 +351,6 @@ int env_wait(int child);
     } while (0)
 
 int env_fork(void);
-_Noreturn void env_exit_forked(bool condition, const xseg_status *got, size_t count);
+_Noreturn void env_exit_forked(bool condition, const xseg_status *statuses, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Exported blocks: their contents, and their end. */
+/* Exported blocks: contents and release. */
 #ifndef XSEG_TESTS_EXPORTED_BLOCKS_H
 #define XSEG_TESTS_EXPORTED_BLOCKS_H
 
@@ -13,7 +13,7 @@ static inline void export_close_and_free(struct xseg_allocator *allocator, void 
     env_free(allocator, block);
 }
 
-/* Write and read real bytes of device memory, one in each 64 KiB and the last one, as a kernel would. */
+/* Write and check bytes of device memory: one in each 64 KiB, and the last one. */
 static inline void fill(void *ptr, size_t bytes, unsigned char value)
 {
     for (size_t at = 0; at < bytes; at += 64 * KIB)

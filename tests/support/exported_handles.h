@@ -38,7 +38,7 @@ static inline void export_handles_close(struct exported_handles *exported)
     exported->count = 0;
 }
 
-/* Export a block, and keep no handle. */
+/* Export a block, and close the handles. */
 static inline xseg_status export_and_close_handles(struct xseg_allocator *allocator, void *ptr)
 {
     struct exported_handles exported;

@@ -52,13 +52,13 @@ static inline void folder_expect_atomic_write(const char *path, uint64_t max_byt
     const int child = env_fork();
     if (child == 0) {
         (void)signal(SIGXFSZ, SIG_IGN);
-        bool fine = write_file(path) == XSEG_OK && stat(path, &before) == 0 &&
-                    (uint64_t)before.st_size > max_bytes && setrlimit(RLIMIT_FSIZE, &low) == 0;
-        fine = fine && write_file(path) == XSEG_ERR_FILE;
+        bool succeeds = write_file(path) == XSEG_OK && stat(path, &before) == 0 &&
+                        (uint64_t)before.st_size > max_bytes && setrlimit(RLIMIT_FSIZE, &low) == 0;
+        succeeds = succeeds && write_file(path) == XSEG_ERR_FILE;
         (void)xseg_error_message(text, sizeof(text));
-        fine = fine && strstr(text, strerror(EFBIG)) != NULL && stat(path, &after) == 0 &&
-               after.st_ino == before.st_ino && after.st_size == before.st_size;
-        _exit(fine ? 0 : 1);
+        succeeds = succeeds && strstr(text, strerror(EFBIG)) != NULL && stat(path, &after) == 0 &&
+                   after.st_ino == before.st_ino && after.st_size == before.st_size;
+        _exit(succeeds ? 0 : 1);
     }
     assert_int_equal(env_wait(child), 0);
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the tests of tests/gpu/run share: a packed folder, and the command in it.
+"""Shared code of the tests of tests/gpu/run: a packed folder, and execution of the command in it.
 
-A test is called as <name>_test.py SOURCE_ROOT BUILD_ROOT OLD_DRIVER BAD_DRIVER SANITIZERS.
+The command line of a test is <name>_test.py SOURCE_ROOT BUILD_ROOT OLD_DRIVER BAD_DRIVER SANITIZERS.
 """
 import os
 import pathlib
@@ -14,15 +14,15 @@ import unittest
 
 HEAD = "# SPDX-License-Identifier: MIT\n# title: {title}\n# seconds: {seconds}\n{text}\n"
 
-# The least of each step, in more time than a busy machine takes for it: what is found does not depend on the time.
+# The shortest run of each step, with a time limit that a loaded host does not reach.
 QUICK = ("--quick", "--minutes", "60")
 
-# What the command line names, once main() has read it, and the packed folder that it has made.
+# The paths of the command line, and the packed folder; main() sets them.
 PLACES = types.SimpleNamespace()
 
 
 class Packed(unittest.TestCase):
-    """Everything below starts from the packed folder, of which each test has links: a file is replaced, never written to."""
+    """A test with a copy of the packed folder.  The files are hard links, so a test must not write to a file but replace it."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -32,7 +32,7 @@ class Packed(unittest.TestCase):
         self.out = pathlib.Path(folder.name) / "out"
 
     def steps(self, **steps):
-        """These steps and no others: (seconds, text) by name, in this order."""
+        """Replace all steps: (seconds, text) by name, in order."""
         shutil.rmtree(self.folder / "steps")
         (self.folder / "steps").mkdir()
         for number, (name, (seconds, text)) in enumerate(steps.items(), 1):
@@ -40,7 +40,7 @@ class Packed(unittest.TestCase):
                 HEAD.format(title=f"The step {name}", seconds=seconds, text=text))
 
     def replace(self, name, text):
-        """Another file in place of one of the packed folder."""
+        """Replace a file of the packed folder."""
         path = self.folder / name
         mode = path.stat().st_mode
         path.unlink()
@@ -48,35 +48,33 @@ class Packed(unittest.TestCase):
         path.chmod(mode)
 
     def run_all(self, *options, status=0, before=(), **environment):
-        """What the command prints; in an environment that has nothing but a path."""
-        done = subprocess.run([*before, "bash", self.folder / "run", *options], text=True, check=False,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, cwd="/", timeout=1100,
-                              env={"PATH": "/usr/bin:/bin", **environment})
-        self.assertEqual(done.returncode, status, done.stdout + (self.report() if (self.out / "report.md").exists() else ""))
-        return done.stdout
+        """The output of the command, in an environment with only PATH and the given variables."""
+        result = subprocess.run([*before, "bash", self.folder / "run", *options], text=True, check=False,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/", timeout=1100,
+                                env={"PATH": "/usr/bin:/bin", **environment})
+        self.assertEqual(result.returncode, status, result.stdout + (self.report() if (self.out / "report.md").exists() else ""))
+        return result.stdout
 
     def no_driver(self):
-        """A file that is no driver: whether this machine has one does not matter then."""
+        """The path of a file that is not a driver, so that the test does not depend on the driver of the host."""
         path = self.folder.parent / "libcuda.so.1"
         path.touch()
         return str(path)
 
-    def run_sim(self, *options, **more):
-        """The command on the simulated driver, with its results in a known place."""
-        return self.run_all("--driver", "sim", "--out", str(self.out), *options, **more)
+    def run_sim(self, *options, **arguments):
+        """Run the command on the simulated driver, with results in `self.out`."""
+        return self.run_all("--driver", "sim", "--out", str(self.out), *options, **arguments)
 
     def report(self):
-        """The report, as it is on disk."""
         return (self.out / "report.md").read_text()
 
 
 def main():
-    """Run the tests of the calling file."""
+    """Run the tests of the calling module."""
     source, PLACES.build, PLACES.old_driver, PLACES.bad_driver, sanitizers = sys.argv[1:]
     PLACES.source = pathlib.Path(source)
     if sanitizers != "none":
-        print("skipped: a build with sanitizers is not packed")
+        print("skipped: builds with sanitizers cannot be packed")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as scratch:
         PLACES.packed = pathlib.Path(scratch) / "packed"

@@ -8,40 +8,40 @@
 #define RECYCLED_MAX 64u
 
 typedef int (*find_entry)(const char *symbol, void **function, int version,
-                          unsigned long long flags, int *found);
-typedef int (*ask_number)(xseg_stream stream, unsigned long long *number);
+                          unsigned long long flags, int *status);
+typedef int (*get_id)(xseg_stream stream, unsigned long long *id);
 
 __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function,
                                                                int version,
                                                                unsigned long long flags,
-                                                               int *found);
+                                                               int *status);
 
 static xseg_stream recycled[RECYCLED_MAX];
 static unsigned count;
-static ask_number ask;
+static get_id real_get_id;
 
 /* Each reuse of a handle adds 2^32 to its stream ID. */
-static int number_of(xseg_stream stream, unsigned long long *number)
+static int get_reused_id(xseg_stream stream, unsigned long long *id)
 {
-    const int result = ask(stream, number);
+    const int result = real_get_id(stream, id);
 
     for (unsigned i = 0; result == 0 && i < count; i++)
         if (recycled[i] == stream)
-            *number += 1ULL << 32;
+            *id += 1ULL << 32;
     return result;
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
-                        int *found)
+                        int *status)
 {
     void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
-    int (*own)(xseg_stream, unsigned long long *) = number_of;
+    int (*own)(xseg_stream, unsigned long long *) = get_reused_id;
     find_entry find;
 
     memcpy(&find, &next, sizeof(find));
-    const int result = find(symbol, function, version, flags, found);
+    const int result = find(symbol, function, version, flags, status);
     if (result == 0 && *function != NULL && strcmp(symbol, "cuStreamGetId") == 0) {
-        memcpy(&ask, function, sizeof(ask));
+        memcpy(&real_get_id, function, sizeof(real_get_id));
         memcpy(function, &own, sizeof(own));
     }
     return result;

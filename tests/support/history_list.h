@@ -11,7 +11,7 @@
 
 struct history_list {
     struct xseg_history_entry *entry; /* [count] */
-    size_t count, room;
+    size_t count, capacity;
     struct xseg_history_summary summary;
 };
 
@@ -19,9 +19,9 @@ static inline bool history_add(void *context, const struct xseg_history_entry *e
 {
     struct history_list *recorded = context;
 
-    if (recorded->count == recorded->room) {
-        recorded->room = recorded->room == 0 ? 256 : recorded->room * 2;
-        recorded->entry = realloc(recorded->entry, recorded->room * sizeof(*entry));
+    if (recorded->count == recorded->capacity) {
+        recorded->capacity = recorded->capacity == 0 ? 256 : recorded->capacity * 2;
+        recorded->entry = realloc(recorded->entry, recorded->capacity * sizeof(*entry));
         assert_non_null(recorded->entry);
     }
     assert_int_equal(entry->struct_size, sizeof(*entry));
@@ -37,7 +37,7 @@ static inline void history_free(const struct history_list *recorded)
     free(recorded->entry);
 }
 
-/* Read the history of a device, or of all with -1.  The caller frees `entry`, if the result is not a HISTORY_LIST. */
+/* Read the history of a device, or with -1 of all devices.  The caller frees `entry`, if the result is not a HISTORY_LIST. */
 static inline struct history_list history_read(struct xseg_allocator *allocator, int device)
 {
     struct history_list recorded = {.summary = {sizeof(recorded.summary)}};
@@ -54,16 +54,16 @@ static inline struct history_list history_read(struct xseg_allocator *allocator,
 static inline struct xseg_history_entry history_only(const struct history_list *recorded,
                                                      enum xseg_history_action action)
 {
-    struct xseg_history_entry found = {.struct_size = 0};
+    struct xseg_history_entry event = {.struct_size = 0};
     unsigned count = 0;
 
     for (size_t i = 0; i < recorded->count; i++)
         if (recorded->entry[i].action == action) {
-            found = recorded->entry[i];
+            event = recorded->entry[i];
             count++;
         }
     assert_int_equal(count, 1);
-    return found;
+    return event;
 }
 
 /* The only event of an action in the history of device 0. */
@@ -104,15 +104,16 @@ static inline const char *history_action_name(enum xseg_history_action action)
 static inline void history_expect(struct xseg_allocator *allocator, const char *words)
 {
     HISTORY_LIST recorded = history_read(allocator, -1);
-    char is[4096] = "";
-    size_t at = 0;
+    char actions[4096] = "";
+    size_t length = 0;
 
     for (size_t i = 0; i < recorded.count; i++) {
-        at += (size_t)snprintf(is + at, sizeof(is) - at, "%s%s", i == 0 ? "" : " ",
-                               history_action_name(recorded.entry[i].action));
-        assert_true(at < sizeof(is));
+        length +=
+            (size_t)snprintf(actions + length, sizeof(actions) - length, "%s%s", i == 0 ? "" : " ",
+                             history_action_name(recorded.entry[i].action));
+        assert_true(length < sizeof(actions));
     }
-    assert_string_equal(is, words);
+    assert_string_equal(actions, words);
     assert_int_equal(recorded.summary.lost, 0);
     assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
 }

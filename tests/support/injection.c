@@ -39,11 +39,11 @@ static nvtxDomainHandle_t create(const char *name)
     return (nvtxDomainHandle_t)(void *)&domain;
 }
 
-static int push(nvtxDomainHandle_t where, const nvtxEventAttributes_t *attributes)
+static int push(nvtxDomainHandle_t handle, const nvtxEventAttributes_t *attributes)
 {
     struct injection_count *count = find(attributes->message.ascii);
 
-    others += where != (nvtxDomainHandle_t)(void *)&domain ||
+    others += handle != (nvtxDomainHandle_t)(void *)&domain ||
               attributes->messageType != NVTX_MESSAGE_TYPE_ASCII || depth == DEPTH;
     count->begun++;
     count->bytes = attributes->payload.ullValue;
@@ -51,9 +51,9 @@ static int push(nvtxDomainHandle_t where, const nvtxEventAttributes_t *attribute
     return (int)depth - 1;
 }
 
-static int pop(nvtxDomainHandle_t where)
+static int pop(nvtxDomainHandle_t handle)
 {
-    others += where != (nvtxDomainHandle_t)(void *)&domain || depth == 0;
+    others += handle != (nvtxDomainHandle_t)(void *)&domain || depth == 0;
     stack[--depth % DEPTH]->ended++;
     return (int)depth;
 }

@@ -21,8 +21,8 @@
 #define MEMBERS       8u
 #define MEMBER_BLOCKS 64u
 
-struct member_order {
-    char what;
+struct member_command {
+    char name;
     unsigned index;
     uint64_t bytes;
     char text[256]; /* of a configuration */
@@ -83,12 +83,12 @@ static inline void *member_alloc_until(void *block)
 {
     const uint64_t *bytes = *(void **)block;
     const uint64_t until = member_clock() + UINT64_C(20) * 1000000000;
-    void *got = NULL;
+    void *ptr = NULL;
 
     while (!atomic_load(&member.is_served) && member_clock() < until)
-        if (xseg_alloc(member.allocator, 0, *bytes, NULL, &got) == XSEG_OK)
+        if (xseg_alloc(member.allocator, 0, *bytes, NULL, &ptr) == XSEG_OK)
             atomic_store(&member.is_served, true);
-    *(void **)block = got;
+    *(void **)block = ptr;
     return NULL;
 }
 
@@ -118,35 +118,35 @@ static inline xseg_status member_fork(void)
     const pid_t child = fork();
 
     if (child == 0) {
-        const bool is_refused = xseg_alloc(member.allocator, 0, MIB, NULL, &block) != XSEG_OK &&
+        const bool has_failed = xseg_alloc(member.allocator, 0, MIB, NULL, &block) != XSEG_OK &&
                                 xseg_config_set(member.allocator, "budget_share:1") != XSEG_OK &&
                                 xseg_close(member.allocator) != XSEG_OK;
 
         /* LeakSanitizer reports the memory that is wiped on fork. */
         if (ENV_IS_SANITIZED)
-            _exit(is_refused ? 0 : 1);
-        exit(is_refused ? 0 : 1);
+            _exit(has_failed ? 0 : 1);
+        exit(has_failed ? 0 : 1);
     }
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
         return XSEG_ERR_FORKED;
     return XSEG_OK;
 }
 
-static inline xseg_status member_execute(const struct member_order *order)
+static inline xseg_status member_execute(const struct member_command *command)
 {
-    struct xseg_request request = {sizeof(request), .bytes = order->bytes};
-    void **block = &member.block[order->index];
+    struct xseg_request request = {sizeof(request), .bytes = command->bytes};
+    void **block = &member.block[command->index];
 
-    switch (order->what) {
+    switch (command->name) {
     case 'a':
-        return xseg_alloc(member.allocator, 0, order->bytes, NULL, block);
+        return xseg_alloc(member.allocator, 0, command->bytes, NULL, block);
     case 'f':
         return xseg_free(member.allocator, *block);
     case 'c':
         if (member.range == NULL &&
             xseg_range_reserve(member.allocator, 0, 4 * GIB, NULL, &member.range) != XSEG_OK)
             return XSEG_ERR_ARGUMENT;
-        return xseg_range_commit(member.range, order->index * 2 * MIB, order->bytes, NULL);
+        return xseg_range_commit(member.range, command->index * 2 * MIB, command->bytes, NULL);
     case 'p': /* from a private pool */
         if (member.pool == NULL &&
             xseg_pool_create(member.allocator, 0, NULL, &member.pool) != XSEG_OK)
@@ -160,9 +160,9 @@ static inline xseg_status member_execute(const struct member_order *order)
     case 'w':
         return xseg_pool_resume(member.pool);
     case 'T':
-        return member_alloc_in_two_threads(order->bytes);
+        return member_alloc_in_two_threads(command->bytes);
     case 'C':
-        return xseg_config_set(member.allocator, order->text);
+        return xseg_config_set(member.allocator, command->text);
     case 'F':
         return member_fork();
     case 'm':
@@ -174,14 +174,14 @@ static inline xseg_status member_execute(const struct member_order *order)
     }
 }
 
-static inline void member_answer(int socket, const struct member_order *order)
+static inline void member_answer(int socket, const struct member_command *command)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct member_answer answer = {0};
     const uint64_t begin = member_clock(), creates = xseg_sim_calls("cuMemCreate");
 
-    answer.status = member_execute(order);
+    answer.status = member_execute(command);
     answer.ns = member_clock() - begin;
     answer.creates = xseg_sim_calls("cuMemCreate") - creates;
     if (answer.status != XSEG_OK)
@@ -191,8 +191,8 @@ static inline void member_answer(int socket, const struct member_order *order)
         (void)snprintf(answer.text, sizeof(answer.text), "%s", member.line);
     answer.lines = member.lines;
     (void)pthread_mutex_unlock(&member.lock);
-    where.device = 0;
-    if (xseg_stats_get(member.allocator, &where, &stats) != XSEG_OK)
+    scope.device = 0;
+    if (xseg_stats_get(member.allocator, &scope, &stats) != XSEG_OK)
         _exit(3);
     answer.taken = stats.physical_bytes;
     answer.allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;
@@ -205,7 +205,7 @@ static inline void member_answer(int socket, const struct member_order *order)
 static inline void member_run(int socket, const char *config)
 {
     struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = member_log};
-    struct member_order order;
+    struct member_command command;
 
     if (members.at_start != NULL)
         members.at_start(socket);
@@ -215,8 +215,8 @@ static inline void member_run(int socket, const char *config)
         members.before_open();
     if (xseg_open(config, &options, &member.allocator) != XSEG_OK)
         _exit(2);
-    while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order))
-        member_answer(socket, &order);
+    while (read(socket, &command, sizeof(command)) == (ssize_t)sizeof(command))
+        member_answer(socket, &command);
     _exit(0);
 }
 
@@ -258,43 +258,44 @@ static inline void member_kill(unsigned number)
 /* Members exit without detaching from the simulated device, so its file is removed here. */
 static inline int members_end(void **state)
 {
-    char machine[128];
+    char sim_path[128];
 
     (void)state;
     for (unsigned i = 0; i < members.count; i++)
         member_end(i);
-    (void)snprintf(machine, sizeof(machine), "/dev/shm/xseg-sim-%s", members.sim_name);
-    (void)unlink(machine);
+    (void)snprintf(sim_path, sizeof(sim_path), "/dev/shm/xseg-sim-%s", members.sim_name);
+    (void)unlink(sim_path);
     (void)unlink(members.budget_file);
     return rmdir(members.folder);
 }
 
-/* Start a member; unless the configuration has a budget_file, that of the test is added. */
+/* Start a member.  A configuration without a budget_file is extended by the file of the test. */
 static inline unsigned member_start(const char *config)
 {
     struct process *process = &members.process[members.count];
-    char whole[512];
+    char extended[512];
 
-    (void)snprintf(whole, sizeof(whole), "budget_file:%s,budget_wait_ms:400%s%s",
+    (void)snprintf(extended, sizeof(extended), "budget_file:%s,budget_wait_ms:400%s%s",
                    members.budget_file, config[0] != '\0' ? "," : "", config);
     assert_true(members.count < MEMBERS);
     process->pid = child_fork_with_socket(&process->socket);
     if (process->pid == 0) {
         for (unsigned i = 0; i < members.count; i++)
             (void)close(members.process[i].socket);
-        member_run(process->socket, strstr(config, "budget_file") != NULL ? config : whole);
+        member_run(process->socket, strstr(config, "budget_file") != NULL ? config : extended);
     }
     return members.count++;
 }
 
-static inline void member_send_order(unsigned number, const struct member_order *order)
+static inline void member_send_command(unsigned number, const struct member_command *command)
 {
-    assert_int_equal(write(members.process[number].socket, order, sizeof(*order)), sizeof(*order));
+    assert_int_equal(write(members.process[number].socket, command, sizeof(*command)),
+                     sizeof(*command));
 }
 
-static inline void member_send(unsigned number, char what, unsigned index, uint64_t bytes)
+static inline void member_send(unsigned number, char name, unsigned index, uint64_t bytes)
 {
-    member_send_order(number, &(struct member_order){what, index, bytes, ""});
+    member_send_command(number, &(struct member_command){name, index, bytes, ""});
 }
 
 static inline struct member_answer member_receive(unsigned number)
@@ -307,19 +308,19 @@ static inline struct member_answer member_receive(unsigned number)
     return answer;
 }
 
-static inline struct member_answer member_call(unsigned number, char what, unsigned index,
+static inline struct member_answer member_call(unsigned number, char name, unsigned index,
                                                uint64_t bytes)
 {
-    member_send(number, what, index, bytes);
+    member_send(number, name, index, bytes);
     return member_receive(number);
 }
 
 static inline struct member_answer member_configure(unsigned number, const char *text)
 {
-    struct member_order order = {'C', 0, 0, ""};
+    struct member_command command = {'C', 0, 0, ""};
 
-    (void)snprintf(order.text, sizeof(order.text), "%s", text);
-    member_send_order(number, &order);
+    (void)snprintf(command.text, sizeof(command.text), "%s", text);
+    member_send_command(number, &command);
     return member_receive(number);
 }
 
@@ -339,30 +340,30 @@ static inline struct member_answer member_configure(unsigned number, const char 
 #define BOUND (UINT64_C(30) * 1000000000)
 
 /* Expect success within BOUND. */
-#define EXPECT_OK(answer)                          \
-    do {                                           \
-        const struct member_answer got = (answer); \
-                                                   \
-        if (got.status != XSEG_OK)                 \
-            fail_msg("%s", got.text);              \
-        assert_true(got.ns < BOUND);               \
+#define EXPECT_OK(answer)                              \
+    do {                                               \
+        const struct member_answer result_ = (answer); \
+                                                       \
+        if (result_.status != XSEG_OK)                 \
+            fail_msg("%s", result_.text);              \
+        assert_true(result_.ns < BOUND);               \
     } while (0)
 
-/* As member_call(), of a call that succeeds within BOUND. */
-static inline struct member_answer member_expect_ok(unsigned number, char what, unsigned index,
+/* As member_call(), of a command that succeeds within BOUND. */
+static inline struct member_answer member_expect_ok(unsigned number, char name, unsigned index,
                                                     uint64_t bytes)
 {
-    const struct member_answer answer = member_call(number, what, index, bytes);
+    const struct member_answer answer = member_call(number, name, index, bytes);
 
     EXPECT_OK(answer);
     return answer;
 }
 
-/* As member_call(), of a call that fails within BOUND, because memory is missing. */
-static inline struct member_answer member_expect_denied(unsigned number, char what, unsigned index,
+/* As member_call(), of a command that fails within BOUND for lack of memory. */
+static inline struct member_answer member_expect_denied(unsigned number, char name, unsigned index,
                                                         uint64_t bytes)
 {
-    const struct member_answer answer = member_call(number, what, index, bytes);
+    const struct member_answer answer = member_call(number, name, index, bytes);
 
     assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
     assert_true(answer.ns < BOUND);

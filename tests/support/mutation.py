@@ -36,13 +36,13 @@ IGNORED = "XSEG_ASSERT\nXSEG_AUDIT\nXSEG_INVARIANT\n"  # no test fails if a self
 
 def run(*command, cwd=ROOT, may_fail=False):
     """Output of a command and whether it succeeds.  Variables that change tests are unset; ccache ignores the folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XSEG_", "PYTORCH_"))}
-    done = subprocess.run(list(map(str, command)), cwd=cwd, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("XSEG_", "PYTORCH_"))}
+    result = subprocess.run(list(map(str, command)), cwd=cwd, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace",
-                          env={**kept, "CCACHE_NOHASHDIR": "1"})
-    if done.returncode != 0 and not may_fail:
-        sys.exit(f"{done.stdout}\nmutation: command failed, {' '.join(map(str, command))}")
-    return done.stdout, done.returncode == 0
+                          env={**environment, "CCACHE_NOHASHDIR": "1"})
+    if result.returncode != 0 and not may_fail:
+        sys.exit(f"{result.stdout}\nmutation: command failed, {' '.join(map(str, command))}")
+    return result.stdout, result.returncode == 0
 
 
 def install():
@@ -140,6 +140,6 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except Absent as why:
-        print(f"mutation: {TOOL} cannot be installed, {why}")
+    except Absent as reason:
+        print(f"mutation: {TOOL} cannot be installed, {reason}")
         sys.exit(SKIPPED)

@@ -12,25 +12,25 @@
 #include <unistd.h>
 
 /* Enter new namespaces; in a new user namespace the user ID is 0.  Returns false if the host denies it. */
-static inline bool namespaces_enter(int which)
+static inline bool namespaces_enter(int flags)
 {
     const unsigned user = geteuid(), group = getegid();
-    bool fine = unshare(which) == 0;
+    bool succeeds = unshare(flags) == 0;
 
-    for (unsigned i = 0; i < 3 && fine && (which & CLONE_NEWUSER) != 0; i++) {
+    for (unsigned i = 0; i < 3 && succeeds && (flags & CLONE_NEWUSER) != 0; i++) {
         static const char *const names[] = {"/proc/self/setgroups", "/proc/self/uid_map",
                                             "/proc/self/gid_map"};
         const int file = open(names[i], O_WRONLY | O_CLOEXEC);
         char map[64];
 
         (void)snprintf(map, sizeof(map), i == 0 ? "deny" : "0 %u 1", i == 1 ? user : group);
-        fine = file >= 0 && write(file, map, strlen(map)) == (ssize_t)strlen(map);
+        succeeds = file >= 0 && write(file, map, strlen(map)) == (ssize_t)strlen(map);
         (void)close(file);
     }
-    return fine;
+    return succeeds;
 }
 
-/* Whether a child can call `enter`, which exits with 77 on failure. */
+/* Whether a child can call `enter`, flags exits with 77 on failure. */
 static inline bool namespaces_can(void (*enter)(void))
 {
     int status = 1;

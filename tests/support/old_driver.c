@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A driver that is too old.
+ * A driver that is older than the oldest supported version.
  *
  * XSEG_OLD_DRIVER=cuStreamGetId: this entry point is missing.  XSEG_OLD_DRIVER=11080: all entry points exist, and
  * cuDriverGetVersion() returns this version.
@@ -11,31 +11,31 @@
 __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function,
                                                                int version,
                                                                unsigned long long flags,
-                                                               int *found);
+                                                               int *status);
 
-static int version_of_old_driver(int *version)
+static int old_version(int *version)
 {
     *version = atoi(getenv("XSEG_OLD_DRIVER"));
     return 0;
 }
 
-static int anything(void)
+static int succeed(void)
 {
     return 0;
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
-                        int *found)
+                        int *status)
 {
-    int (*entry)(void) = anything;
-    int (*versioned)(int *) = version_of_old_driver;
+    int (*entry)(void) = succeed;
+    int (*versioned)(int *) = old_version;
 
     (void)version;
     (void)flags;
-    *found = 0;
+    *status = 0;
     *function = NULL;
     if (strcmp(symbol, getenv("XSEG_OLD_DRIVER")) == 0) {
-        *found = 1;
+        *status = 1;
         return 500; /* CUDA_ERROR_NOT_FOUND */
     }
     if (strcmp(symbol, "cuDriverGetVersion") == 0)

@@ -2,8 +2,8 @@
 /*
  * A library for tests of call stacks, which is loaded and unloaded.
  *
- * PLUGIN_CALL names its function, which is exported unless everything is hidden; `plugin_call` leads to
- * it in any case.  It calls back through another function, which is not exported.
+ * PLUGIN_CALL is the name of its function, which is exported unless all symbols are hidden; `plugin_call` always points to
+ * the function.  The function calls `back` in another function, which is not exported.
  */
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -14,7 +14,7 @@ extern EXPORTED plugin_function *const plugin_call;
 
 plugin_function *const plugin_call = PLUGIN_CALL;
 
-/* Calls are followed by something, or the compiler would make jumps of them. */
+/* The statement after each call prevents a tail call. */
 static __attribute__((noinline)) void inner(void (*back)(void *), void *context)
 {
     back(context);

@@ -78,9 +78,9 @@ static inline void plugin_copy(const char *from, const char *to)
     const int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0700);
 
     assert_true(in >= 0 && out >= 0);
-    for (ssize_t got = read(in, bytes, sizeof(bytes)); got > 0;
-         got = read(in, bytes, sizeof(bytes)))
-        assert_int_equal(write(out, bytes, (size_t)got), got);
+    for (ssize_t count = read(in, bytes, sizeof(bytes)); count > 0;
+         count = read(in, bytes, sizeof(bytes)))
+        assert_int_equal(write(out, bytes, (size_t)count), count);
     assert_int_equal(close(in), 0);
     assert_int_equal(close(out), 0);
 }

@@ -18,10 +18,11 @@ struct process {
 
 /* Start a second process that shares the simulated device.  It calls `run`, which does not return, with its end of the
  * socket.  Returns false if the host has no named shared memory. */
-static inline bool process_start(struct process *process, const struct xseg_sim_settings *machine,
+static inline bool process_start(struct process *process,
+                                 const struct xseg_sim_settings *sim_settings,
                                  void (*run)(int socket, const struct xseg_sim_settings *settings))
 {
-    struct xseg_sim_settings settings = *machine;
+    struct xseg_sim_settings settings = *sim_settings;
     char name[64];
 
     if (!sim_shared_name(name, sizeof(name)))
@@ -44,12 +45,12 @@ static inline void process_end(const struct process *process, struct xseg_alloca
     assert_int_equal(xseg_sim_reset(alone), XSEG_OK);
 }
 
-/* Whether the process answers 'y'. */
+/* Whether the next response of the process is 'y'. */
 static inline bool process_answer(const struct process *process)
 {
-    char answer = '?';
+    char response = '?';
 
-    return read(process->socket, &answer, 1) == 1 && answer == 'y';
+    return read(process->socket, &response, 1) == 1 && response == 'y';
 }
 
 #endif

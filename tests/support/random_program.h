@@ -88,7 +88,7 @@ FIXTURE(program_end)
     program_print(0);
 }
 
-/* A test that plays random programs. */
+/* A test that executes random programs. */
 #define TEST_PROGRAM(name) TEST_WITH(name, program_begin, program_end)
 
 #endif

@@ -114,7 +114,7 @@ static inline void builder_free(struct builder *builder, uint64_t address)
 static inline void builder_sort_ranges(struct builder *builder)
 {
     struct builder_range *range = builder->range;
-    size_t kept = 0;
+    size_t count = 0;
 
     for (size_t i = 1; i < builder->range_count; i++)
         for (size_t at = i; at > 0 && range[at].start < range[at - 1].start; at--) {
@@ -126,13 +126,13 @@ static inline void builder_sort_ranges(struct builder *builder)
     for (size_t i = 0; i < builder->range_count; i++) {
         if (range[i].start == range[i].end)
             continue;
-        if (kept > 0 && range[i].is_expandable && range[kept - 1].is_expandable &&
-            range[kept - 1].end == range[i].start)
-            range[kept - 1].end = range[i].end;
+        if (count > 0 && range[i].is_expandable && range[count - 1].is_expandable &&
+            range[count - 1].end == range[i].start)
+            range[count - 1].end = range[i].end;
         else
-            range[kept++] = range[i];
+            range[count++] = range[i];
     }
-    builder->range_count = kept;
+    builder->range_count = count;
 }
 
 /* Map memory of an expandable segment, or allocate a classic segment. */

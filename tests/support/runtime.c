@@ -55,23 +55,23 @@ static struct {
     DRIVER_CALLS(MEMBER)
 #undef MEMBER
 } driver;
-static int devices, started;
-static pid_t owner; /* the process that has started the driver */
+static int device_count, init_result;
+static pid_t owner; /* the process that initialized the driver */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *contexts[DEVICES];
 
 static __thread int device, last_error;
 
-static int keep(int result)
+static int record_error(int result)
 {
     if (result != 0)
         last_error = result;
     return result;
 }
 
-/* From the driver that the runtime opens itself, so whatever interposes the driver is passed by. */
-static void start(void)
+/* Load the driver by its path, so that libraries that interpose the driver do not affect the runtime. */
+static void load_driver(void)
 {
     void *library = dlopen(getenv("XSEG_DRIVER"), RTLD_NOW);
 
@@ -86,61 +86,61 @@ static void start(void)
     DRIVER_CALLS(RESOLVE)
 #undef RESOLVE
     owner = getpid();
-    started = driver.cuInit(0);
-    if (started == 0)
-        started = driver.cuDeviceGetCount(&devices);
+    init_result = driver.cuInit(0);
+    if (init_result == 0)
+        init_result = driver.cuDeviceGetCount(&device_count);
 }
 
-/* The primary context of a device, retained anew after a reset by the runtime or by the driver. */
-static int context_of(int of, void **out)
+/* The primary context of a device, which is retained again after a reset. */
+static int primary_context(int ordinal, void **out)
 {
     unsigned flags = 0;
     int result = 0, is_active = 0;
 
     (void)pthread_mutex_lock(&lock);
-    if (driver.cuDevicePrimaryCtxGetState(of, &flags, &is_active) == 0 && !is_active)
-        contexts[of] = NULL;
-    if (!contexts[of])
-        result = driver.cuDevicePrimaryCtxRetain(&contexts[of], of);
-    *out = contexts[of];
+    if (driver.cuDevicePrimaryCtxGetState(ordinal, &flags, &is_active) == 0 && !is_active)
+        contexts[ordinal] = NULL;
+    if (!contexts[ordinal])
+        result = driver.cuDevicePrimaryCtxRetain(&contexts[ordinal], ordinal);
+    *out = contexts[ordinal];
     (void)pthread_mutex_unlock(&lock);
     return result;
 }
 
 /* Make the context of the thread's device current. */
-static int begin(void)
+static int enter_context(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     void *context = NULL;
 
-    (void)pthread_once(&once, start);
-    int result = owner == getpid() ? started : NOT_INITIALIZED;
+    (void)pthread_once(&once, load_driver);
+    int result = owner == getpid() ? init_result : NOT_INITIALIZED;
     if (result == 0)
-        result = context_of(device, &context);
+        result = primary_context(device, &context);
     return result == 0 ? driver.cuCtxSetCurrent(context) : result;
 }
 
 /* The body of a function whose result is that of a driver call in the context of the thread's device. */
-#define ANSWER(call)                                  \
-    do {                                              \
-        const int result_ = begin();                  \
-        return keep(result_ == 0 ? (call) : result_); \
+#define RETURN_CALL(call)                                     \
+    do {                                                      \
+        const int result_ = enter_context();                  \
+        return record_error(result_ == 0 ? (call) : result_); \
     } while (0)
 
-int cudaSetDevice(int wanted)
+int cudaSetDevice(int new_device)
 {
-    const int before = device;
-    int result = begin();
+    const int previous = device;
+    int result = enter_context();
 
-    if (result == 0 && (wanted < 0 || wanted >= devices))
+    if (result == 0 && (new_device < 0 || new_device >= device_count))
         result = INVALID_DEVICE;
     if (result != 0)
-        return keep(result);
-    device = wanted;
-    result = begin();
+        return record_error(result);
+    device = new_device;
+    result = enter_context();
     if (result != 0)
-        device = before;
-    return keep(result);
+        device = previous;
+    return record_error(result);
 }
 
 int cudaGetDevice(int *out)
@@ -152,20 +152,20 @@ int cudaGetDevice(int *out)
 int cudaMalloc(void **out, size_t bytes)
 {
     if (bytes != 0)
-        ANSWER(driver.cuMemAlloc_v2(out, bytes));
-    const int result = begin();
+        RETURN_CALL(driver.cuMemAlloc_v2(out, bytes));
+    const int result = enter_context();
     if (result == 0)
         *out = NULL;
-    return keep(result);
+    return record_error(result);
 }
 
 int cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height)
 {
     *pitch = (width + PITCH - 1) / PITCH * PITCH;
-    ANSWER(driver.cuMemAlloc_v2(out, *pitch * height));
+    RETURN_CALL(driver.cuMemAlloc_v2(out, *pitch * height));
 }
 
-/* A pop that fails is tried once more, so that the caller's context is current again. */
+/* Pop the context, with one retry, so that the caller's context is current again. */
 static void pop(void)
 {
     void *popped;
@@ -174,7 +174,7 @@ static void pop(void)
         (void)driver.cuCtxPopCurrent_v2(&popped);
 }
 
-static int wait_in(void *context, int is_stream, struct CUstream_st *stream)
+static int wait_in_context(void *context, int is_stream, struct CUstream_st *stream)
 {
     int result = driver.cuCtxPushCurrent_v2(context);
 
@@ -188,21 +188,21 @@ static int wait_in(void *context, int is_stream, struct CUstream_st *stream)
 int cudaFree(void *ptr)
 {
     void *context = NULL;
-    int of = device, result = begin();
+    int ordinal = device, result = enter_context();
 
     if (result != 0 || !ptr)
-        return keep(result);
-    (void)driver.cuPointerGetAttribute(&of, DEVICE_ORDINAL, ptr);
-    result = context_of(of, &context);
+        return record_error(result);
+    (void)driver.cuPointerGetAttribute(&ordinal, DEVICE_ORDINAL, ptr);
+    result = primary_context(ordinal, &context);
     if (result == 0)
-        result = wait_in(context, 0, NULL);
-    return keep(result == 0 ? driver.cuMemFree_v2(ptr) : result);
+        result = wait_in_context(context, 0, NULL);
+    return record_error(result == 0 ? driver.cuMemFree_v2(ptr) : result);
 }
 
-/* The context of a stream, and whether the stream is captured. */
-static int look_at(struct CUstream_st *stream, void **context, int *status)
+/* Query the context and the capture status of a stream. */
+static int query_stream(struct CUstream_st *stream, void **context, int *status)
 {
-    int result = begin();
+    int result = enter_context();
 
     if (result == 0)
         result = driver.cuStreamGetCtx(stream, context);
@@ -212,17 +212,17 @@ static int look_at(struct CUstream_st *stream, void **context, int *status)
 int cudaMallocAsync(void **out, size_t bytes, struct CUstream_st *stream)
 {
     void *context = NULL;
-    int status = 0, result = look_at(stream, &context, &status);
+    int status = 0, result = query_stream(stream, &context, &status);
 
     if (result == 0 && status != 0)
         result = NOT_SUPPORTED;
     if (result == 0)
         result = driver.cuCtxPushCurrent_v2(context);
     if (result != 0)
-        return keep(result);
+        return record_error(result);
     result = driver.cuMemAlloc_v2(out, bytes);
     pop();
-    return keep(result);
+    return record_error(result);
 }
 
 int cudaMallocAsync_ptsz(void **out, size_t bytes, struct CUstream_st *stream)
@@ -233,13 +233,13 @@ int cudaMallocAsync_ptsz(void **out, size_t bytes, struct CUstream_st *stream)
 int cudaFreeAsync(void *ptr, struct CUstream_st *stream)
 {
     void *context = NULL;
-    int status = 0, result = look_at(stream, &context, &status);
+    int status = 0, result = query_stream(stream, &context, &status);
 
     if (result == 0 && status != 0)
         result = INVALID_VALUE;
     if (result == 0)
-        result = wait_in(context, 1, stream);
-    return keep(result == 0 ? driver.cuMemFree_v2(ptr) : result);
+        result = wait_in_context(context, 1, stream);
+    return record_error(result == 0 ? driver.cuMemFree_v2(ptr) : result);
 }
 
 int cudaFreeAsync_ptsz(void *ptr, struct CUstream_st *stream)
@@ -249,65 +249,65 @@ int cudaFreeAsync_ptsz(void *ptr, struct CUstream_st *stream)
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
-    ANSWER(driver.cuMemGetInfo_v2(free_bytes, total));
+    RETURN_CALL(driver.cuMemGetInfo_v2(free_bytes, total));
 }
 
 int cudaIpcGetMemHandle(struct runtime_ipc_handle *handle, void *ptr)
 {
-    ANSWER(driver.cuIpcGetMemHandle(handle, ptr));
+    RETURN_CALL(driver.cuIpcGetMemHandle(handle, ptr));
 }
 
 int cudaIpcOpenMemHandle(void **out, struct runtime_ipc_handle handle, unsigned flags)
 {
-    ANSWER(driver.cuIpcOpenMemHandle_v2(out, handle, flags));
+    RETURN_CALL(driver.cuIpcOpenMemHandle_v2(out, handle, flags));
 }
 
 int cudaIpcCloseMemHandle(void *ptr)
 {
-    ANSWER(driver.cuIpcCloseMemHandle(ptr));
+    RETURN_CALL(driver.cuIpcCloseMemHandle(ptr));
 }
 
 int cudaDeviceSynchronize(void)
 {
-    ANSWER(driver.cuCtxSynchronize());
+    RETURN_CALL(driver.cuCtxSynchronize());
 }
 
 int cudaDeviceReset(void)
 {
-    ANSWER(driver.cuDevicePrimaryCtxReset_v2(device));
+    RETURN_CALL(driver.cuDevicePrimaryCtxReset_v2(device));
 }
 
 int cudaStreamCreateWithFlags(struct CUstream_st **out, unsigned flags)
 {
-    ANSWER(driver.cuStreamCreate(out, flags));
+    RETURN_CALL(driver.cuStreamCreate(out, flags));
 }
 
 int cudaStreamDestroy(struct CUstream_st *stream)
 {
-    const int result = begin();
+    const int result = enter_context();
 
     if (result == 0 && (uintptr_t)stream <= (uintptr_t)PER_THREAD)
-        return keep(INVALID_HANDLE);
-    return keep(result == 0 ? driver.cuStreamDestroy_v2(stream) : result);
+        return record_error(INVALID_HANDLE);
+    return record_error(result == 0 ? driver.cuStreamDestroy_v2(stream) : result);
 }
 
-/* cudaErrorNotReady is an answer, not an error. */
+/* cudaErrorNotReady is not recorded as an error. */
 int cudaStreamQuery(struct CUstream_st *stream)
 {
-    const int result = begin();
+    const int result = enter_context();
 
-    return result == 0 ? driver.cuStreamQuery(stream) : keep(result);
+    return result == 0 ? driver.cuStreamQuery(stream) : record_error(result);
 }
 
 int cudaStreamIsCapturing(struct CUstream_st *stream, int *status)
 {
-    ANSWER(driver.cuStreamIsCapturing(stream, status));
+    RETURN_CALL(driver.cuStreamIsCapturing(stream, status));
 }
 
 int cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned version,
                                      unsigned long long flags, int *status)
 {
-    ANSWER(driver.cuGetProcAddress_v2(symbol, function, (int)version, flags, status));
+    RETURN_CALL(driver.cuGetProcAddress_v2(symbol, function, (int)version, flags, status));
 }
 
 int cudaGetLastError(void)

@@ -58,16 +58,17 @@ static inline struct xseg_shared_budget_device budget_file_statistics(uint64_t n
 static inline bool budget_file_matches(const struct xseg_shared_budget_record *record,
                                        uint64_t number)
 {
-    const struct xseg_shared_budget_device wanted = budget_file_statistics(number);
+    const struct xseg_shared_budget_device expected = budget_file_statistics(number);
 
-    return record->device_count == 1 && memcmp(&record->devices[0], &wanted, sizeof(wanted)) == 0;
+    return record->device_count == 1 &&
+           memcmp(&record->devices[0], &expected, sizeof(expected)) == 0;
 }
 
 static inline xseg_status budget_file_write(struct xseg_shared_budget *budget, uint64_t number)
 {
-    const struct xseg_shared_budget_device figures = budget_file_statistics(number);
+    const struct xseg_shared_budget_device statistics = budget_file_statistics(number);
 
-    return xseg_shared_budget_write(budget, &figures, 1);
+    return xseg_shared_budget_write(budget, &statistics, 1);
 }
 
 /* Become a member; write the statistics of a number. */
@@ -90,7 +91,7 @@ static inline void budget_file_put(off_t at, const void *bytes, size_t count)
     assert_int_equal(close(file), 0);
 }
 
-/* Slots that are in use. */
+/* The number of slots in use. */
 static inline unsigned budget_file_count(const struct xseg_shared_budget *budget)
 {
     unsigned count = 0;
@@ -107,8 +108,8 @@ static inline void budget_file_expect(struct xseg_shared_budget *budget, unsigne
     assert_int_equal(budget_file_count(budget), count);
 }
 
-/* Expect words in the last error message. */
-static inline void assert_said(const char *words)
+/* Expect a string in the last error message. */
+static inline void assert_error_message(const char *words)
 {
     char text[2048];
 
@@ -117,40 +118,40 @@ static inline void assert_said(const char *words)
         fail_msg("\"%s\" does not contain \"%s\"", text, words);
 }
 
-/* A process with the shared budget file open; its answers are one byte each. */
+/* A process with the shared budget file open; each of its responses is one byte. */
 struct peer {
     pid_t pid;
     int socket;
     unsigned slot;
 };
 
-/* Commands: 'w' and a byte writes statistics; 'r' reads and answers the number of slots in use; 'f' forks a child
+/* Commands: 'w' and a byte writes statistics; 'r' reads and returns the number of slots in use; 'f' forks a child
  * that runs until the socket is closed; 'c' closes the file and exits. */
 static inline void peer_run(int socket)
 {
     static struct xseg_shared_budget budget;
-    unsigned char order[2] = {0}, answer = 255;
+    unsigned char command[2] = {0}, response = 255;
 
     if (xseg_shared_budget_open(&budget, budget_file_path) == XSEG_OK &&
         budget_file_write(&budget, 0) == XSEG_OK)
-        answer = (unsigned char)budget.slot;
-    while (write(socket, &answer, 1) == 1 && read(socket, order, 2) == 2) {
-        answer = 255;
-        if (order[0] == 'w' && budget_file_write(&budget, order[1]) == XSEG_OK)
-            answer = 0;
-        if (order[0] == 'r' && xseg_shared_budget_read(&budget) == XSEG_OK)
-            answer = (unsigned char)budget_file_count(&budget);
-        if (order[0] == 'f') {
+        response = (unsigned char)budget.slot;
+    while (write(socket, &response, 1) == 1 && read(socket, command, 2) == 2) {
+        response = 255;
+        if (command[0] == 'w' && budget_file_write(&budget, command[1]) == XSEG_OK)
+            response = 0;
+        if (command[0] == 'r' && xseg_shared_budget_read(&budget) == XSEG_OK)
+            response = (unsigned char)budget_file_count(&budget);
+        if (command[0] == 'f') {
             if (fork() == 0) {
-                answer = xseg_shared_budget_is_own(&budget);
-                (void)!write(socket, &answer, 1);
-                (void)!read(socket, order, 1);
+                response = xseg_shared_budget_is_own(&budget);
+                (void)!write(socket, &response, 1);
+                (void)!read(socket, command, 1);
                 _exit(0);
             }
             for (;;)
                 (void)pause();
         }
-        if (order[0] == 'c') {
+        if (command[0] == 'c') {
             xseg_shared_budget_close(&budget);
             _exit(0);
         }
@@ -158,20 +159,20 @@ static inline void peer_run(int socket)
     _exit(1);
 }
 
-static inline unsigned peer_answer(const struct peer *peer)
+static inline unsigned peer_receive(const struct peer *peer)
 {
-    unsigned char answer = 255;
+    unsigned char response = 255;
 
-    assert_int_equal(read(peer->socket, &answer, 1), 1);
-    return answer;
+    assert_int_equal(read(peer->socket, &response, 1), 1);
+    return response;
 }
 
-static inline unsigned peer_call(const struct peer *peer, char order, unsigned argument)
+static inline unsigned peer_call(const struct peer *peer, char command, unsigned argument)
 {
-    const unsigned char orders[2] = {(unsigned char)order, (unsigned char)argument};
+    const unsigned char commands[2] = {(unsigned char)command, (unsigned char)argument};
 
-    assert_int_equal(send(peer->socket, orders, 2, MSG_NOSIGNAL), 2);
-    return peer_answer(peer);
+    assert_int_equal(send(peer->socket, commands, 2, MSG_NOSIGNAL), 2);
+    return peer_receive(peer);
 }
 
 static inline struct peer peer_start(void)
@@ -181,7 +182,7 @@ static inline struct peer peer_start(void)
     peer.pid = child_fork_with_socket(&peer.socket);
     if (peer.pid == 0)
         peer_run(peer.socket);
-    peer.slot = peer_answer(&peer);
+    peer.slot = peer_receive(&peer);
     assert_true(peer.slot < XSEG_SHARED_BUDGET_SLOTS);
     return peer;
 }
@@ -193,7 +194,7 @@ static inline void peer_kill(const struct peer *peer)
     (void)close(peer->socket);
 }
 
-/* Let it close the shared budget file and end. */
+/* Command a peer to close the shared budget file and to exit. */
 static inline void peer_end(const struct peer *peer)
 {
     int status = 1;

@@ -12,10 +12,10 @@
  * ISO C does not convert object pointers to function pointers, so the address is copied bytewise. */
 static inline bool symbol_find(void *library, const char *name, void *function)
 {
-    void *found = dlsym(library, name);
+    void *address = dlsym(library, name);
 
-    memcpy(function, &found, sizeof(found));
-    return found != NULL;
+    memcpy(function, &address, sizeof(address));
+    return address != NULL;
 }
 
 #endif

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What tests of `xseg view` share: random snapshots with the state after each event, and the model of a page.
+"""Shared code of the tests of `xseg view`: random snapshots with the state after each event, and the model of a page.
 
-The states are had by playing the program that makes the snapshot, not by reading it.
+The states are those of the program that creates the snapshot; they are not read from the snapshot.
 """
 import base64
 import copy
@@ -17,17 +17,17 @@ LARGE_BASE = BASE + (1 << 39) + 3 * PAGE
 
 
 def rounded(size):
-    """What a block takes of its page."""
+    """The bytes that a block occupies."""
     return max(1, -(-size // GRAIN)) * GRAIN
 
 
 class Program:
-    """A random program on one device: classic segments, expandable segments with small and large pages, frees that wait."""
+    """A random program on one device: classic segments, expandable segments with small and large pages, pending frees."""
 
     def __init__(self, seed, events, early=0):
         self.random = random.Random(seed)
         self.trace, self.time = [], 10 ** 15
-        self.pages, self.classic = {}, {}  # of expandable segments, and classic segments; address: size
+        self.pages, self.classic = {}, {}  # pages of expandable segments, and classic segments: size by address
         self.blocks, self.free = {}, {}
         self.states = [self.figures()]
         self.stacks = [[{"name": f"inner{i}", "filename": "/lib/site-packages/torch/nn.py", "line": i},
@@ -36,8 +36,8 @@ class Program:
             self.step()
         self.trace, self.states = self.trace[early:], self.states[early:]
 
-    def note(self, action, address, size, stack=None):
-        """An entry, and the state behind it."""
+    def record(self, action, address, size, stack=None):
+        """Append an entry and the state after it."""
         self.time += self.random.randrange(100)
         entry = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": self.time,
                  "pool_id": (0, 0), "user_metadata": "", "compile_context": "N/A"}
@@ -47,20 +47,20 @@ class Program:
         self.states.append(self.figures())
 
     def figures(self):
-        """Bytes of all kinds, now."""
+        """The current statistics."""
         live = sum(size for size, _, state in self.blocks.values() if state == "live")
         pending = sum(size for size, _, state in self.blocks.values() if state == "pending")
-        used, whole = {}, 0
+        used, occupied = {}, 0
         for address, (size, _, _) in self.blocks.items():
-            whole += rounded(size)
+            occupied += rounded(size)
             for units in (self.classic, self.pages):
                 used |= {a: n for a, n in units.items() if a < address + rounded(size) and address < a + n}
         reserved = sum(self.pages.values()) + sum(self.classic.values())
-        return {"live": live, "pending": pending, "reserved": reserved, "cached": reserved - whole,
-                "stranded": sum(used.values()) - whole, "blocks": len(self.blocks)}
+        return {"live": live, "pending": pending, "reserved": reserved, "cached": reserved - occupied,
+                "stranded": sum(used.values()) - occupied, "blocks": len(self.blocks)}
 
-    def room(self):
-        """Ranges of mapped memory, for blocks."""
+    def mapped_ranges(self):
+        """The ranges of mapped memory."""
         ranges = [(a, n) for a, n in self.classic.items()]
         for page, size in sorted(self.pages.items()):
             if ranges and ranges[-1][0] + ranges[-1][1] == page and ranges[-1][0] not in self.classic:
@@ -70,8 +70,8 @@ class Program:
         return ranges
 
     def alloc(self):
-        """Allocate where there is room, if there is."""
-        start, length = self.random.choice(self.room() or [(0, 0)])
+        """Allocate a block at a random address, if the addresses are unused."""
+        start, length = self.random.choice(self.mapped_ranges() or [(0, 0)])
         size = self.random.choice([100, 512, 5000, 1 << 20, 3 << 20, (5 << 20) + 1])
         address = start + self.random.randrange(0, max(1, length - rounded(size) + 1), GRAIN)
         taken = any(a < address + rounded(size) and address < a + rounded(n) for a, (n, _, _) in self.blocks.items())
@@ -79,31 +79,31 @@ class Program:
             return
         stack = self.random.randrange(9)
         self.blocks[address] = (size, stack, "live")
-        self.note("alloc", address, size, stack)
+        self.record("alloc", address, size, stack)
 
     def change_memory(self):
-        """Map or unmap pages or a segment that nobody uses."""
+        """Map pages or a segment, or unmap them if they contain no blocks."""
         if self.random.random() < 0.4:
             address = BASE + (1 << 40) + self.random.randrange(4) * 64 * PAGE
             if address not in self.classic:
                 self.classic[address] = self.random.choice([2 << 20, 20 << 20])
-                self.note("segment_alloc", address, self.classic[address])
+                self.record("segment_alloc", address, self.classic[address])
             elif not any(address <= a < address + self.classic[address] for a in self.blocks):
-                self.note("segment_free", address, self.classic.pop(address))
+                self.record("segment_free", address, self.classic.pop(address))
             return
-        base, size, most = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
-        first, count = base + self.random.randrange(most) * size, self.random.randrange(1, min(most, 8))
+        base, size, max_pages = self.random.choice([(BASE, PAGE, 40), (LARGE_BASE, LARGE, 6)])
+        first, count = base + self.random.randrange(max_pages) * size, self.random.randrange(1, min(max_pages, 8))
         end, run = first + count * size, set(range(first, first + count * size, size))
         if not run & self.pages.keys():
             self.pages |= dict.fromkeys(run, size)
-            self.note("segment_map", first, end - first)
+            self.record("segment_map", first, end - first)
         elif run <= self.pages.keys() and not any(a < end and first < a + rounded(n) for a, (n, _, _) in self.blocks.items()):
             for page in run:
                 del self.pages[page]
-            self.note("segment_unmap", first, end - first)
+            self.record("segment_unmap", first, end - first)
 
     def step(self):
-        """One thing at random."""
+        """Execute a random operation."""
         if self.random.random() < 0.15:
             self.change_memory()
         elif self.random.random() < 0.5 or not self.blocks:
@@ -113,36 +113,40 @@ class Program:
             size, stack, state = self.blocks[address]
             if state == "live":
                 self.blocks[address] = (size, stack, "pending")
-                self.note("free_requested", address, size, stack)
+                self.record("free_requested", address, size, stack)
             if state == "pending" or self.random.random() < 0.6:
                 del self.blocks[address]
-                self.note("free_completed", address, size, stack)
+                self.record("free_completed", address, size, stack)
 
     def snapshot(self):
-        """What _dump_snapshot() would write now."""
+        """The current contents of a file of _dump_snapshot()."""
+        def inactive(start, end):
+            return {"address": start, "size": end - start, "requested_size": 0, "state": "inactive", "frames": []}
+
         segments = []
-        for start, length in sorted(self.room()):
-            made, at = [], start
+        for start, length in sorted(self.mapped_ranges()):
+            blocks, end = [], start
             for address, (size, stack, state) in sorted(self.blocks.items()):
                 if not start <= address < start + length:
                     continue
-                if at < address:
-                    made.append({"address": at, "size": address - at, "requested_size": 0, "state": "inactive", "frames": []})
-                made.append({"address": address, "size": rounded(size), "requested_size": size,
+                if end < address:
+                    blocks.append(inactive(end, address))
+                blocks.append({"address": address, "size": rounded(size), "requested_size": size,
                              "state": "active_allocated" if state == "live" else "active_pending_free",
                              "frames": self.stacks[stack]})
-                at = address + rounded(size)
-            if at < start + length:
-                made.append({"address": at, "size": start + length - at, "requested_size": 0, "state": "inactive", "frames": []})
+                end = address + rounded(size)
+            if end < start + length:
+                blocks.append(inactive(end, start + length))
             segments.append({"device": 0, "address": start, "total_size": length, "stream": 0,
                              "segment_type": "small" if self.pages.get(start) == PAGE else "large",
-                             "segment_pool_id": (0, 0), "is_expandable": start not in self.classic, "frames": [], "blocks": made})
+                             "segment_pool_id": (0, 0), "is_expandable": start not in self.classic, "frames": [],
+                             "blocks": blocks})
         return {"segments": segments, "device_traces": [copy.copy(self.trace)], "external_annotations": [],
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True}}
 
 
 class Model:
-    """What a page was given of its file: the columns of src/tools/commands/view/view_model.h."""
+    """The data of a file in a page: the columns of src/tools/commands/view/view_model.h."""
 
     LIFE = ("born", "freed", "died", "address", "bytes", "stream", "stack", "free_stack", "pool", "context")
     SPAN = ("born", "died", "address", "bytes", "stream", "pool", "page")
@@ -154,7 +158,7 @@ class Model:
         facts, self.end = self.facts, self.facts["events"] + 1
         self.times = self.steps(facts["events"])
         self.summed = self.steps(facts["events"] + 1) if facts["summed"] else [0] * (facts["events"] + 1)
-        self.frames = [self.column(facts["frames"]) for _ in range(4)]  # name, file, line, whether it is a module
+        self.frames = [self.column(facts["frames"]) for _ in range(4)]  # name, file, line, whether the file is a module
         self.stacks = [self.column(self.next()) for _ in range(facts["stacks"])]
         self.sites = self.column(facts["stacks"])  # 0: none, n + 1: frame n
         self.pools = self.column(2 * facts["pools"])
@@ -176,7 +180,7 @@ class Model:
             span["died"] += span["born"]
 
     def next(self):
-        """A number."""
+        """Decode a number."""
         number = shift = 0
         while True:
             byte = self.bytes[self.at]
@@ -187,11 +191,11 @@ class Model:
                 return number
 
     def column(self, count):
-        """Numbers."""
+        """Decode several numbers."""
         return [self.next() for _ in range(count)]
 
     def steps(self, count):
-        """Sums of numbers with a sign."""
+        """Decode signed differences; returns their running sums."""
         sums, total = [], 0
         for number in self.column(count):
             total += -(number + 1) // 2 if number & 1 else number // 2
@@ -199,9 +203,9 @@ class Model:
         return sums
 
     def figures(self, moment):
-        """Bytes at a moment."""
-        there = [life for life in self.lives if life["born"] <= moment < life["died"]]
-        return {"live": sum(life["bytes"] for life in there if moment < life["freed"]),
-                "pending": sum(life["bytes"] for life in there if moment >= life["freed"]),
+        """The statistics after an event."""
+        blocks = [life for life in self.lives if life["born"] <= moment < life["died"]]
+        return {"live": sum(life["bytes"] for life in blocks if moment < life["freed"]),
+                "pending": sum(life["bytes"] for life in blocks if moment >= life["freed"]),
                 "reserved": sum(span["bytes"] for span in self.spans if span["born"] <= moment < span["died"]),
-                "blocks": len(there)}
+                "blocks": len(blocks)}

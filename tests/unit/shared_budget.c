@@ -115,8 +115,8 @@ static void assert_rejected(const char *words)
     assert_int_equal(stat(budget_file_path, &before), 0);
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     assert_false(xseg_shared_budget_is_own(&budget));
-    assert_said(words);
-    assert_said(budget_file_path);
+    assert_error_message(words);
+    assert_error_message(budget_file_path);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_int_equal(after.st_mode, before.st_mode);
     unsigned char *new = take_bytes(&bytes_after);
@@ -390,13 +390,13 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
         const uint64_t before = sum_files();
         /* A member publishes, reads, and leaves; so does another one. */
         assert_error(budget_file_write(&budget, 2), FILE, budget_file_path);
-        assert_said(ways[i].words);
+        assert_error_message(ways[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_int_equal(peer_call(&peer, 'w', 3), 255);
         peer_end(&peer);
         (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
         xseg_shared_budget_close(&budget);
-        assert_said("an earlier message");
+        assert_error_message("an earlier message");
         if (sum_files() != before)
             fail_msg("a file that became foreign in way %u was written", i);
         (void)unlink(budget_file_path);
@@ -500,7 +500,7 @@ TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
         budget_file_write_ok(&many[i], i);
     }
     assert_error(xseg_shared_budget_open(&budget, budget_file_path), BUSY, "64 processes have \"");
-    assert_said(budget_file_path);
+    assert_error_message(budget_file_path);
     budget_file_expect(&many[30], XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         assert_true(budget_file_matches(&many[30].seen[i].record, i));
@@ -740,7 +740,7 @@ TEST_WITH(pid_namespaces_make_no_difference, join, without_a_file)
     }
     (void)close(sockets[1]);
     peer.socket = sockets[0];
-    peer.slot = peer_answer(&peer);
+    peer.slot = peer_receive(&peer);
     if (peer.slot == 254) {
         print_message("# this system lets no process enter a user namespace: nothing was tried\n");
     } else {

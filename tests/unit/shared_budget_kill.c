@@ -241,7 +241,7 @@ TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
         wait_count = 0;
         const xseg_status opened = xseg_shared_budget_open(&budget, budget_file_path);
         if (opened == XSEG_ERR_BUSY) {
-            assert_said("is being created by another process");
+            assert_error_message("is being created by another process");
             assert_int_equal(wait_count, 199);
             busy++;
         } else {
@@ -316,13 +316,13 @@ TEST_WITH(each_call_may_fail, NULL, without_a_file)
         const xseg_status opened = xseg_shared_budget_open(&other, budget_file_path);
         if (opened != XSEG_OK) {
             assert_error(opened, FILE, budget_file_path);
-            assert_said("Input/output error");
+            assert_error_message("Input/output error");
             assert_false(xseg_shared_budget_is_own(&other));
         } else {
             if (budget_file_write(&other, 1) != XSEG_OK)
-                assert_said("Input/output error");
+                assert_error_message("Input/output error");
             if (xseg_shared_budget_read(&other) != XSEG_OK)
-                assert_said("Input/output error");
+                assert_error_message("Input/output error");
             /* A record that could not be written is written by the next call. */
             const unsigned left = until;
             until = 0;
@@ -348,7 +348,7 @@ TEST_WITH(full_file_system_is_reported, NULL, without_a_file)
     is_no_room = true;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
     is_no_room = false;
-    assert_said("(No space left on device); free 528384 bytes");
+    assert_error_message("(No space left on device); free 528384 bytes");
     assert_usable(0);
 }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Makes the snapshots of this folder: generate.py FOLDER, where PyTorch finds a CUDA device.
+"""Creates snapshots of this folder: generate.py FOLDER, which requires PyTorch with a CUDA device.
 
-A random program runs on PyTorch's own allocator, once for each way of recording it.  What comes of
-it: its memory snapshot, the same program as a trace, and the peaks that PyTorch counted.
+A random program runs on PyTorch's own allocator, once for each kind of recording.  The output of a run is its memory
+snapshot, the program as a trace, and the peaks of PyTorch's statistics.
 """
 import ctypes
 import json
@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 
-# Name: configuration, what is recorded, entries that are kept.
+# Name: configuration, recorded context, maximum number of entries.
 KINDS = {
     "classic": ("expandable_segments:False", None, 1 << 20),
     "expandable": ("expandable_segments:True", "all", 1 << 20),
@@ -23,17 +23,17 @@ OPERATIONS = 400
 
 
 class Program:
-    """Allocates and frees at random, and writes down what it does."""
+    """Allocates and frees at random, and records its operations as a trace."""
 
     def __init__(self, torch):
-        self.torch, self.dice = torch, random.Random(20261122)
+        self.torch, self.random = torch, random.Random(20261122)
         self.lines = ["xtrace 1", "c " + os.environ["PYTORCH_CUDA_ALLOC_CONF"]]
         self.streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
         self.blocks, self.count, self.pool = {}, 0, None
-        # A stand-in for CUDA computes nothing, but can be told that a stream is busy.
+        # A stand-in for CUDA executes no kernels, but has a function that keeps a stream busy.
         self.set_busy = getattr(ctypes.CDLL(None), "fakecuda_set_busy", None)
 
-    def say(self, *words):
+    def record(self, *words):
         self.lines.append(" ".join(map(str, words)))
 
     def alloc(self, stream, size, pool=0):
@@ -41,17 +41,17 @@ class Program:
             block = self.torch.empty(size, dtype=self.torch.uint8, device="cuda")
         self.count += 1
         self.blocks[self.count] = (block, stream)
-        self.say("a", self.count, size, stream, *([pool] if pool else []))
+        self.record("a", self.count, size, stream, *([pool] if pool else []))
 
     def free(self, name):
         del self.blocks[name]
-        self.say("f", name)
+        self.record("f", name)
 
     def size(self):
-        return int(2 ** self.dice.uniform(5, 25))
+        return int(2 ** self.random.uniform(5, 25))
 
     def use(self, name):
-        """Work on another stream, still under way when the block is freed."""
+        """Free a block while work on another stream uses it."""
         block, stream = self.blocks[name]
         other = self.streams[(stream + 1) % 3]
         with self.torch.cuda.stream(other):
@@ -60,7 +60,7 @@ class Program:
             else:
                 self.torch.cuda._sleep(100_000_000)
         block.record_stream(other)
-        self.say("u", name, (stream + 1) % 3)
+        self.record("u", name, (stream + 1) % 3)
         del block
         self.free(name)
         for _ in range(3):
@@ -68,10 +68,10 @@ class Program:
         self.torch.cuda.synchronize()
         if self.set_busy:
             self.set_busy(ctypes.c_void_p(other.cuda_stream), 0)
-        self.say("y", "*")
+        self.record("y", "*")
 
     def pools(self):
-        """A private pool, let go of with what was in it freed, and memory given back."""
+        """Release a private pool after its blocks were freed, and its memory."""
         pool = self.torch.cuda.MemPool()
         with self.torch.cuda.use_mem_pool(pool):
             for _ in range(5):
@@ -79,12 +79,12 @@ class Program:
         for name in range(self.count - 4, self.count + 1):
             self.free(name)
         del pool
-        self.say("pr", 7)
+        self.record("pr", 7)
         self.empty()
 
     def empty(self):
         self.torch.cuda.empty_cache()
-        self.say("e")
+        self.record("e")
 
     def fail(self):
         try:
@@ -92,8 +92,8 @@ class Program:
             raise SystemExit("the device has more than 4 TiB")
         except self.torch.OutOfMemoryError:
             self.count += 1
-            self.say("a", self.count, 1 << 42, 0)
-            self.say("!", "oom")
+            self.record("a", self.count, 1 << 42, 0)
+            self.record("!", "oom")
 
     def step(self, number):
         if number % 100 == 60:
@@ -103,15 +103,15 @@ class Program:
         elif number == 250:
             self.fail()
         elif number % 20 == 10 and self.blocks:
-            self.use(self.dice.choice(list(self.blocks)))
-        elif self.blocks and self.dice.random() < len(self.blocks) / 60:
-            self.free(self.dice.choice(list(self.blocks)))
+            self.use(self.random.choice(list(self.blocks)))
+        elif self.blocks and self.random.random() < len(self.blocks) / 60:
+            self.free(self.random.choice(list(self.blocks)))
         else:
-            self.alloc(self.dice.choice((0, 0, 1, 2)), self.size())
+            self.alloc(self.random.choice((0, 0, 1, 2)), self.size())
 
 
 def without_folders(snapshot):
-    """Frames name files; where they lay does not belong here."""
+    """Remove the folders from the file names of frames."""
     for entries in snapshot["device_traces"] + [snapshot["segments"]]:
         for entry in entries:
             for frame in entry.get("frames", []):
@@ -119,14 +119,12 @@ def without_folders(snapshot):
     return snapshot
 
 
-def packed(path, contents):
-    """Write a file, compressed."""
-    done = subprocess.run(["zstd", "-19", "-q"], input=contents, capture_output=True, check=True)
-    path.write_bytes(done.stdout)
+def write_compressed(path, contents):
+    path.write_bytes(subprocess.run(["zstd", "-19", "-q"], input=contents, capture_output=True, check=True).stdout)
 
 
-def make(name, folder):
-    """One program, in a process of its own."""
+def record_program(name, folder):
+    """Record a program; returns its peaks.  Each program runs in a separate process."""
     import torch  # pylint: disable=import-outside-toplevel
 
     _, context, entries = KINDS[name]
@@ -138,23 +136,21 @@ def make(name, folder):
     snapshot = without_folders(pickle.loads((folder / "raw").read_bytes()))
     (folder / "raw").unlink()
     stats = torch.cuda.memory_stats()
-    peaks = {key: stats[f"{key}_bytes.all.peak"]
-             for key in ("requested", "allocated", "active", "reserved")}
-    packed(folder / f"{name}.pickle.zst", pickle.dumps(snapshot))
+    peaks = {key: stats[f"{key}_bytes.all.peak"] for key in ("requested", "allocated", "active", "reserved")}
+    write_compressed(folder / f"{name}.pickle.zst", pickle.dumps(snapshot))
     if entries > len(snapshot["device_traces"][0]):
-        packed(folder / f"{name}.xtrace.zst", ("\n".join(program.lines) + "\n").encode())
+        write_compressed(folder / f"{name}.xtrace.zst", ("\n".join(program.lines) + "\n").encode())
     return peaks
 
 
 if __name__ == "__main__":
     FOLDER = pathlib.Path(sys.argv[1])
     if len(sys.argv) > 2:
-        print(json.dumps(make(sys.argv[2], FOLDER)))
+        print(json.dumps(record_program(sys.argv[2], FOLDER)))
         sys.exit()
     PEAKS = {}
     for kind, (config, _, _) in KINDS.items():
         run = subprocess.run([sys.executable, __file__, str(FOLDER), kind], check=True,
-                             env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config},
-                             stdout=subprocess.PIPE)
+                             env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": config}, stdout=subprocess.PIPE)
         PEAKS[kind] = json.loads(run.stdout)
     (FOLDER / "peaks.json").write_text(json.dumps(PEAKS, indent=2) + "\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Trains a little model, and keeps what each validation said together with its graph, since no_grad() was forgotten.
+"""Trains a small model, and retains the loss of each validation with its autograd graph, because no_grad() is missing.
 
-record.py runs it and gives it `snapshot`, which it calls after the third step and after the ninth.
+record.py executes this program with the function `snapshot`, which is called after the third and the ninth step.
 """
 import torch
 from torch import nn

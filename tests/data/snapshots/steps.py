@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Trains a little compiled model for three steps, each with named stages; batches are in pinned host memory.
+"""Trains a small compiled model for three steps, each with named stages; batches are in pinned host memory.
 
-record.py runs it and gives it `snapshot`, which it calls at the end.
+record.py executes this program with the function `snapshot`, which is called at the end.
 """
 import torch
 from torch import nn

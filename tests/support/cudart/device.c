@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Devices: how many there are, what they are, which one is the calling thread's. */
+/* Devices: their number and properties, and the current device of each thread. */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/support/cudart/driver.h"
 
-/* Members of cudaDeviceProp that are an attribute of the driver's, int by int. */
+/* Members of cudaDeviceProp of type int, and the corresponding attributes of the driver. */
 static const struct {
     size_t offset;
     CUdevice_attribute attribute;
@@ -48,7 +48,7 @@ static const struct {
     MEMBER(gpuDirectRDMASupported, GPU_DIRECT_RDMA_SUPPORTED),
 };
 
-/* Attributes of type size_t. */
+/* Members of type size_t. */
 static const struct {
     size_t offset;
     CUdevice_attribute attribute;
@@ -63,8 +63,8 @@ static const struct {
 #undef MEMBER
 };
 
-/* 0 where the driver does not know the attribute. */
-static int attribute_of(int device, CUdevice_attribute attribute)
+/* Returns 0 if the driver does not support the attribute. */
+static int get_attribute(int device, CUdevice_attribute attribute)
 {
     int value = 0;
 
@@ -73,26 +73,26 @@ static int attribute_of(int device, CUdevice_attribute attribute)
 
 EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
 {
-    cudaError_t error = begin();
+    cudaError_t error = load_driver();
     char *const base = (char *)properties;
 
     memset(properties, 0, sizeof(*properties));
     if (error == cudaSuccess)
         error =
-            error_of(driver.cuDeviceGetName(properties->name, sizeof(properties->name), device));
+            to_error(driver.cuDeviceGetName(properties->name, sizeof(properties->name), device));
     if (error == cudaSuccess)
-        error = error_of(driver.cuDeviceTotalMem(&properties->totalGlobalMem, device));
+        error = to_error(driver.cuDeviceTotalMem(&properties->totalGlobalMem, device));
     if (error == cudaSuccess)
-        error = error_of(driver.cuDeviceGetUuid(&properties->uuid, device));
+        error = to_error(driver.cuDeviceGetUuid(&properties->uuid, device));
     if (error != cudaSuccess)
-        return answer(error);
+        return record_error(error);
     for (size_t i = 0; i < sizeof(integers) / sizeof(integers[0]); i++) {
-        const int value = attribute_of(device, integers[i].attribute);
+        const int value = get_attribute(device, integers[i].attribute);
 
         memcpy(base + integers[i].offset, &value, sizeof(value));
     }
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        const size_t value = (size_t)attribute_of(device, sizes[i].attribute);
+        const size_t value = (size_t)get_attribute(device, sizes[i].attribute);
 
         memcpy(base + sizes[i].offset, &value, sizeof(value));
     }
@@ -101,64 +101,64 @@ EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, in
 
 EXPORT cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    ANSWER_AFTER(begin(),
+    RETURN_AFTER(load_driver(),
                  driver.cuDeviceGetAttribute(value, (CUdevice_attribute)attribute, device));
 }
 
 EXPORT cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device)
 {
-    ANSWER_AFTER(begin(), driver.cuDeviceGetPCIBusId(text, bytes, device));
+    RETURN_AFTER(load_driver(), driver.cuDeviceGetPCIBusId(text, bytes, device));
 }
 
 EXPORT cudaError_t cudaGetDeviceCount(int *count)
 {
     *count = 0;
-    ANSWER_AFTER(begin(), driver.cuDeviceGetCount(count));
+    RETURN_AFTER(load_driver(), driver.cuDeviceGetCount(count));
 }
 
 EXPORT cudaError_t cudaGetDevice(int *device)
 {
-    *device = device_here();
-    return answer(begin());
+    *device = current_device();
+    return record_error(load_driver());
 }
 
 EXPORT cudaError_t cudaSetDevice(int device)
 {
-    const cudaError_t error = begin();
+    const cudaError_t error = load_driver();
 
-    return answer(error != cudaSuccess ? error : device_set(device));
+    return record_error(error != cudaSuccess ? error : set_device(device));
 }
 
 EXPORT cudaError_t cudaDeviceSynchronize(void)
 {
-    ANSWER(driver.cuCtxSynchronize());
+    RETURN_CALL(driver.cuCtxSynchronize());
 }
 
 EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
-    ANSWER(driver.cuCtxGetStreamPriorityRange(least, greatest));
+    RETURN_CALL(driver.cuCtxGetStreamPriorityRange(least, greatest));
 }
 
 EXPORT cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    ANSWER_AFTER(begin(), driver.cuDeviceCanAccessPeer(can, device, peer));
+    RETURN_AFTER(load_driver(), driver.cuDeviceCanAccessPeer(can, device, peer));
 }
 
 EXPORT cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     CUcontext context;
-    cudaError_t error = enter();
+    cudaError_t error = enter_context();
 
     if (error == cudaSuccess)
-        error = context_of(peer, &context);
+        error = primary_context(peer, &context);
     if (error == cudaSuccess)
-        error = error_of(driver.cuCtxEnablePeerAccess(context, flags));
-    return answer(error);
+        error = to_error(driver.cuCtxEnablePeerAccess(context, flags));
+    return record_error(error);
 }
 
 EXPORT cudaError_t cudaDriverGetVersion(int *version)
 {
-    ANSWER_AFTER(begin(), driver.cuDriverGetVersion(version));
+    RETURN_AFTER(load_driver(), driver.cuDriverGetVersion(version));
 }
 
 EXPORT cudaError_t cudaRuntimeGetVersion(int *version)
@@ -167,7 +167,7 @@ EXPORT cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
-/* Nothing is profiled. */
+/* Profilers are not supported. */
 EXPORT cudaError_t cudaProfilerStart(void)
 {
     return cudaSuccess;

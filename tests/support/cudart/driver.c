@@ -18,89 +18,89 @@ static __thread int device;
 static __thread bool is_current; /* the device's context */
 static __thread cudaError_t last_error;
 
-/* In the place of a function that the driver lacks, whatever its arguments. */
-static CUresult absent(void)
+/* Replaces functions that the driver lacks. */
+static CUresult not_supported(void)
 {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static void resolve(const char *name, int version, void *member)
 {
-    CUresult (*const nothing)(void) = absent;
-    void *found = NULL;
+    CUresult (*const missing)(void) = not_supported;
+    void *address = NULL;
 
-    if (driver.get_address(name, &found, version, 0, NULL) == CUDA_SUCCESS && found != NULL)
-        memcpy(member, &found, sizeof(found));
+    if (driver.get_address(name, &address, version, 0, NULL) == CUDA_SUCCESS && address != NULL)
+        memcpy(member, &address, sizeof(address));
     else
-        memcpy(member, &nothing, sizeof(nothing));
+        memcpy(member, &missing, sizeof(missing));
 }
 
 static void load(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *found = library != NULL ? dlsym(library, "cuGetProcAddress_v2") : NULL;
+    void *symbol = library != NULL ? dlsym(library, "cuGetProcAddress_v2") : NULL;
 
     loaded = cudaErrorInitializationError;
-    if (found == NULL)
+    if (symbol == NULL)
         return;
-    memcpy(&driver.get_address, &found, sizeof(found));
+    memcpy(&driver.get_address, &symbol, sizeof(symbol));
 #define RESOLVE(name) resolve(#name, DRIVER_VERSION, &driver.name);
     DRIVER_CALLS(RESOLVE)
 #undef RESOLVE
-    /* From 13.0 on the name denotes a call with an argument, but not in cuda.h. */
+    /* In version 13.0, this entry point has an argument, unlike the declaration in cuda.h. */
     resolve("cuCtxSynchronize", 2000, &driver.cuCtxSynchronize);
-    found = dlsym(library, "xseg_sim_launch");
-    memcpy(&driver.launch, &found, sizeof(found));
-    loaded = error_of(driver.cuInit(0));
+    symbol = dlsym(library, "xseg_sim_launch");
+    memcpy(&driver.launch, &symbol, sizeof(symbol));
+    loaded = to_error(driver.cuInit(0));
 }
 
-cudaError_t begin(void)
+cudaError_t load_driver(void)
 {
     (void)pthread_once(&once, load);
     return loaded;
 }
 
-cudaError_t context_of(int of, CUcontext *out)
+cudaError_t primary_context(int ordinal, CUcontext *out)
 {
     CUresult result = CUDA_SUCCESS;
 
-    if (of < 0 || of >= DEVICES_MAX)
+    if (ordinal < 0 || ordinal >= DEVICES_MAX)
         return cudaErrorInvalidDevice;
     (void)pthread_mutex_lock(&contexts_lock);
-    if (contexts[of] == NULL)
-        result = driver.cuDevicePrimaryCtxRetain(&contexts[of], of);
-    *out = contexts[of];
+    if (contexts[ordinal] == NULL)
+        result = driver.cuDevicePrimaryCtxRetain(&contexts[ordinal], ordinal);
+    *out = contexts[ordinal];
     (void)pthread_mutex_unlock(&contexts_lock);
-    return error_of(result);
+    return to_error(result);
 }
 
-int device_here(void)
+int current_device(void)
 {
     return device;
 }
 
-cudaError_t device_set(int wanted)
+cudaError_t set_device(int new_device)
 {
     CUcontext context;
-    cudaError_t error = context_of(wanted, &context);
+    cudaError_t error = primary_context(new_device, &context);
 
     if (error == cudaSuccess)
-        error = error_of(driver.cuCtxSetCurrent(context));
+        error = to_error(driver.cuCtxSetCurrent(context));
     if (error == cudaSuccess) {
-        device = wanted;
+        device = new_device;
         is_current = true;
     }
     return error;
 }
 
-cudaError_t enter(void)
+cudaError_t enter_context(void)
 {
-    const cudaError_t error = begin();
+    const cudaError_t error = load_driver();
 
-    return error != cudaSuccess || is_current ? error : device_set(device);
+    return error != cudaSuccess || is_current ? error : set_device(device);
 }
 
-cudaError_t answer(cudaError_t error)
+cudaError_t record_error(cudaError_t error)
 {
     if (error != cudaSuccess)
         last_error = error;
@@ -124,17 +124,17 @@ EXPORT cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f
                                                     unsigned version, unsigned long long flags,
                                                     enum cudaDriverEntryPointQueryResult *status)
 {
-    CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    const cudaError_t error = begin();
+    CUdriverProcAddressQueryResult result = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    const cudaError_t error = load_driver();
 
     if (error != cudaSuccess)
-        return answer(error);
-    /* PyTorch asks with the version of its headers, which may be later than the driver. */
+        return record_error(error);
+    /* PyTorch passes the version of its headers, which may be later than that of the driver. */
     if (version > DRIVER_VERSION)
         version = DRIVER_VERSION;
     *function = NULL;
-    (void)driver.get_address(symbol, function, (int)version, flags, &found);
+    (void)driver.get_address(symbol, function, (int)version, flags, &result);
     if (status != NULL)
-        *status = (enum cudaDriverEntryPointQueryResult)found;
+        *status = (enum cudaDriverEntryPointQueryResult)result;
     return cudaSuccess;
 }

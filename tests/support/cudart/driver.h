@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A CUDA runtime for tests, on top of a driver: this part finds the driver's functions.
+ * A CUDA runtime for tests on top of a driver.  This part loads the driver's functions.
  *
- * The driver is libcuda.so.1, whichever the dynamic loader finds; tests put the simulator there.  A function that the
- * driver lacks answers CUDA_ERROR_NOT_SUPPORTED.
+ * The driver is the libcuda.so.1 that the dynamic loader finds; in tests, this is the simulator.  A function that the
+ * driver lacks returns CUDA_ERROR_NOT_SUPPORTED.
  *
- * Every function of the runtime returns through answer(), which turns the driver's error into the runtime's (they have
- * the same numbers) and keeps it for cudaGetLastError().
+ * Every function of the runtime returns through record_error(), which records the error for cudaGetLastError().  Errors of
+ * the driver and of the runtime have the same values.
  *
- * Threads: any.  Each has a current device and a last error of its own.
+ * Threads: any.  Each thread has a current device and a last error.
  */
 #ifndef CUDART_DRIVER_H
 #define CUDART_DRIVER_H
@@ -17,7 +17,7 @@
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/** The version of the driver's interface that the runtime is written for. */
+/** The version of the driver interface that the runtime uses. */
 enum { DRIVER_VERSION = 13000, DEVICES_MAX = 64 };
 
 /* clang-format off */
@@ -49,32 +49,32 @@ struct driver {
 #undef MEMBER
     CUresult (*get_address)(const char *, void **, int, cuuint64_t,
                             CUdriverProcAddressQueryResult *);
-    int (*launch)(struct CUstream_st *, uint64_t); /* the simulator's; NULL: another driver */
+    int (*launch)(struct CUstream_st *, uint64_t); /* of the simulator; NULL for another driver */
 };
 
-/** The driver's functions, once begin() has returned success. */
+/** The functions of the driver, valid after load_driver() has succeeded. */
 extern struct driver driver;
 
-/** Load the driver, the first time.  Returns: cudaErrorInitializationError without a driver. */
-cudaError_t begin(void);
+/** Load the driver, unless it is loaded.  Returns cudaErrorInitializationError without a driver. */
+cudaError_t load_driver(void);
 
-/** begin(), then make the context of the calling thread's device current, unless it is. */
-cudaError_t enter(void);
+/** Load the driver, and make the context of the calling thread's device current, unless it is. */
+cudaError_t enter_context(void);
 
-/** The calling thread's device. */
-int device_here(void);
+/** The current device of the calling thread. */
+int current_device(void);
 
-/** Make a device the calling thread's, and its context current.  Errors: the driver's. */
-cudaError_t device_set(int device);
+/** Set the current device of the calling thread, and make its context current.  Returns errors of the driver. */
+cudaError_t set_device(int device);
 
-/** The primary context of a device, retained once in the process.  Errors: the driver's. */
-cudaError_t context_of(int device, CUcontext *out);
+/** The primary context of a device, retained once per process.  Returns errors of the driver. */
+cudaError_t primary_context(int device, CUcontext *out);
 
-/** Keep an error for cudaGetLastError(), and return it. */
-cudaError_t answer(cudaError_t error);
+/** Record an error for cudaGetLastError(), and return it. */
+cudaError_t record_error(cudaError_t error);
 
-/** A driver's result as the runtime's error. */
-static inline cudaError_t error_of(CUresult result)
+/** Convert a result of the driver to an error of the runtime. */
+static inline cudaError_t to_error(CUresult result)
 {
     return (cudaError_t)result;
 }
@@ -84,15 +84,15 @@ static inline cudaError_t error_of(CUresult result)
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The body of a function: the driver's result after begin(), or enter(). */
-#define ANSWER_AFTER(start, call)     \
+/* The body of a function that returns the result of a driver call, after load_driver() or enter_context(). */
+#define RETURN_AFTER(start, call)     \
     do {                              \
         cudaError_t error_ = (start); \
                                       \
         if (error_ == cudaSuccess)    \
-            error_ = error_of(call);  \
-        return answer(error_);        \
+            error_ = to_error(call);  \
+        return record_error(error_);  \
     } while (0)
-#define ANSWER(call) ANSWER_AFTER(enter(), call)
+#define RETURN_CALL(call) RETURN_AFTER(enter_context(), call)
 
 #endif

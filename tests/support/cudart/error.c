@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Names and texts of the runtime's errors, as far as the simulated driver and this runtime make them. */
+/* Names and messages of the errors that the simulated driver and this runtime return. */
 #include <stddef.h>
 
 #include "tests/support/cudart/driver.h"
@@ -17,16 +17,16 @@
     X(cudaErrorInvalidDevice, "invalid device ordinal")                                         \
     X(cudaErrorDeviceUninitialized, "no context is current")                                    \
     X(cudaErrorPeerAccessUnsupported, "devices cannot access each other")                       \
-    X(cudaErrorOperatingSystem, "the operating system refused a call")                          \
+    X(cudaErrorOperatingSystem, "a call of the operating system failed")                        \
     X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                \
     X(cudaErrorIllegalState, "the operation is not permitted in this state")                    \
     X(cudaErrorSymbolNotFound, "named symbol not found")                                        \
-    X(cudaErrorNotReady, "the work has not ended yet")                                          \
+    X(cudaErrorNotReady, "the work has not completed")                                          \
     X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                      \
     X(cudaErrorPeerAccessAlreadyEnabled, "peer access is enabled already")                      \
     X(cudaErrorPeerAccessNotEnabled, "peer access is not enabled")                              \
     X(cudaErrorContextIsDestroyed, "the context was destroyed")                                 \
-    X(cudaErrorTooManyPeers, "the device has no room for another peer")                         \
+    X(cudaErrorTooManyPeers, "the device has the maximum number of peers")                      \
     X(cudaErrorHostMemoryAlreadyRegistered, "the host memory is registered already")            \
     X(cudaErrorHostMemoryNotRegistered, "the host memory is not registered")                    \
     X(cudaErrorLaunchFailure, "unspecified launch failure")                                     \

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Kernels: fat binaries that are registered and never read, launches that queue work which computes
- * nothing and touches nothing.
+ * Kernels: fat binaries that are registered and never read, and launches that queue work without an effect on memory.
  *
- * A compiler that makes CUDA programs puts the calls that begin __cuda into them; no header that C
- * can read declares those.
+ * nvcc generates calls of the functions that begin with __cuda, which no C header declares.
  */
 #include <stddef.h>
 #include <string.h>
@@ -51,7 +49,7 @@ EXPORT void __cudaRegisterVar(void **handle, char *host, char *device, const cha
 {
 }
 
-/* Between the brackets of a launch and the function that carries it out. */
+/* The configuration of a launch, which a push passes to the next pop. */
 static __thread struct {
     dim3 grid, block;
     size_t shared;
@@ -86,10 +84,10 @@ static int is_launchable(dim3 grid, dim3 block)
 static cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    cudaError_t error = enter();
+    cudaError_t error = enter_context();
 
     if (error == cudaSuccess)
-        error = error_of(driver.cuStreamIsCapturing(stream, &status));
+        error = to_error(driver.cuStreamIsCapturing(stream, &status));
     if (error == cudaSuccess && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         error = cudaErrorStreamCaptureInvalidated;
     if (error != cudaSuccess)
@@ -104,19 +102,19 @@ static cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream)
 EXPORT cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                                     size_t shared, cudaStream_t stream)
 {
-    return answer(launch(grid, block, stream));
+    return record_error(launch(grid, block, stream));
 }
 
 EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block,
                                                void **arguments, size_t shared, cudaStream_t stream)
 {
-    return answer(launch(grid, block, stream));
+    return record_error(launch(grid, block, stream));
 }
 
 EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
                                        void **arguments)
 {
-    return answer(launch(config->gridDim, config->blockDim, config->stream));
+    return record_error(launch(config->gridDim, config->blockDim, config->stream));
 }
 
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)
@@ -169,7 +167,7 @@ EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, co
                                                                   0);
 }
 
-/* Variables of kernels are nowhere: what is written to them is dropped, and they have no address. */
+/* Variables of kernels have no memory: copies to them have no effect, and they have no address. */
 EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes,
                                       size_t offset, enum cudaMemcpyKind kind)
 {
@@ -178,16 +176,16 @@ EXPORT cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size
 
 EXPORT cudaError_t cudaGetSymbolAddress(void **out, const void *symbol)
 {
-    return answer(cudaErrorInvalidSymbol);
+    return record_error(cudaErrorInvalidSymbol);
 }
 
-/* Libraries of kernels that are made while a program runs. */
+/* Libraries of kernels that are compiled at run time. */
 EXPORT cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code,
                                        enum cudaJitOption *options, void **values, unsigned count,
                                        enum cudaLibraryOption *library_options,
                                        void **library_values, unsigned library_count)
 {
-    return answer(cudaErrorNotSupported);
+    return record_error(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *library, const char *path,
@@ -201,24 +199,24 @@ EXPORT cudaError_t cudaLibraryLoadFromFile(cudaLibrary_t *library, const char *p
 
 EXPORT cudaError_t cudaLibraryUnload(cudaLibrary_t library)
 {
-    return answer(cudaErrorInvalidResourceHandle);
+    return record_error(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library,
                                         const char *name)
 {
-    return answer(cudaErrorInvalidResourceHandle);
+    return record_error(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetKernelCount(unsigned *count, cudaLibrary_t library)
 {
-    return answer(cudaErrorInvalidResourceHandle);
+    return record_error(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetGlobal(void **address, size_t *bytes, cudaLibrary_t library,
                                         const char *name)
 {
-    return answer(cudaErrorInvalidResourceHandle);
+    return record_error(cudaErrorInvalidResourceHandle);
 }
 
 EXPORT cudaError_t cudaLibraryGetManaged(void **address, size_t *bytes, cudaLibrary_t library,
@@ -230,5 +228,5 @@ EXPORT cudaError_t cudaLibraryGetManaged(void **address, size_t *bytes, cudaLibr
 EXPORT cudaError_t cudaLibraryGetUnifiedFunction(void **function, cudaLibrary_t library,
                                                  const char *symbol)
 {
-    return answer(cudaErrorInvalidResourceHandle);
+    return record_error(cudaErrorInvalidResourceHandle);
 }

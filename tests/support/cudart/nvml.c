@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * NVML for tests: as much of libnvidia-ml.so.1 as PyTorch asks for, of devices without neighbours.
+ * NVML for tests: the functions of libnvidia-ml.so.1 that PyTorch calls, for devices without NVLink.
  *
- * It starts no driver, as NVML does not, so that a program may ask it and fork afterwards.  How many
- * devices there are it therefore takes from where the simulator takes it.
+ * Like NVML, this library does not initialize the driver, so that a program may call it and fork afterwards.  Therefore it
+ * reads the number of devices from the variable of the simulator.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Numbers of nvmlReturn_t. */
+/* Values of nvmlReturn_t. */
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
 
 /* The first version of nvmlProcessInfo_t. */
@@ -70,7 +70,7 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
     return SUCCESS;
 }
 
-/* A device's handle is its number and one. */
+/* The handle of a device is its index plus one. */
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
 {
     if (index >= devices())
@@ -95,7 +95,7 @@ EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned bytes)
     return SUCCESS;
 }
 
-/* The processes that NVML_PROCESSES lists, such as "self:1048576,77:2097152"; none without it. */
+/* The processes in the variable NVML_PROCESSES, such as "self:1048576,77:2097152"; by default none. */
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *processes)
 {
     struct process *out = processes;
@@ -133,7 +133,7 @@ EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, void
 
 EXPORT int nvmlDeviceGetGpuFabricInfoV(void *device, void *info)
 {
-    /* The first word is the structure's version, which has its size in it; a state of 0 is "not supported". */
+    /* The first word is the version of the structure, which contains its size; a state of 0 is "not supported". */
     const uint32_t version = *(const uint32_t *)info;
 
     memset((char *)info + sizeof(version), 0, (version & 0xffffff) - sizeof(version));
@@ -148,5 +148,5 @@ EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
 
 EXPORT const char *nvmlErrorString(int result)
 {
-    return result == SUCCESS ? "no error" : "refused";
+    return result == SUCCESS ? "no error" : "operation failed";
 }

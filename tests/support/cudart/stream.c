@@ -7,7 +7,7 @@
 
 EXPORT cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
 {
-    ANSWER(driver.cuStreamCreateWithPriority(stream, flags, priority));
+    RETURN_CALL(driver.cuStreamCreateWithPriority(stream, flags, priority));
 }
 
 EXPORT cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
@@ -22,35 +22,35 @@ EXPORT cudaError_t cudaStreamCreate(cudaStream_t *stream)
 
 EXPORT cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-    ANSWER(driver.cuStreamDestroy(stream));
+    RETURN_CALL(driver.cuStreamDestroy(stream));
 }
 
 EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    ANSWER(driver.cuStreamQuery(stream));
+    RETURN_CALL(driver.cuStreamQuery(stream));
 }
 
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    ANSWER(driver.cuStreamSynchronize(stream));
+    RETURN_CALL(driver.cuStreamSynchronize(stream));
 }
 
 EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    ANSWER(driver.cuStreamWaitEvent(stream, event, flags));
+    RETURN_CALL(driver.cuStreamWaitEvent(stream, event, flags));
 }
 
 EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority)
 {
-    ANSWER(driver.cuStreamGetPriority(stream, priority));
+    RETURN_CALL(driver.cuStreamGetPriority(stream, priority));
 }
 
 EXPORT cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
 {
-    ANSWER(driver.cuLaunchHostFunc(stream, function, argument));
+    RETURN_CALL(driver.cuLaunchHostFunc(stream, function, argument));
 }
 
-/* The arguments of a stream callback, until it has run. */
+/* The arguments of a stream callback, allocated until it runs. */
 struct callback {
     cudaStream_t stream;
     cudaStreamCallback_t function;
@@ -71,7 +71,7 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
     struct callback *callback = malloc(sizeof(*callback));
 
     if (callback == NULL)
-        return answer(cudaErrorMemoryAllocation);
+        return record_error(cudaErrorMemoryAllocation);
     *callback = (struct callback){stream, function, argument};
     cudaError_t error = cudaLaunchHostFunc(stream, call_back, callback);
     if (error != cudaSuccess)
@@ -81,7 +81,7 @@ EXPORT cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback
 
 EXPORT cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    ANSWER(driver.cuEventCreate(event, flags));
+    RETURN_CALL(driver.cuEventCreate(event, flags));
 }
 
 EXPORT cudaError_t cudaEventCreate(cudaEvent_t *event)
@@ -91,50 +91,50 @@ EXPORT cudaError_t cudaEventCreate(cudaEvent_t *event)
 
 EXPORT cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    ANSWER(driver.cuEventDestroy(event));
+    RETURN_CALL(driver.cuEventDestroy(event));
 }
 
 EXPORT cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    ANSWER(driver.cuEventRecord(event, stream));
+    RETURN_CALL(driver.cuEventRecord(event, stream));
 }
 
 EXPORT cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
 {
-    ANSWER(driver.cuEventRecordWithFlags(event, stream, flags));
+    RETURN_CALL(driver.cuEventRecordWithFlags(event, stream, flags));
 }
 
 EXPORT cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    ANSWER(driver.cuEventQuery(event));
+    RETURN_CALL(driver.cuEventQuery(event));
 }
 
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    ANSWER(driver.cuEventSynchronize(event));
+    RETURN_CALL(driver.cuEventSynchronize(event));
 }
 
 EXPORT cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
-    ANSWER(driver.cuEventElapsedTime(milliseconds, start, end));
+    RETURN_CALL(driver.cuEventElapsedTime(milliseconds, start, end));
 }
 
 EXPORT cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *handle, cudaEvent_t event)
 {
-    ANSWER(driver.cuIpcGetEventHandle((CUipcEventHandle *)handle, event));
+    RETURN_CALL(driver.cuIpcGetEventHandle((CUipcEventHandle *)handle, event));
 }
 
 EXPORT cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *event, cudaIpcEventHandle_t handle)
 {
-    CUipcEventHandle theirs;
+    CUipcEventHandle driver_handle;
 
-    memcpy(&theirs, &handle, sizeof(theirs));
-    ANSWER(driver.cuIpcOpenEventHandle(event, theirs));
+    memcpy(&driver_handle, &handle, sizeof(driver_handle));
+    RETURN_CALL(driver.cuIpcOpenEventHandle(event, driver_handle));
 }
 
 EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
 {
-    ANSWER(driver.cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
+    RETURN_CALL(driver.cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode));
 }
 
 EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
@@ -142,18 +142,18 @@ EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_
                                                  const cudaGraphEdgeData *edges, size_t count,
                                                  enum cudaStreamCaptureMode mode)
 {
-    ANSWER(driver.cuStreamBeginCaptureToGraph(stream, graph, needs, (const CUgraphEdgeData *)edges,
-                                              count, (CUstreamCaptureMode)mode));
+    RETURN_CALL(driver.cuStreamBeginCaptureToGraph(
+        stream, graph, needs, (const CUgraphEdgeData *)edges, count, (CUstreamCaptureMode)mode));
 }
 
 EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    ANSWER(driver.cuStreamEndCapture(stream, graph));
+    RETURN_CALL(driver.cuStreamEndCapture(stream, graph));
 }
 
 EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
 {
-    ANSWER(driver.cuStreamIsCapturing(stream, (CUstreamCaptureStatus *)status));
+    RETURN_CALL(driver.cuStreamIsCapturing(stream, (CUstreamCaptureStatus *)status));
 }
 
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
@@ -163,26 +163,27 @@ EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                             const cudaGraphEdgeData **edges, size_t *count)
 {
     cuuint64_t number = 0;
-    cudaError_t error = enter();
+    cudaError_t error = enter_context();
 
     if (error == cudaSuccess)
-        error = error_of(driver.cuStreamGetCaptureInfo(stream, (CUstreamCaptureStatus *)status,
+        error = to_error(driver.cuStreamGetCaptureInfo(stream, (CUstreamCaptureStatus *)status,
                                                        &number, graph, needs,
                                                        (const CUgraphEdgeData **)edges, count));
     if (error == cudaSuccess && id != NULL)
         *id = number;
-    return answer(error);
+    return record_error(error);
 }
 
 EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *needs,
                                                        const cudaGraphEdgeData *edges, size_t count,
                                                        unsigned flags)
 {
-    ANSWER(driver.cuStreamUpdateCaptureDependencies(stream, needs, (const CUgraphEdgeData *)edges,
-                                                    count, flags));
+    RETURN_CALL(driver.cuStreamUpdateCaptureDependencies(
+        stream, needs, (const CUgraphEdgeData *)edges, count, flags));
 }
 
 EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)
 {
-    ANSWER_AFTER(begin(), driver.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
+    RETURN_AFTER(load_driver(),
+                 driver.cuThreadExchangeStreamCaptureMode((CUstreamCaptureMode *)mode));
 }
