@@ -25,7 +25,7 @@ set label 1 "reserved, classic segments" at screen 0.132,0.95 left
 set arrow 2 from screen 0.370,0.95 to screen 0.395,0.95 nohead lw 3 lc rgb "#1f6fb4"
 set label 2 "reserved, expandable segments" at screen 0.402,0.95 left
 set object 3 rectangle from screen 0.672,0.93 to screen 0.697,0.97 fc rgb "#b9c4cf" fs solid noborder
-set label 3 "live: allocated by the program" at screen 0.704,0.95 left
+set label 3 "requested by the program" at screen 0.704,0.95 left
 
 set multiplot
 do for [i = 1:3] {

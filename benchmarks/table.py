@@ -14,9 +14,9 @@ CALLS = {"cudaMalloc": "cuMemAlloc", "cudaFree": "cuMemFree", "reserve": "cuMemA
          "unmap": "cuMemUnmap", "release": "cuMemRelease"}
 
 NOTES = """
-  live             peak of the bytes that the program has requested and not freed
+  requested        peak of the bytes that the program has requested and not freed
   reserved         peak of the device memory that the allocator holds
-  overhead         reserved / live
+  overhead         reserved / requested
   driver calls     that allocate, map, unmap or free device memory
   driver time      of all driver calls: MODELED after an A100, not measured
   smallest device  memory of the smallest device on which the trace completes (bisection to 0.1 % or 2 MiB)
@@ -40,7 +40,7 @@ def replay(tool, trace, config, quick):
 def groups(quick):
     """Groups of columns: title of the group, heading and width of each column."""
     yield "", (("trace", 18), ("segments", 11))
-    yield "GiB", (("live", 7), ("reserved", 10))
+    yield "GiB", (("requested", 11), ("reserved", 10))
     yield "overhead", (("xseg", 9), ("PyTorch", 9))
     yield "driver calls", (("xseg", 10), ("PyTorch", 9))
     yield "driver", (("time, ms", 10),)
@@ -81,10 +81,10 @@ def device(xseg, pytorch):
 
 def row(name, mode, xseg, pytorch, quick):
     """The cells of a replay."""
-    live = xseg["peak_requested"]
+    requested = xseg["peak_requested"]
     calls = sum(xseg["driver_calls"].get(call, 0) for call in CALLS.values())
-    yield from (name, mode, f"{live / GIB:.2f}", f"{xseg['peak_reserved'] / GIB:.2f}",
-                mark(f"{xseg['peak_reserved'] / live:.3f}",
+    yield from (name, mode, f"{requested / GIB:.2f}", f"{xseg['peak_reserved'] / GIB:.2f}",
+                mark(f"{xseg['peak_reserved'] / requested:.3f}",
                      xseg["peak_reserved"] > pytorch["peak_reserved"]),
                 f"{pytorch['peak_reserved'] / pytorch['peak_requested']:.3f}",
                 f"{calls:,}", f"{sum(pytorch['driver_calls'][call] for call in CALLS):,}",
