@@ -134,6 +134,12 @@ EXPORT cudaError_t cudaDeviceSynchronize(void)
     ANSWER(driver.cuCtxSynchronize());
 }
 
+/* Not supported: vLLM looks the function up when it loads the runtime, and does not call it. */
+EXPORT cudaError_t cudaDeviceReset(void)
+{
+    return answer(cudaErrorNotSupported);
+}
+
 EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     ANSWER(driver.cuCtxGetStreamPriorityRange(least, greatest));
