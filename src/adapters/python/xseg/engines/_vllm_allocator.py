@@ -108,7 +108,7 @@ class CuMemAllocator:
 
     @property
     def pointer_to_data(self) -> Dict[int, Any]:
-        """A copy of the attribute of vLLM's class, which its tests and other programs read: one entry for each segment, by address.
+        """A copy of what vLLM's attribute has, which its tests and other programs read: one entry for each segment, by address.
 
         `handle` is (device, bytes, address, None): vLLM's functions that unmap memory reject it.
         """
