@@ -212,6 +212,57 @@ def case_vllm_busy():
     expect(allocator.get_current_usage() == 100 * MIB and holds(weights, 1) and cache.numel(), "all wake up")
 
 
+def case_vllm_out_of_memory():
+    """As test_python_error of vLLM: a wake-up without memory is a RuntimeError, and a later one succeeds."""
+    allocator, _ = registered()
+    with allocator.use_memory_pool():
+        first = fill(byte_tensor(200), 1)
+    allocator.sleep()
+    other = byte_tensor(200)
+    expect_error(RuntimeError, "is still paused", allocator.wake_up)
+    expect(allocator.get_current_usage() == 0, "the tag sleeps on")
+    del other
+    allocator.wake_up()
+    expect(holds(first, 1), "contents are kept")
+
+
+def case_vllm_attributes():
+    """Attributes of vLLM's class that its tests and other programs read: allocations, and the tag of the next one."""
+    allocator, backend = registered()
+    expect(allocator.current_tag == "default" and not allocator.pointer_to_data, "nothing is allocated")
+    with allocator.use_memory_pool("weights"):
+        weights = byte_tensor(40)
+        with allocator.use_memory_pool("kv_cache"):
+            expect(allocator.current_tag == "kv_cache", allocator.current_tag)
+            cache = byte_tensor(80)
+        expect(allocator.current_tag == "weights", allocator.current_tag)
+    with allocator.cudagraph_pool():
+        expect(allocator.current_tag == "cudagraph", allocator.current_tag)
+
+    def sizes():
+        return {(each.tag, each.is_asleep): each.handle[1] // MIB for each in allocator.pointer_to_data.values()}
+
+    expect(sizes() == {("weights", False): 40, ("kv_cache", False): 80}, sizes())
+    expect(set(allocator.pointer_to_data) == {weights.data_ptr(), cache.data_ptr()}, allocator.pointer_to_data)
+    backend.discard(("kv_cache",))
+    expect(sizes() == {("weights", False): 40, ("kv_cache", True): 80}, sizes())
+
+
+def case_vllm_broken():
+    """An error of vLLM's own module, such as a missing symbol, does not end a process that does not use sleep mode."""
+    class Finder:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "vllm.device_allocator.cumem":
+                raise AttributeError("undefined symbol")
+
+    from xseg.engines import vllm as plugin
+    texts = Warnings().texts
+    sys.meta_path.insert(0, Finder)
+    plugin.register()
+    expect("sleep mode is not available, undefined symbol" in texts[0], texts)
+
+
 def case_vllm_unused():
     """PyTorch on its own allocator: vLLM is unchanged, and the backend is an error."""
     from xseg.engines import vllm as plugin
@@ -293,6 +344,8 @@ def case_time():
 # --- The tests. ---
 
 class Engines(backends.CaseTest):
+    variables = {"vllm_out_of_memory": {"XSEG_SIM_MEMORY_MB": "300"}}
+
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()

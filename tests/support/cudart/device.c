@@ -134,6 +134,12 @@ EXPORT cudaError_t cudaDeviceSynchronize(void)
     RETURN_CALL(driver.cuCtxSynchronize());
 }
 
+/* Not supported: vLLM looks the function up when it loads the runtime, and does not call it. */
+EXPORT cudaError_t cudaDeviceReset(void)
+{
+    return answer(cudaErrorNotSupported);
+}
+
 EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     RETURN_CALL(driver.cuCtxGetStreamPriorityRange(least, greatest));

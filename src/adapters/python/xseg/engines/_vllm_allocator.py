@@ -12,8 +12,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set,
 
 import torch
 import xseg.torch
-from xseg._errors import ArgumentError, PausedError
+from xseg._errors import ArgumentError, LimitError, NoAddressesError, NoMemoryError, PausedError
 from xseg._pool import Pool
+from xseg._records import BlockState
 
 Tags = Union[Tuple[str, ...], List[str], str]
 PoolId = Tuple[int, int]
@@ -48,6 +49,8 @@ class CuMemAllocator:
         # By the pool that vLLM has passed: the pool of the graphs, and its device.
         self._graph_pools: Dict[Optional[PoolId], Tuple[torch.cuda.MemPool, int]] = {}
         self._hooks: Dict[str, List[Hooks]] = {}
+        #: Tag of the current context.
+        self.current_tag = self.default_tag
 
     # --- Allocation. ---
 
@@ -58,7 +61,7 @@ class CuMemAllocator:
         self._tags.add(name)
         pool: Optional[Pool] = None
         try:
-            with xseg.torch.tag(name) as pool:
+            with xseg.torch.tag(name) as pool, self._current(name):
                 yield
         finally:
             if pool is not None:
@@ -69,7 +72,16 @@ class CuMemAllocator:
         """Get the ID of the pool to capture CUDA graphs into, which sleeps with the tags.  Each `pool` of vLLM has a separate one."""
         if pool not in self._graph_pools:
             self._graph_pools[pool] = torch.cuda.MemPool(), torch.cuda.current_device()
-        yield self._graph_pools[pool][0].id
+        with self._current(GRAPHS):
+            yield self._graph_pools[pool][0].id
+
+    @contextlib.contextmanager
+    def _current(self, name: str) -> Iterator[None]:
+        before, self.current_tag = self.current_tag, name
+        try:
+            yield
+        finally:
+            self.current_tag = before
 
     def use_cudagraph_pool(self, pool: Optional[PoolId] = None) -> "contextlib.AbstractContextManager[PoolId]":
         """The name of cudagraph_pool() in versions after 0.33."""
@@ -93,6 +105,23 @@ class CuMemAllocator:
     def get_current_usage(self) -> int:
         """Get the reserved bytes of all tags and graph pools; 0 for those that sleep."""
         return sum(pool.statistics().reserved_bytes.all.current for name in (*self._tags, GRAPHS) for pool in self._pools_of(name))
+
+    @property
+    def pointer_to_data(self) -> Dict[int, Any]:
+        """A copy of what vLLM's attribute has, which its tests and other programs read: one entry for each segment, by address.
+
+        `handle` is (device, bytes, address, None): vLLM's functions that unmap memory reject it.
+        """
+        result: Dict[int, Any] = {}
+        for name in self._used():
+            for pool in self._pools_of(name):
+                for block in xseg.torch.allocator().blocks(pool=pool):
+                    if block.state != BlockState.UNMAPPED:
+                        size = result[block.segment_base].handle[1] if block.segment_base in result else 0
+                        result[block.segment_base] = types.SimpleNamespace(
+                            handle=(block.device, size + block.bytes, block.segment_base, None), tag=name,
+                            is_asleep=name in self._asleep, cpu_backup_tensor=None)
+        return result
 
     # --- Sleep. ---
 
@@ -128,8 +157,11 @@ class CuMemAllocator:
 
     def _resume(self, name: str) -> None:
         for pool in self._pools_of(name):
-            with contextlib.suppress(ArgumentError):  # it is not paused
-                pool.resume()
+            try:
+                with contextlib.suppress(ArgumentError):  # it is not paused
+                    pool.resume()
+            except (NoMemoryError, NoAddressesError, LimitError) as error:  # a RuntimeError, as vLLM's is
+                raise torch.OutOfMemoryError(str(error)) from error
         del self._asleep[name]
 
     def _pause(self, keep_by_tag: Dict[str, str]) -> None:

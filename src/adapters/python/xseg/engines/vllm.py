@@ -19,7 +19,8 @@ def register() -> None:
         return
     try:
         from vllm.device_allocator import cumem  # pylint: disable=import-outside-toplevel,import-error
-    except ImportError as error:
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        # vLLM does not catch errors of plug-ins.
         logger.warning("xseg: sleep mode is not available, %s", error)
         return
     from xseg.engines._vllm_allocator import CuMemAllocator  # pylint: disable=import-outside-toplevel
