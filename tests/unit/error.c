@@ -71,7 +71,7 @@ struct heard {
     char line[2048];
 };
 
-static void hear(void *context, enum xseg_log_level level, const char *line)
+static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
     struct heard *heard = context;
 
@@ -84,7 +84,7 @@ TEST(sink_receives_printable_lines_of_every_level)
 {
     static const enum xseg_log_level level[] = {XSEG_LOG_ERROR, XSEG_LOG_WARNING, XSEG_LOG_INFO};
     struct heard heard = {0};
-    const struct xseg_log log = {hear, &heard};
+    const struct xseg_log log = {record_line, &heard};
     char text[4000];
 
     for (unsigned i = 0; i < 3; i++) {

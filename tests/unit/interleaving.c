@@ -3,7 +3,8 @@
  * Interactions of two threads: one thread is blocked where another must wait for it or retry because of it.
  *
  * A thread is parked in a callback or in pthread_mutex_lock(), which the linker redirects (--wrap). The wait of the
- * other thread is detected by the system call in which it waits. unit/instruction_steps parks a thread at any instruction.
+ * other thread is detected by the system call in which it waits. unit/instruction_steps parks a thread at any
+ * instruction.
  */
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -202,7 +203,7 @@ static void *annotate(void *unused)
     return unused;
 }
 
-static bool note_text(void *context, const struct xseg_history_entry *entry)
+static bool record_text(void *context, const struct xseg_history_entry *entry)
 {
     if (entry->action == XSEG_HISTORY_ANNOTATION)
         (void)strcpy(context, entry->label);
@@ -225,7 +226,7 @@ TEST(label_is_kept_until_it_is_recorded)
     assert_ok(xseg_history_label(allocator, "another", NULL));
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(annotates, NULL), 0);
-    assert_ok(xseg_for_each_event(allocator, 0, note_text, text, NULL));
+    assert_ok(xseg_for_each_event(allocator, 0, record_text, text, NULL));
     assert_string_equal(text, "an annotation");
     env_close(allocator);
 }

@@ -70,7 +70,7 @@ static bool is_due(void)
     return due;
 }
 
-TEST_WITH(each_text_is_kept_once, set_up, tear_down)
+TEST_WITH(each_string_is_stored_once, set_up, tear_down)
 {
     uint32_t label;
 
@@ -97,7 +97,7 @@ TEST_WITH(each_text_is_kept_once, set_up, tear_down)
     expect(NULL);
 }
 
-TEST_WITH(long_texts_are_truncated, set_up, tear_down)
+TEST_WITH(long_strings_are_truncated, set_up, tear_down)
 {
     char text[400];
 
@@ -281,7 +281,7 @@ static void *add_all(void *argument)
     return worker;
 }
 
-TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
+TEST_WITH(concurrent_additions_of_a_string_return_one_id, set_up, tear_down)
 {
     static struct worker worker[THREADS];
     pthread_t thread[THREADS];
@@ -298,7 +298,7 @@ TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
         assert_memory_equal(worker[i].label, worker[0].label, sizeof(worker[0].label));
 }
 
-TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
+TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
 {
     char *text;
 

@@ -210,7 +210,7 @@ TEST(fallback_and_paused_memory_is_equal_in_both)
     env_close(allocator);
 }
 
-/* Every kind of row: default, guarded, private with blocks in all states, others, ended. */
+/* Every kind of row: default, guarded, private with blocks in all states, others, destroyed. */
 TEST(pools_without_a_row_share_one)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "unmap_on_free:True");
@@ -292,7 +292,7 @@ TEST(rows_are_shared_by_devices)
 
 /* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
  * locked. */
-TEST(reading_takes_no_lock_of_an_allocation) XSEG_UNCHECKED
+TEST(statistics_use_no_lock_of_an_allocation) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);

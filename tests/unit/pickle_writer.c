@@ -412,10 +412,10 @@ static const char check[] =
     "files=glob.glob(sys.argv[1]+'/*.says')\n"
     "assert len(files)==29,files\n"
     "for name in files:\n"
-    "    want=eval(open(name).read())\n"
+    "    expected=eval(open(name).read())\n"
     "    data=open(name[:-4]+'pickle','rb').read()\n"
     "    got=pickle.loads(data)\n"
-    "    assert got==want and repr(got)==repr(want),name\n"
+    "    assert got==expected and repr(got)==repr(expected),name\n"
     "    ops=[op.name for op,_,_ in pickletools.genops(data)]\n"
     "    seen|=set(ops)\n"
     "    assert ops[0]=='PROTO' and data[1]==4,name\n"
@@ -429,7 +429,7 @@ static const char check[] =
     "'BININT','BININT1','BININT2','LONG1','BINFLOAT','SHORT_BINUNICODE','BINUNICODE','MEMOIZE','"
     "BINGET','LONG_BINGET'},seen\n";
 
-TEST(python_reads_what_was_written)
+TEST(python_reads_the_written_documents)
 {
     char command[sizeof(check) + 200];
 

@@ -228,7 +228,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
 
 enum { DRAWS = 100000 };
 
-static int rising(const void *a, const void *b)
+static int compare_ascending(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -261,7 +261,7 @@ TEST(tails_are_random_but_repeatable)
     for (int i = 0; i < DRAWS; i++)
         spikes += charge[i] >= 5 * 2000;
     assert_in_range(spikes, 60, 140);
-    qsort(charge, DRAWS, sizeof(charge[0]), rising);
+    qsort(charge, DRAWS, sizeof(charge[0]), compare_ascending);
     assert_in_range(charge[DRAWS / 2], 1980, 2020);
     assert_in_range(charge[DRAWS / 100 * 99], 2700, 2950);
     assert_true(charge[DRAWS - 1] > 40 * 2000 && charge[DRAWS - 1] <= 80 * 2000);

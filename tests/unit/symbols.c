@@ -40,7 +40,7 @@ static int find_self(struct dl_phdr_info *info, size_t bytes, void *unused)
         if (info->dlpi_phdr[i].p_type == PT_NOTE)
             read_build_id(info, &info->dlpi_phdr[i]);
     self.base = info->dlpi_addr;
-    return 1; /* the program comes first */
+    return 1; /* the first object is the program */
 }
 
 static int set_up(void **state)
