@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over registrations, the rdma probe, single pages and descriptors.  After a failure no registration, pin or
+ * Fault sweep over registrations, the rdma probe, single pages and descriptors.  After a failure no registration, pin
+ * or
  * descriptor is added; the same call then succeeds.  The simulator reports an unmap of registered memory.
  */
 #include <unistd.h>
@@ -66,7 +67,7 @@ static void memory_moves(struct fault_env *env)
     assert_int_equal(xseg_sim_registered(), 0);
 }
 
-/* The probe, and blocks of one page each. */
+/* The rdma probe, and blocks of one page each. */
 static void single_pages(struct fault_env *env)
 {
     fault_free(env, fault_alloc(env, 1000, NULL));

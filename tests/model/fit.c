@@ -107,7 +107,7 @@ static void drop(struct arena *arena, unsigned at)
 }
 
 /* Split a part at an address inside it. */
-static void cut(struct arena *arena, unsigned at, uint64_t address)
+static void split(struct arena *arena, unsigned at, uint64_t address)
 {
     struct part rest = arena->part[at];
 
@@ -120,11 +120,11 @@ static void cut(struct arena *arena, unsigned at, uint64_t address)
 }
 
 /* Split a part; the part with the index `stays` loses its requested size. */
-static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned stays)
+static void split_off(struct arena *arena, unsigned at, uint64_t address, unsigned stays)
 {
     const unsigned count = arena->count;
 
-    cut(arena, at, address);
+    split(arena, at, address);
     if (arena->count != count)
         arena->part[stays].requested = 0;
 }
@@ -162,7 +162,7 @@ static unsigned part_at(const struct arena *arena, uint64_t base)
 
 /* --- The rules. --- */
 
-/* Whether a part comes after another in the order of registration, then of addresses. */
+/* Whether a part is after another in the order of registration, then of addresses. */
 static bool is_after(const struct part *part, const struct part *other)
 {
     return part->registered > other->registered ||
@@ -221,7 +221,7 @@ static uint64_t page_bytes(const struct arena *arena)
 static unsigned map(struct env *env, struct arena *arena, unsigned at, uint64_t bytes)
 {
     env->grown++;
-    cut_off(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)), at + 1);
+    split_off(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)), at + 1);
     return become(arena, at, XSEG_BLOCK_CACHED);
 }
 
@@ -296,13 +296,13 @@ static uint64_t allocate_from(struct env *env, struct arena *arena, unsigned at,
     const uint64_t base = xseg_round_up(arena->part[at].base, wish->alignment);
 
     if (base != arena->part[at].base) {
-        cut(arena, at, base);
+        split(arena, at, base);
         arena->part[at].requested = arena->part[at].bytes;
         at++;
     }
     const uint64_t rest = arena->part[at].bytes - wish->bytes;
     if (arena->splits && (arena->is_small || wish->expandable ? rest >= 512 : rest > MIB))
-        cut(arena, at, base + wish->bytes);
+        split(arena, at, base + wish->bytes);
     arena->part[at].state = XSEG_BLOCK_ALLOCATED;
     arena->part[at].requested = wish->requested;
     assert_true(env->count < HELD);
@@ -341,8 +341,8 @@ static unsigned learn(struct env *env, struct arena *arena, const struct wish *w
     return at;
 }
 
-/* The pending part that was freed first among those that wait for a stream's event, if that event has passed. */
-static unsigned first_passed(struct env *env, unsigned user, struct arena **out)
+/* The pending part that was freed first among those that wait for a stream's event, if that event has completed. */
+static unsigned first_completed(struct env *env, unsigned user, struct arena **out)
 {
     unsigned first = NOWHERE;
 
@@ -370,7 +370,7 @@ static void poll_pending(struct env *env)
     unsigned at;
 
     for (unsigned user = USERS; user-- > 0;)
-        while ((at = first_passed(env, user, &arena)) != NOWHERE) {
+        while ((at = first_completed(env, user, &arena)) != NOWHERE) {
             struct part *part = &arena->part[at];
             bool waits = false;
 
@@ -488,9 +488,9 @@ static void trim_part(struct env *env, struct arena *arena, unsigned at)
     if (!part.expandable || begin >= end)
         return;
     env->shrunk++;
-    cut_off(arena, at, end, at + 1);
+    split_off(arena, at, end, at + 1);
     if (begin != part.base) {
-        cut_off(arena, at, begin, at);
+        split_off(arena, at, begin, at);
         at++;
     }
     (void)become(arena, at, XSEG_BLOCK_UNMAPPED);
@@ -531,7 +531,7 @@ static void step_configure(struct env *env)
                                                               : "expandable_segments:False"));
 }
 
-/* --- What must hold. --- */
+/* --- Invariants. --- */
 
 static void expect_parts(struct env *env, struct arena *arena)
 {
@@ -540,19 +540,20 @@ static void expect_parts(struct env *env, struct arena *arena)
     struct xseg_violation violation = {0};
 
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *want = &arena->part[i];
+        const struct part *expected = &arena->part[i];
 
         if (before(arena, &arena->part[i]) == NULL) {
             assert_null(view.extent);
-            extent = xseg_page_map_find(&env->allocator->page_map, want->base);
+            extent = xseg_page_map_find(&env->allocator->page_map, expected->base);
             assert_non_null(extent);
             view = xseg_extent_first_view(extent);
         }
         assert_ptr_equal(view.extent, extent);
-        assert_int_equal(view.base, want->base);
-        assert_int_equal(view.bytes, want->bytes);
-        assert_int_equal(view.state, want->state);
-        assert_int_equal(view.requested, want->state != XSEG_BLOCK_UNMAPPED ? want->requested : 0);
+        assert_int_equal(view.base, expected->base);
+        assert_int_equal(view.bytes, expected->bytes);
+        assert_int_equal(view.state, expected->state);
+        assert_int_equal(view.requested,
+                         expected->state != XSEG_BLOCK_UNMAPPED ? expected->requested : 0);
         view = xseg_extent_next_view(&view);
     }
     assert_null(view.extent);

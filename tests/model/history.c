@@ -73,11 +73,11 @@ static uint64_t below(struct player *player, uint64_t bound)
 
 /* --- Steps of any thread.  Only the main thread may leave a test by longjmp(). --- */
 
-static void expect(struct player *player, bool is_good, const char *what, xseg_status status)
+static void expect(struct player *player, bool holds, const char *what, xseg_status status)
 {
     char text[160] = "";
 
-    if (is_good || player->failure[0] != '\0')
+    if (holds || player->failure[0] != '\0')
         return;
     (void)xseg_error_message(text, sizeof(text));
     (void)snprintf(player->failure, sizeof(player->failure), "%s: %s: %s", what,
@@ -466,7 +466,7 @@ static void step_alone(struct player *player)
     steps[below(player, COUNT_OF(steps))](player);
 }
 
-/* --- Playing. --- */
+/* --- Execution of programs. --- */
 
 static uint32_t gather(void *context)
 {

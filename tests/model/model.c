@@ -179,7 +179,7 @@ static bool is_retired(const struct model *model, unsigned entry)
 }
 
 /* A segment belongs to one pool and one stream, until that stream is retired and has completed. */
-static const char *note_segment(struct model *model, const struct model_segment *segment)
+static const char *record_segment(struct model *model, const struct model_segment *segment)
 {
     for (unsigned i = 0; i < model->segments; i++) {
         struct model_segment *known = &model->segment[i];
@@ -213,7 +213,7 @@ const char *model_alloc(struct model *model, const struct model_block *block,
         return "another stream's work on its memory has not completed";
     model->block[model->blocks++] = *block;
     model->allocations++;
-    return note_segment(model, segment);
+    return record_segment(model, segment);
 }
 
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry)

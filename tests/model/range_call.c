@@ -17,10 +17,10 @@ static const unsigned weights[OPERATIONS] = {
     [QUOTA] = 3,        [FINISH] = 8,
 };
 
-/* --- Which results are allowed. --- */
+/* --- Allowed results. --- */
 
-/* The result of a granule that is not in one of two uses. */
-static unsigned refuse(unsigned range, unsigned first, unsigned count, enum xseg_elastic_use use,
+/* The error for a granule that is not in one of two uses; 0: none. */
+static unsigned reject(unsigned range, unsigned first, unsigned count, enum xseg_elastic_use use,
                        enum xseg_elastic_use or)
 {
     for (unsigned at = first; at < first + count; at++)
@@ -118,7 +118,7 @@ static bool is_running(unsigned range)
 static unsigned allow_in_range(const struct call *call)
 {
     const unsigned range = call->range, first = call->first, count = call->count;
-    unsigned refused = 0;
+    unsigned error = 0;
 
     if (env.is_released[range] || (call->what == ALIAS && env.is_released[call->from]))
         return ARGUMENT;
@@ -144,19 +144,19 @@ static unsigned allow_in_range(const struct call *call)
     if (call->what == RELEASE)
         return allow_release(call);
     if (call->what == DECOMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
-        return refused != 0 ? refused : OK;
+        error = reject(range, first, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
+        return error != 0 ? error : OK;
     }
     if (call->what == COMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING);
-        return refused != 0 ? refused : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
+        error = reject(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING);
+        return error != 0 ? error : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
     }
     if (pool_of(range) != pool_of(call->from))
         return ARGUMENT;
-    refused = refuse(call->from, call->at, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
-    if (refused == 0)
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY);
-    return refused != 0 ? refused : OK;
+    error = reject(call->from, call->at, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
+    if (error == 0)
+        error = reject(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY);
+    return error != 0 ? error : OK;
 }
 
 static unsigned allow(const struct call *call)
@@ -206,7 +206,7 @@ static unsigned allow(const struct call *call)
 
 /* --- Making a call. --- */
 
-/* Let a stream wait for all others: what they do with the granules comes before what the call orders. */
+/* Let a stream wait for all others, so that their work on the granules precedes the work that the call orders. */
 static void order(const struct call *call)
 {
     for (unsigned i = 0; i < STREAMS; i++)

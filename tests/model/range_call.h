@@ -78,7 +78,7 @@ struct call {
     unsigned allowed;
     xseg_status status;
     struct child_case_thread thread;
-    atomic_bool is_late; /* the call of a second thread waited until the first one went on */
+    atomic_bool is_late; /* the call of a second thread waited until the first thread continued */
 };
 
 /* A slot that a call is about to fill or to empty. */

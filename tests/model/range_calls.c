@@ -98,7 +98,7 @@ static void call_from_callback(void)
             child_case_wait_for(&call->thread);
             if (!atomic_load(&call->thread.has_returned)) {
                 atomic_store(&call->is_late, true);
-                env.planned = 0; /* what other calls find is not known any more */
+                env.planned = 0; /* the state for other calls is unknown */
                 tally.late++;
             }
         } else {
@@ -130,8 +130,8 @@ static bool find_place(const void *base, unsigned *place)
     return false;
 }
 
-/* Note a notification of granules, each of which changes its state. */
-static void note(bool *table, const void *base, size_t bytes, bool is_mapped, const char *what)
+/* Record a notification of granules, each of which changes its state. */
+static void record(bool *table, const void *base, size_t bytes, bool is_mapped, const char *what)
 {
     unsigned place = 0;
 
@@ -148,7 +148,7 @@ static void note(bool *table, const void *base, size_t bytes, bool is_mapped, co
 static void on_map(void *context, const struct xseg_mapping *mapping)
 {
     (void)context;
-    note(env.is_notified, mapping->base, mapping->bytes, true, "on map");
+    record(env.is_notified, mapping->base, mapping->bytes, true, "on map");
     if (is_main())
         call_from_callback();
 }
@@ -158,7 +158,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     (void)context;
     if (is_main())
         call_from_callback();
-    note(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
+    record(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
 static bool on_low_memory(void *context, const struct xseg_oom_info *oom)
@@ -175,7 +175,7 @@ static bool on_enter(void *context, struct xseg_registered *run)
 {
     struct registration *registration = context;
 
-    note(registration->entered, run->base, run->bytes, true, "enter");
+    record(registration->entered, run->base, run->bytes, true, "enter");
     if (is_main()) {
         registration->is_inside = true;
         call_from_callback();
@@ -193,10 +193,10 @@ static void on_leave(void *context, const struct xseg_registered *run)
         call_from_callback();
         registration->is_inside = false;
     }
-    note(registration->entered, run->base, run->bytes, false, "leave");
+    record(registration->entered, run->base, run->bytes, false, "leave");
 }
 
-/* --- What must hold after a step. --- */
+/* --- Invariants after a step. --- */
 
 static uint64_t *word_of(unsigned place)
 {
@@ -208,8 +208,8 @@ static bool runs(unsigned place)
     return env.pool[pool_of(place / GRANULES)]->state == XSEG_POOL_RUNNING;
 }
 
-/* Forget the contents of a granule that has other memory. */
-static void notice_change(unsigned place)
+/* Discard the expected contents of a granule that has other memory. */
+static void detect_change(unsigned place)
 {
     const struct xseg_segment *segment = &state_of(place / GRANULES)->extent->segment;
     const uint64_t generation =
@@ -279,7 +279,7 @@ static void check(void)
 
     xseg_mutex_lock(&env.device->memory_lock);
     for (unsigned i = 0; i < POOLS; i++) {
-        if (env.was_armed) /* a pause whose undo failed leaves the pool paused */
+        if (env.was_armed) /* after a failed rollback the pool is paused */
             env.paused[i] = env.pool[i]->state == XSEG_POOL_PAUSED;
         PROMISE(env.paused[i] == (env.pool[i]->state == XSEG_POOL_PAUSED),
                 "pool %u was paused %d times, and is in state %d", i, env.paused[i],
@@ -287,7 +287,7 @@ static void check(void)
     }
     for (unsigned place = 0; place < PLACES; place++)
         if (!env.is_released[place / GRANULES])
-            notice_change(place);
+            detect_change(place);
     for (unsigned place = 0; place < PLACES; place++)
         if (!env.is_released[place / GRANULES])
             check_granule(place);
@@ -430,7 +430,7 @@ static void close_world(void)
     for (unsigned range = 0; range < RANGES; range++)
         PROMISE(env.is_released[range] || xseg_range_set_quota(env.range[range], 0) == XSEG_OK,
                 "quota");
-    /* A pool finds memory to resume when the other one has given up its own. */
+    /* A pool can resume after the other pool has released its memory. */
     for (unsigned turn = 0; turn < 2 * RANGES; turn++) {
         const unsigned range = turn % RANGES;
 

@@ -106,7 +106,7 @@ bool run_is_library_stream(const struct run *run, const struct model_block *bloc
 /* After a wait for all streams: every block of the model is allocated. */
 void run_expect_nothing_pending(struct run *run);
 
-/* Library and model agree; the audits, which take longer, if asked for. */
+/* Compare the library and the model; with `audit`, run the audits, which take longer. */
 void run_check(struct run *run, bool audit);
 
 /* --- Steps; each does one thing, or nothing if it does not apply. --- */

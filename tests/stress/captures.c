@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads, each with its own streams and pool, allocate, use and free each other's blocks, capture graphs into their pools
+/* Two threads, each with its own streams and pool, allocate, use and free each other's blocks, capture graphs into
+ * their pools
  * and replace streams.  The strict simulator ends the process if memory is unmapped under queued work. */
 #include "tests/stress/stress.h"
 #include "tests/support/driver.h"
@@ -8,11 +9,11 @@
 #define STREAMS 2u
 #define SLOTS   48u
 
-/* A block that one thread leaves for either, claimed with an exchange. */
+/* A block that either thread may free, after it has claimed it by an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     _Atomic(void *) slot[SLOTS];
-    atomic_uint_fast64_t allocated, refused, captures, invalidated;
+    atomic_uint_fast64_t allocated, failed, captures, invalidated;
     unsigned rounds;
 };
 
@@ -35,7 +36,7 @@ static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_poo
                                          .pool = pool};
     const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
     if (status == XSEG_ERR_NO_MEMORY) {
-        atomic_fetch_add(&worker->shared->refused, 1);
+        atomic_fetch_add(&worker->shared->failed, 1);
         return NULL;
     }
     CHECK_OK(status);
@@ -79,7 +80,7 @@ static void work_on_a_block(struct worker *worker)
     leave(worker, ptr);
 }
 
-static void free_behind_an_event(struct worker *worker)
+static void free_after_event(struct worker *worker)
 {
     void *ptr = atomic_exchange(any_slot(worker), NULL);
     const xseg_event event = driver_event(0, worker->stream[below(worker, STREAMS)]);
@@ -136,7 +137,7 @@ static void capture(struct worker *worker)
     atomic_fetch_add(&worker->shared->captures, 1);
 }
 
-/* --- The rest. --- */
+/* --- Other operations. --- */
 
 static void change_stream(struct worker *worker)
 {
@@ -177,7 +178,7 @@ static void *work(void *self)
         else if (what < 160)
             leave(worker, NULL);
         else if (what < 175)
-            free_behind_an_event(worker);
+            free_after_event(worker);
         else if (what < 183)
             CHECK_OK(xseg_sim_finish(worker->stream[below(worker, STREAMS)]));
         else if (what < 188)
@@ -230,8 +231,9 @@ static void expect_even(const struct shared *shared)
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
-    assert_int_equal(stats.num_ooms, shared->refused);
-    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other. */
+    assert_int_equal(stats.num_ooms, shared->failed);
+    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other.
+     * */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->invalidated, 0);
 }

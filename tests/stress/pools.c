@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Pools are destroyed while other threads use, route to, retain, query and trim them.  At the end every pool has been destroyed
+/* Pools are destroyed while other threads use, route to, retain, query and trim them.  At the end every pool has been
+ * destroyed
  * once, and no memory is reserved. */
 #include "tests/stress/stress.h"
 
@@ -21,7 +22,7 @@ struct shared {
     pthread_mutex_t mutex; /* recursive: a callback may run in a trim; guards the entries */
     struct entry *recent[RECENT];
     atomic_uint working;
-    atomic_uint_fast64_t served, refused, destroyed, read;
+    atomic_uint_fast64_t served, failed, destroyed, read;
 };
 
 struct worker {
@@ -56,7 +57,7 @@ static void allocate_slot(struct worker *worker, struct xseg_pool *pool)
         xseg_alloc_with(worker->shared->allocator, &request, &worker->held[place]);
     if (status != XSEG_OK) {
         CHECK(status == XSEG_ERR_NO_MEMORY);
-        atomic_fetch_add(&worker->shared->refused, 1);
+        atomic_fetch_add(&worker->shared->failed, 1);
         return;
     }
     block_sign(worker->held[place], bytes);
@@ -199,7 +200,7 @@ static void query(struct worker *worker)
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
 }
 
-static void *look(void *self)
+static void *query_until_done(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
@@ -237,11 +238,11 @@ static void run(const char *config, uint64_t memory)
         worker[i] = (struct worker){.shared = &shared, .random = i + 1};
     threads_start(thread, make, worker, MAKERS);
     threads_start(thread + MAKERS, allocate, worker + MAKERS, 1);
-    threads_start(thread + MAKERS + 1, look, worker + MAKERS + 1, 1);
+    threads_start(thread + MAKERS + 1, query_until_done, worker + MAKERS + 1, 1);
     threads_join(thread, MAKERS + 2);
-    print_message("# %" PRIu64 " served, %" PRIu64 " refused, %" PRIu64 " pools destroyed, %" PRIu64
+    print_message("# %" PRIu64 " served, %" PRIu64 " failed, %" PRIu64 " pools destroyed, %" PRIu64
                   " statistics\n",
-                  shared.served, shared.refused, shared.destroyed, shared.read);
+                  shared.served, shared.failed, shared.destroyed, shared.read);
     (void)expect_nothing_left(shared.allocator);
     env_close(shared.allocator);
     assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads commit, decommit, hold, alias and pause elastic ranges of one device under memory pressure, while others trim, advance
- * time, prewarm and reserve pages.  Committed memory contains the words that its thread wrote.  Meant for ThreadSanitizer. */
+/* Threads commit, decommit, hold, alias and pause elastic ranges of one device under memory pressure, while others
+ * trim, advance
+ * time, prewarm and reserve pages.  Committed memory contains the words that its thread wrote.  Meant for
+ * ThreadSanitizer. */
 #include <sched.h>
 
 #include "tests/stress/stress.h"
@@ -19,7 +21,7 @@ struct shared {
     pthread_mutex_t lock; /* of the state and contents of the shared range */
     bool has[COMMON];
     struct mappings mappings;
-    atomic_uint commits, refused, busy, aliases, pauses, running;
+    atomic_uint commits, failed, busy, aliases, pauses, running;
     unsigned rounds;
 };
 
@@ -52,7 +54,7 @@ static bool is_done(struct shared *shared, xseg_status status)
     if (status == XSEG_ERR_BUSY)
         atomic_fetch_add(&shared->busy, 1);
     else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
-        atomic_fetch_add(&shared->refused, 1);
+        atomic_fetch_add(&shared->failed, 1);
     else
         CHECK_OK(status);
     return status == XSEG_OK;
@@ -326,8 +328,8 @@ static void play(const char *config, uint64_t memory)
     }
     threads_join(thread, COUNT_OF(run));
     end_all(shared);
-    print_message("# %u commits, %u aliases, %u refused, %u busy, %u pauses, %u notifications\n",
-                  shared->commits, shared->aliases, shared->refused, shared->busy, shared->pauses,
+    print_message("# %u commits, %u aliases, %u failed, %u busy, %u pauses, %u notifications\n",
+                  shared->commits, shared->aliases, shared->failed, shared->busy, shared->pauses,
                   shared->mappings.notifications);
     assert_true(shared->commits > shared->rounds / 4 && shared->aliases > 10 &&
                 shared->mappings.notifications > 100);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped during work;
+/* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped
+ * during work;
  * after every thousand operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED [CASE]]] */
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
@@ -24,7 +25,7 @@ struct service {
     xseg_stream stream[STREAMS];
     uint64_t per_thread;
     unsigned threads;
-    atomic_uint_fast64_t served, refused, paused, shared;
+    atomic_uint_fast64_t served, failed, paused, shared;
 };
 
 struct slot {
@@ -64,7 +65,7 @@ static size_t random_bytes(struct worker *worker)
 }
 
 /* Whether a request on a small device may end with this status. */
-static bool is_answer(xseg_status status)
+static bool is_valid_status(xseg_status status)
 {
     return status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
            status == XSEG_ERR_PAUSED;
@@ -99,8 +100,8 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         .alignment = below(worker, 50) == 0 ? (size_t)512 << below(worker, 14) : 0,
     };
     const xseg_status status = xseg_alloc_with(service->allocator, &request, &slot->ptr);
-    CHECK(is_answer(status));
-    atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->refused, 1,
+    CHECK(is_valid_status(status));
+    atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->failed, 1,
                               memory_order_relaxed);
     if (status != XSEG_OK)
         slot->ptr = NULL;
@@ -247,7 +248,7 @@ static void pause_or_resume(struct worker *worker)
 
     if (worker->is_paused[i]) {
         status = xseg_pool_resume(worker->pool[i]);
-        CHECK(is_answer(status) && status != XSEG_ERR_PAUSED);
+        CHECK(is_valid_status(status) && status != XSEG_ERR_PAUSED);
         worker->is_paused[i] = status != XSEG_OK;
         return;
     }
@@ -333,7 +334,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 }
 
 /* Query everything, as the dashboard of a service does. */
-static void look(struct worker *worker)
+static void query_all(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct xseg_explain_result sums = {sizeof(sums)};
@@ -361,7 +362,7 @@ static void prewarm(struct worker *worker)
     };
     const xseg_status status =
         xseg_prewarm(worker->service->allocator, &where, random_bytes(worker));
-    CHECK(is_answer(status));
+    CHECK(is_valid_status(status));
 }
 
 /* A stream is created, used, and retired with work queued on its blocks. */
@@ -377,7 +378,7 @@ static void use_brief_stream(struct worker *worker)
                                     (uint64_t)(uintptr_t)slot.ptr, slot.bytes));
         CHECK_OK(xseg_free(allocator, slot.ptr));
     }
-    CHECK(is_answer(status));
+    CHECK(is_valid_status(status));
     CHECK_OK(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
 }
@@ -389,7 +390,7 @@ static const struct {
 } kinds[] = {
     {7768, change_slot}, {900, touch_slot},      {600, pass_time},
     {200, tick},         {60, end_burst},        {60, trim},
-    {40, configure},     {20, set_limits},       {40, look},
+    {40, configure},     {20, set_limits},       {40, query_all},
     {40, prewarm},       {2, change_pool},       {10, pause_or_resume},
     {40, pin_or_unpin},  {20, use_brief_stream}, {200, share_or_end},
 };
@@ -486,11 +487,11 @@ static void play(const char *config, unsigned threads)
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
     print_message("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
-                  " refused, %" PRIu64 " pauses, %" PRIu64 " shares\n",
-                  config, operations, service.served, service.refused, service.paused,
+                  " failed, %" PRIu64 " pauses, %" PRIu64 " shares\n",
+                  config, operations, service.served, service.failed, service.paused,
                   service.shared);
     assert_true(service.served > service.per_thread / 4);
-    assert_true(service.refused > 0);
+    assert_true(service.failed > 0);
     assert_true((service.shared > 0) == (strstr(config, "segments:True") != NULL));
     close_service(&service);
     free(worker);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has at most one
+/* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has
+ * at most one
  * block, on two streams in turn; between their arenas is one with many blocks, which take time to copy. */
 #include <unistd.h>
 
@@ -60,11 +61,11 @@ static uint64_t number_of(const struct pickle *pickle, const struct pickle_value
 }
 
 static bool is(const struct pickle *pickle, const struct pickle_value *value, const char *key,
-               const char *wanted)
+               const char *expected)
 {
     const char *string = pickle_string(pickle, pickle_find(pickle, value, key));
 
-    return string != NULL && strcmp(string, wanted) == 0;
+    return string != NULL && strcmp(string, expected) == 0;
 }
 
 static unsigned count_live(const struct pickle *pickle, size_t bytes)

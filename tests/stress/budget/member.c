@@ -49,7 +49,7 @@ static bool is_allocated(xseg_status status)
           status == XSEG_ERR_BUSY);
     (void)atomic_fetch_add(&own.seat->requests, 1);
     if (status != XSEG_OK)
-        (void)atomic_fetch_add(&own.seat->refused, 1);
+        (void)atomic_fetch_add(&own.seat->denied, 1);
     return status == XSEG_OK;
 }
 
@@ -157,7 +157,7 @@ static void configure(struct thread *thread)
     (void)atomic_fetch_add(&own.seat->changes, 1);
 }
 
-/* During a capture on the device no process is asked, and no memory is released. */
+/* A capture on the device sends no requests and releases no memory. */
 static void capture(struct thread *thread)
 {
     CHECK_OK(xseg_capture_mark(own.allocator, 0));
@@ -204,7 +204,7 @@ static void *play(void *self)
     return NULL;
 }
 
-/* --- Orders.  The threads rest, and their things are the main thread's. --- */
+/* --- Orders.  The threads are idle, and the main thread may use their blocks. --- */
 
 static struct xseg_device *device(void)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A process on a shared device with a shared budget file: its two threads make random calls, or are idle, as ordered. */
+/* A process on a shared device with a shared budget file: its two threads make random calls, or are idle, as ordered.
+ * */
 #ifndef XSEG_TESTS_BUDGET_MEMBER_H
 #define XSEG_TESTS_BUDGET_MEMBER_H
 
@@ -29,7 +30,7 @@ struct budget_seat {
     uint64_t bytes;     /* of an order; afterwards the allocated bytes */
     xseg_status status; /* of ORDER_ALLOCATE */
     char text[512];     /* of an order; afterwards of an error */
-    atomic_uint_fast64_t requests, refused, commits, changes, budget_requests, served;
+    atomic_uint_fast64_t requests, denied, commits, changes, budget_requests, served;
 };
 
 struct budget_shared {

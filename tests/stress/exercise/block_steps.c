@@ -11,7 +11,7 @@
 /* --- Allocation. --- */
 
 /* Whether a request may fail with this status when no fault is active. */
-static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status status)
+static bool may_fail(struct worker *worker, const struct tag *tag, xseg_status status)
 {
     switch (status) {
     case XSEG_ERR_NO_MEMORY:
@@ -122,7 +122,7 @@ void step_alloc(struct worker *worker)
                  made.bytes, made.device, (void *)made.home->handle,
                  tag == NULL ? NULL : (void *)tag->pool, status, ptr);
     note_features(world, features, made.device, tag, NULL, status == XSEG_OK);
-    CHECK(status == XSEG_OK || may_refuse(worker, tag, status) || !fault_was_none(epoch));
+    CHECK(status == XSEG_OK || may_fail(worker, tag, status) || !fault_was_none(epoch));
     if (status != XSEG_OK) {
         CHECK(ptr == NULL);
         return;
@@ -278,7 +278,7 @@ void step_use(struct worker *worker)
 }
 
 /* Invalid input is rejected, and changes nothing. */
-void step_refused(struct worker *worker)
+void step_invalid(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     struct block *block = any_block(worker);

@@ -51,7 +51,7 @@ static uint64_t times(unsigned one, unsigned other)
 
 void feature_print(void)
 {
-    (void)printf("# pairs of features: calls that succeeded + calls that were refused\n");
+    (void)printf("# pairs of features: successful + failed calls\n");
     for (unsigned one = 0; one < FEATURE_COUNT; one++)
         for (unsigned other = one + 1; other < FEATURE_COUNT; other++)
             (void)printf("# %-16s %-16s %8" PRIu64 " + %" PRIu64 "%s\n", names[one], names[other],

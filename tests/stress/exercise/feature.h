@@ -15,7 +15,7 @@
     X(RESTORE, "restore") X(CAPTURE, "capture") X(ROUTE, "route")                                   \
     /* of a block, or of one operation */                                                           \
     X(PIN, "pin") X(EXPORT, "export") X(IMPORT, "import") X(ZEROED, "zeroed") X(ALIGNED, "aligned") \
-    X(USE, "use") X(FREE_AFTER, "free_after") X(GONE, "stream_retire") X(PREWARM, "prewarm")          \
+    X(USE, "use") X(FREE_AFTER, "free_after") X(RETIRED, "stream_retire") X(PREWARM, "prewarm")          \
     X(TRIM, "trim") X(FAULT, "fault")                                                               \
     /* of the allocator and its devices */                                                          \
     X(CLASSIC, "classic") X(PAGES_SMALL, "page_size:small") X(PAGES_AUTO, "page_size:auto")             \

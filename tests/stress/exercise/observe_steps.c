@@ -30,7 +30,7 @@ static bool free_something(void *context, const struct xseg_oom_info *shortage)
     return true;
 }
 
-static void see_shortage(void *context, const struct xseg_oom_info *shortage)
+static void record_oom(void *context, const struct xseg_oom_info *shortage)
 {
     (void)context;
     CHECK(shortage->status == XSEG_ERR_NO_MEMORY || shortage->status == XSEG_ERR_LIMIT ||
@@ -53,7 +53,7 @@ void step_observe(struct worker *worker)
     if (chance(worker, 2))
         observer.on_unmap = observer.on_map = see_mapping;
     if (chance(worker, 2))
-        observer.on_out_of_memory = observer.on_rejected = see_shortage;
+        observer.on_out_of_memory = observer.on_rejected = record_oom;
     if (chance(worker, 2) || (observer.on_unmap == NULL && observer.on_out_of_memory == NULL))
         observer.on_low_memory = free_something;
     const xseg_status status = CALL(xseg_observer_add, world->allocator, &observer, id);

@@ -10,7 +10,7 @@
 
 /* --- Allocation functions of pools. --- */
 
-static void *give(void *context, size_t bytes, int device, xseg_stream stream)
+static void *custom_alloc(void *context, size_t bytes, int device, xseg_stream stream)
 {
     struct world *world = context;
     void *ptr = driver_alloc(device, bytes);
@@ -21,7 +21,7 @@ static void *give(void *context, size_t bytes, int device, xseg_stream stream)
     return ptr;
 }
 
-static void take(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+static void custom_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
     struct world *world = context;
 
@@ -50,7 +50,7 @@ static uint64_t draw_options(struct worker *worker, struct xseg_pool_options *op
         features |= FEATURE(LEND);
     }
     if (chance(worker, 6)) {
-        options->memory = (struct xseg_pool_memory){give, take, world};
+        options->memory = (struct xseg_pool_memory){custom_alloc, custom_free, world};
         features |= FEATURE(OWN);
     } else if (chance(worker, 3)) {
         options->exportable = true;

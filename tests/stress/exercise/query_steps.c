@@ -162,8 +162,8 @@ static bool see_share(void *context, const struct xseg_budget_entry *entry)
 }
 
 /* Give the second allocator a budget file of its own; the caller removes the file. */
-static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
-                        size_t name_bytes)
+static void name_budget_file(const struct worker *worker, char *config, size_t bytes, char *name,
+                             size_t name_bytes)
 {
     const size_t length = strlen(config);
 
@@ -184,7 +184,7 @@ void step_second(struct worker *worker)
 
     world->had_second = true;
     (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
-    name_ledger(worker, config, sizeof(config), ledger, sizeof(ledger));
+    name_budget_file(worker, config, sizeof(config), ledger, sizeof(ledger));
     xseg_status status = CALL(xseg_open, config, &how, &second);
     failure_note(worker->number, "second allocator with %s: %d", config, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
@@ -217,7 +217,7 @@ void step_close(struct worker *worker)
     failure_note(worker->number, "close");
 }
 
-static bool child_is_refused(struct worker *worker)
+static bool calls_of_child_fail(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     struct block *block = any_block(worker);
@@ -242,7 +242,7 @@ void step_fork(struct worker *worker)
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0)
-        _exit(child_is_refused(worker) ? 0 : 1);
+        _exit(calls_of_child_fail(worker) ? 0 : 1);
     CHECK(waitpid(child, &result, 0) == child);
     CHECK(result == 0);
     failure_note(worker->number, "fork");

@@ -32,7 +32,7 @@ static uint64_t world_below(struct world *world, uint64_t bound)
 
 /* --- Opening. --- */
 
-static void heed_log(void *context, enum xseg_log_level level, const char *line)
+static void check_log_line(void *context, enum xseg_log_level level, const char *line)
 {
     const struct world *world = context;
 
@@ -78,7 +78,7 @@ static void open_machine(struct world *world)
 
 void world_open(struct world *world, const struct world_options *options)
 {
-    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = heed_log,
+    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = check_log_line,
                                      .log_context = world, .clock = env_clock};
     char config[1024];
 
@@ -182,7 +182,7 @@ static void close_allocator(struct world *world)
     }
     driver_close();
     if (xseg_sim_leaks(left, sizeof(left)) != 0)
-        failure("left behind: %s", left);
+        failure("leaked: %s", left);
     CHECK_OK(xseg_sim_reset(NULL));
     CHECK(env_open_fds() == world->files);
 }
@@ -341,7 +341,7 @@ void note_features(struct world *world, uint64_t own, int device, struct tag *ta
                    const struct block *block, bool served)
 {
     const uint64_t lasting = FEATURE(ZEROED) | FEATURE(ALIGNED) | FEATURE(USE) |
-                             FEATURE(FREE_AFTER) | FEATURE(GONE) | FEATURE(PREWARM) |
+                             FEATURE(FREE_AFTER) | FEATURE(RETIRED) | FEATURE(PREWARM) |
                              FEATURE(TRIM) | FEATURE(RESTORE) | FEATURE(PIN) | FEATURE(EXPORT) |
                              FEATURE(IMPORT);
     const uint64_t all = own | features_of(world, device, tag, block);
