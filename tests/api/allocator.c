@@ -394,7 +394,7 @@ TEST_ON(invalid_frees_report_the_state_of_the_address, env_open(NULL))
 TEST_ON(arguments_are_checked, env_open(NULL))
 {
     struct xseg_request request = {sizeof(request)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
 
@@ -408,11 +408,11 @@ TEST_ON(arguments_are_checked, env_open(NULL))
     assert_error(xseg_alloc_with(allocator, &request, &ptr), ARGUMENT,
                  "request->struct_size is unknown");
     assert_error(xseg_alloc_with(allocator, NULL, &ptr), ARGUMENT, "request is NULL");
-    assert_error(xseg_stats_get(allocator, &where, &stats), ARGUMENT, "device -1");
-    where.device = 0;
-    where.one_stream = true;
-    assert_error(xseg_stats_get(allocator, &where, &stats), UNSUPPORTED, "stream");
-    assert_error(xseg_stats_reset(allocator, &where, 4), ARGUMENT, "XSEG_RESET");
+    assert_error(xseg_stats_get(allocator, &scope, &stats), ARGUMENT, "device -1");
+    scope.device = 0;
+    scope.one_stream = true;
+    assert_error(xseg_stats_get(allocator, &scope, &stats), UNSUPPORTED, "stream");
+    assert_error(xseg_stats_reset(allocator, &scope, 4), ARGUMENT, "XSEG_RESET");
     assert_error(xseg_trim(NULL, NULL, NULL, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_close(NULL));
     assert_null(ptr);

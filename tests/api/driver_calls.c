@@ -36,13 +36,13 @@ static struct calls since(const struct calls *before)
     };
 }
 
-static void expect(const struct calls *before, struct calls wanted)
+static void expect(const struct calls *before, struct calls expected)
 {
-    struct calls got = since(before);
+    struct calls actual = since(before);
 
     /* The sum is not compared. */
-    got.all = wanted.all;
-    assert_memory_equal(&got, &wanted, sizeof(got));
+    actual.all = expected.all;
+    assert_memory_equal(&actual, &expected, sizeof(actual));
 }
 
 /* 8 GiB / 20 MiB = 410 pages, one of which is mapped already; as in PyTorch.  Mapped memory needs no call. */

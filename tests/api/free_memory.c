@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* device_free_min_mb: growth leaves device memory free for other users of the GPU, such as NCCL, and on integrated devices
+/* device_free_min_mb: growth leaves device memory free for other users of the GPU, such as NCCL, and on integrated
+ * devices
  * for the host. */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -166,13 +167,13 @@ TEST_ON(growth_during_a_capture_leaves_the_minimum_free,
 
 TEST_ON(prewarm_leaves_the_minimum_free, env_open_mib(1000, "device_free_min_mb:400"))
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    where.device = 0;
-    assert_error(xseg_prewarm(allocator, &where, 620 * MIB), LIMIT,
+    scope.device = 0;
+    assert_error(xseg_prewarm(allocator, &scope, 620 * MIB), LIMIT,
                  "device_free_min_mb rejects the request on device 0, 620.00 MiB requested, "
                  "minimum 400.00 MiB free");
-    assert_ok(xseg_prewarm(allocator, &where, 600 * MIB));
+    assert_ok(xseg_prewarm(allocator, &scope, 600 * MIB));
     assert_int_equal(free_bytes(1000 * MIB), 400 * MIB);
 }
 
@@ -436,7 +437,8 @@ TEST_ON(pause_to_the_host_needs_free_memory, open_integrated("page_size:small"))
 
 /* --- Another process. --- */
 
-/* A process that allocates from the driver while a communicator is created, as NCCL does.  A failed allocation ends it. */
+/* A process that allocates from the driver while a communicator is created, as NCCL does.  A failed allocation ends it.
+ * */
 static void run_nccl(int socket, const struct xseg_sim_settings *settings)
 {
     void *buffer[64];

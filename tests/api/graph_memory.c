@@ -3,7 +3,7 @@
  * The memory tables of "Memory Issues" in NVIDIA's documentation of CUDA graphs under PyTorch
  * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html): PyTorch's statistics of the
  * large pools after each step of its examples, in GB of 2^30 bytes.  Each program makes the requests of the example
- * on the same streams, with the same captures; queued work stands in for its kernels.  A row follows its step, with
+ * on the same streams, with the same captures; queued work replaces its kernels.  A row follows its step, with
  * one string for each table: "allocated active inactive-split reserved", as printed there.  Tables that name no kind
  * of segment are classic.
  */

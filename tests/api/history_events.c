@@ -369,15 +369,15 @@ TEST_ON(pending_block_keeps_its_user_value, env_open("history:all,block_user:Tru
         void *ptr = take(allocator, NULL, bytes, &value);
 
         env_free_in_use(allocator, ptr, side);
-        void *beside = take(allocator, NULL, bytes, &other);
-        assert_ptr_not_equal(beside, ptr);
+        void *neighbor = take(allocator, NULL, bytes, &other);
+        assert_ptr_not_equal(neighbor, ptr);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_ptr_equal(user_of(allocator, ptr), &value);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, ptr, NULL), 0);
         assert_ok(xseg_sim_finish(side));
         env_empty_cache(allocator);
         expect_life(allocator, ptr, &value);
-        env_free(allocator, beside);
+        env_free(allocator, neighbor);
     }
 }
 
@@ -401,11 +401,11 @@ struct observer_state {
     int value;
 };
 
-static bool free_one(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
     struct observer_state *state = context;
 
-    (void)shortage;
+    (void)oom;
     if (state->freed == NULL)
         return false;
     env_free(state->allocator, state->freed);
@@ -433,30 +433,30 @@ TEST_ON(nested_requests_have_separate_user_values,
     env_free(allocator, first, ptr, observed.nested);
 }
 
-/* Another block with another value is allocated in its place until the restore. */
+/* Before the restore another block with another value is allocated at its address. */
 TEST_TIMES(restored_block_has_its_user_value, COUNT_OF(both_sizes),
            env_open("history:all,block_user:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
     char value[3];
-    void *stays = take(allocator, pool, both_sizes[i], &value[0]),
-         *goes = take(allocator, pool, both_sizes[i], &value[1]),
-         *plain = take(allocator, pool, both_sizes[i], NULL);
+    void *live = take(allocator, pool, both_sizes[i], &value[0]),
+         *freed = take(allocator, pool, both_sizes[i], &value[1]),
+         *without_user = take(allocator, pool, both_sizes[i], NULL);
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    env_free(allocator, goes, plain);
-    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), goes);
-    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), plain);
+    env_free(allocator, freed, without_user);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), freed);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), without_user);
     assert_ok(xseg_history_clear(allocator, -1));
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-    assert_ptr_equal(user_of(allocator, stays), &value[0]);
-    assert_ptr_equal(user_of(allocator, goes), &value[1]);
-    assert_null(user_of(allocator, plain));
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
+    assert_ptr_equal(user_of(allocator, live), &value[0]);
+    assert_ptr_equal(user_of(allocator, freed), &value[1]);
+    assert_null(user_of(allocator, without_user));
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, freed, &value[2]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, freed, &value[1]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, without_user, NULL), 1);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, stays, goes, plain);
+    env_free(allocator, live, freed, without_user);
 }
 
 TEST_ON(event_capacity_is_configurable_with_user_values,

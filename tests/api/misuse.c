@@ -259,7 +259,7 @@ TEST_WITH(unknown_pool_options_are_rejected, set_up, tear_down)
 /* A released pool, and a pool of another allocator. */
 TEST_WITH(released_pools_are_rejected, set_up, tear_down)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
     bool exactly = true;
@@ -272,10 +272,10 @@ TEST_WITH(released_pools_are_rejected, set_up, tear_down)
     REJECTED(xseg_pool_checkpoint(env.retired, &checkpoint), ARGUMENT, "pool has been released");
     struct xseg_request request = {sizeof(request), .bytes = 512, .pool = env.retired};
     REJECTED(xseg_alloc_with(env.allocator, &request, &ptr), ARGUMENT, "pool has been released");
-    request.pool = where.pool = env.foreign;
+    request.pool = scope.pool = env.foreign;
     REJECTED(xseg_alloc_with(env.allocator, &request, &ptr), ARGUMENT, "another");
-    REJECTED(xseg_trim(env.allocator, &where, NULL, NULL), ARGUMENT, "another");
-    REJECTED(xseg_prewarm(env.allocator, &where, 512), ARGUMENT, "another");
+    REJECTED(xseg_trim(env.allocator, &scope, NULL, NULL), ARGUMENT, "another");
+    REJECTED(xseg_prewarm(env.allocator, &scope, 512), ARGUMENT, "another");
     REJECTED(xseg_pool_check_live(NULL, &ptr, 1, &exactly), ARGUMENT, "pool is NULL");
     REJECTED(xseg_pool_check_live(env.pool, NULL, 1, &exactly), ARGUMENT, "is NULL");
     REJECTED(xseg_pool_check_live(env.pool, &ptr, 1, NULL), ARGUMENT, "is NULL");

@@ -383,17 +383,17 @@ TEST_ON(a_growth_past_the_device_is_rejected,
 TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200, config),
           HALF ",expandable_segments:True", HALF ",expandable_segments:False")
 {
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
     /* Without the limit, the rejection fraction is still that of the configuration. */
-    assert_ok(xseg_limits_get(allocator, &where, &limits));
+    assert_ok(xseg_limits_get(allocator, &scope, &limits));
     assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
     limits.fraction = 1;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
                  "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
                  "requested, limit 0.5 of the device");
@@ -401,11 +401,11 @@ TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     limits.rejection_fraction = 0.8;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     /* Cached memory serves the request, and nothing is rejected without the key. */
     limits.rejection_fraction = 0;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     env_empty_cache(allocator);
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
@@ -414,7 +414,7 @@ TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200
     assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     limits.rejection_fraction = 1.5;
-    assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
+    assert_error(xseg_limits_set(allocator, &scope, &limits), ARGUMENT,
                  "rejection_fraction is out of range, 1.5; ");
 }
 

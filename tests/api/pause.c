@@ -197,10 +197,10 @@ TEST_IN_POOL(a_paused_pool_supports_host_operations, open_with_bytes(GIB, NULL))
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "xseg_pool_resume");
     assert_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), PAUSED, "paused");
-    assert_error(xseg_prewarm(allocator, &where, 100), PAUSED, "paused");
+    assert_error(xseg_prewarm(allocator, &scope, 100), PAUSED, "paused");
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), PAUSED, "paused");
     assert_ok(xseg_route_end(pool));
@@ -209,7 +209,7 @@ TEST_IN_POOL(a_paused_pool_supports_host_operations, open_with_bytes(GIB, NULL))
     env_free(allocator, freed, small[1]);
     assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "paused");
     struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, &scope, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
     assert_true(xseg_sim_calls(NULL) <= calls + 8); /* queries of the new stream */
     assert_ok(xseg_pool_resume(pool));

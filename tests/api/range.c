@@ -892,19 +892,19 @@ TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
     struct xseg_range *other = reserve_in_pool_of(allocator, range);
     struct xseg_range *third = reserve(allocator);
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = info(range).pool};
 
     commit(range, 0, 1, NULL);
     assert_error(xseg_range_alias(third, 0, PAGE, range, 0), ARGUMENT, "pools");
     alias(other, 4, range, 0);
     *word(range, 0) = 7;
     discard(range, NULL, {0, 1});
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(*word(other, 4), 7);
     decommit(other, 4, 1, NULL);
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     release(other);
     release(third);

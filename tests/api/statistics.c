@@ -74,30 +74,30 @@ TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:
 TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
-    assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
-    assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
-    assert_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), ARGUMENT, "NULL");
-    where.one_stream = true;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
-    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
+    assert_error(xseg_stats_reset(allocator, &scope, 0), ARGUMENT, "XSEG_RESET_");
+    assert_error(xseg_stats_reset(allocator, &scope, 1u << 20), ARGUMENT, "0x100000");
+    assert_error(xseg_stats_reset(NULL, &scope, XSEG_RESET_PEAK), ARGUMENT, "NULL");
+    scope.one_stream = true;
+    assert_int_equal(xseg_stats_get(allocator, &scope, &stats), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(xseg_stats_reset(allocator, &scope, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_get(allocator, env_scope(.device = 99), &stats), XSEG_ERR_ARGUMENT);
-    where.one_stream = false;
+    scope.one_stream = false;
     stats.struct_size = sizeof(stats) + 1;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_stats_get(allocator, &scope, &stats), XSEG_ERR_ARGUMENT);
 }
 
 /* Only the members of the structure of an older header are written. */
 TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
 
     memset(&stats, 0xa5, sizeof(stats));
     stats.struct_size = offsetof(struct xseg_statistics, segment);
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
     for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
         assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);

@@ -11,9 +11,9 @@
 static uint64_t imported(struct fault_env *env)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
-    FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
+    FAULT_RETRY(env, xseg_stats_get(env->allocator, &scope, &stats));
     return stats.imported_bytes;
 }
 

@@ -265,9 +265,9 @@ void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)
 
 void fault_trim(struct fault_env *env, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
+    struct xseg_trim_options options = {sizeof(options), .wait = wait};
 
-    FAULT_RETRY(env, xseg_trim(env->allocator, NULL, &how, NULL));
+    FAULT_RETRY(env, xseg_trim(env->allocator, NULL, &options, NULL));
 }
 
 void fault_configure(struct fault_env *env, const char *config)

@@ -172,15 +172,15 @@ void step_alloc(struct run *run)
 
 void step_prewarm(struct run *run)
 {
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true};
+    struct xseg_scope scope = {sizeof(scope), .device = 0, .one_stream = true};
     const unsigned slot = any_slot(run), named = any_pool(run);
 
-    where.stream = run_handle(run, slot);
-    where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    scope.stream = run_handle(run, slot);
+    scope.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     run->own_fails = false;
     run_expect_lookup(run, slot);
     run_set_context(run);
-    const xseg_status status = xseg_prewarm(run->allocator, &where, run_size(run));
+    const xseg_status status = xseg_prewarm(run->allocator, &scope, run_size(run));
     run->may_reclaim = may_fail(run, named == MODEL_NONE ? 0 : named);
     run_lookup(run, slot);
     model_name_entry(&run->model, run->slot[slot].entry);
@@ -409,31 +409,31 @@ static void check_kept(struct run *run, const struct xseg_trim_result *done)
 void step_trim(struct run *run)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
+    struct xseg_trim_options options = {sizeof(options)};
     const unsigned slot = any_slot(run), named = any_pool(run);
     const uint64_t before = reserved_bytes(run);
     const bool captured = model_captures(&run->model) > 0;
 
-    how.wait = run_random(run, 3) == 0;
-    where.one_stream = run_random(run, 3) == 0;
-    where.stream = run_handle(run, slot);
-    where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    options.wait = run_random(run, 3) == 0;
+    scope.one_stream = run_random(run, 3) == 0;
+    scope.stream = run_handle(run, slot);
+    scope.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     model_poll(&run->model);
     run_set_context(run);
-    assert_ok(xseg_trim(run->allocator, &where, &how, &done));
+    assert_ok(xseg_trim(run->allocator, &scope, &options, &done));
     run->may_reclaim = true;
     run->saved_may_be_released =
         run->saved_may_be_released || (named == run->saved_pool && done.released > 0);
-    if (where.one_stream)
+    if (scope.one_stream)
         run_lookup(run, slot);
-    if (how.wait && !captured)
+    if (options.wait && !captured)
         run_expect_nothing_pending(run);
     assert_int_equal(done.released, before - reserved_bytes(run));
     assert_int_equal(done.kept_failed, 0);
     assert_true(captured ? done.released == 0 : done.kept_capture == 0);
-    assert_true(!how.wait || done.kept_busy == 0);
-    if (!where.one_stream && where.pool == NULL)
+    assert_true(!options.wait || done.kept_busy == 0);
+    if (!scope.one_stream && scope.pool == NULL)
         check_kept(run, &done);
 }
 
@@ -454,9 +454,9 @@ void step_second_device(struct run *run)
     } else if (run->device1_blocks > 0) {
         env_free(run->allocator, run->device1_block[--run->device1_blocks]);
     } else {
-        struct xseg_scope where = {sizeof(where), .device = 1};
+        struct xseg_scope scope = {sizeof(scope), .device = 1};
 
-        assert_ok(xseg_trim(run->allocator, &where, NULL, NULL));
+        assert_ok(xseg_trim(run->allocator, &scope, NULL, NULL));
     }
 }
 

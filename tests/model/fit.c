@@ -511,13 +511,13 @@ static void trim_arena(struct env *env, struct arena *arena)
 
 static void step_trim(struct env *env)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(2) == 0};
 
-    for (unsigned user = 0; how.wait && user < USERS; user++) {
+    for (unsigned user = 0; options.wait && user < USERS; user++) {
         assert_ok(xseg_sim_finish(env->user[user]));
         env->passed[user] = env->launched[user];
     }
-    assert_ok(xseg_trim(env->allocator, NULL, &how, NULL));
+    assert_ok(xseg_trim(env->allocator, NULL, &options, NULL));
     poll_pending(env);
     /* A retained pool keeps its memory. */
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++)
@@ -644,20 +644,20 @@ static void expect_block(struct env *env)
 
 static void step(struct env *env)
 {
-    const uint64_t what = below(200);
+    const uint64_t action = below(200);
     /* Phases of filling and draining create unmapped ranges. */
     const bool fills = program.step / 400 % 2 == 0;
 
     env->touched = NULL;
-    if (what < (fills ? 110u : 70u))
+    if (action < (fills ? 110u : 70u))
         step_alloc(env);
-    else if (what < 180)
+    else if (action < 180)
         step_free(env);
-    else if (what < 190)
+    else if (action < 190)
         step_record_stream(env);
-    else if (what < 196)
+    else if (action < 196)
         step_finish(env);
-    else if (what < 199)
+    else if (action < 199)
         step_trim(env);
     else if (below(4) == 0)
         step_configure(env);

@@ -78,7 +78,7 @@ void model_retire(struct model *model, unsigned entry)
     known->retired_until = model_enqueue(model, known->queue);
 }
 
-/* What an event after an entry's work waits for, as far as the library can know. */
+/* The positions that an event after an entry's work waits for, according to the library. */
 static struct model_fence event_on(struct model *model, unsigned entry)
 {
     const struct model_entry *known = &model->entry[entry];

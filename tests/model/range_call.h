@@ -68,7 +68,7 @@ enum {
 };
 
 struct call {
-    enum operation what;
+    enum operation operation;
     unsigned range, first, count, from, at, stream, slot;
     uint64_t bytes;
     /* The object that the call creates or ends.  A slot is reserved when the call is drawn. */

@@ -131,7 +131,8 @@ static bool find_place(const void *base, unsigned *place)
 }
 
 /* Record a notification of granules, each of which changes its state. */
-static void record(bool *table, const void *base, size_t bytes, bool is_mapped, const char *what)
+static void record(bool *table, const void *base, size_t bytes, bool is_mapped,
+                   const char *callback)
 {
     unsigned place = 0;
 
@@ -139,7 +140,8 @@ static void record(bool *table, const void *base, size_t bytes, bool is_mapped, 
     if (find_place(base, &place))
         for (unsigned i = 0; i < bytes / PAGE; i++) {
             PROMISE(table[place + i] != is_mapped, "%s: granule %u of range %u is %smapped already",
-                    what, (place + i) % GRANULES, (place + i) / GRANULES, is_mapped ? "" : "un");
+                    callback, (place + i) % GRANULES, (place + i) / GRANULES,
+                    is_mapped ? "" : "un");
             table[place + i] = is_mapped;
         }
     (void)pthread_mutex_unlock(&lock);
@@ -275,7 +277,7 @@ static void check(void)
 {
     struct xseg_violation violation = {0};
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     xseg_mutex_lock(&env.device->memory_lock);
     for (unsigned i = 0; i < POOLS; i++) {
@@ -293,7 +295,7 @@ static void check(void)
             check_granule(place);
     xseg_mutex_unlock(&env.device->memory_lock);
     PROMISE(xseg_device_audit(env.device, &violation), "%s: %s", violation.tag, violation.text);
-    PROMISE(xseg_stats_get(env.allocator, &where, &stats) == XSEG_OK, "no statistics");
+    PROMISE(xseg_stats_get(env.allocator, &scope, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",
             (unsigned long long)stats.physical_bytes, (unsigned long long)xseg_sim_used(0));
 }
@@ -387,9 +389,10 @@ static void open_world(uint64_t seed, bool has_faults)
 }
 
 /* Make a call that has to succeed. */
-static void must(enum operation what, unsigned place, unsigned count, unsigned slot)
+static void must(enum operation operation, unsigned place, unsigned count, unsigned slot)
 {
-    struct call call = {.what = what, .range = place / GRANULES, .first = place % GRANULES};
+    struct call call = {
+        .operation = operation, .range = place / GRANULES, .first = place % GRANULES};
 
     call.count = count;
     call.slot = slot;

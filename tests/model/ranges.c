@@ -588,11 +588,11 @@ static void step_free(void)
 
 static void step_trim(void)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(2) == 0};
 
-    assert_ok(xseg_trim(env.allocator, NULL, &how, NULL));
+    assert_ok(xseg_trim(env.allocator, NULL, &options, NULL));
     adopt_unmapped();
-    for (unsigned place = 0; how.wait && env.marks == 0 && place < PLACES; place++)
+    for (unsigned place = 0; options.wait && env.marks == 0 && place < PLACES; place++)
         assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
                     env.granule[place].holds != 0);
 }

@@ -29,9 +29,9 @@ struct replay replay_copy(const struct replay *replay)
     return copy;
 }
 
-static bool reject(struct replay *replay, const char *what, uint64_t base, uint64_t bytes)
+static bool reject(struct replay *replay, const char *error, uint64_t base, uint64_t bytes)
 {
-    (void)snprintf(replay->why, sizeof(replay->why), "%s: %#" PRIx64 ", %" PRIu64 " bytes", what,
+    (void)snprintf(replay->why, sizeof(replay->why), "%s: %#" PRIx64 ", %" PRIu64 " bytes", error,
                    base, bytes);
     return false;
 }

@@ -417,11 +417,11 @@ void run_check(struct run *run, bool audit)
         return;
     check_device(run, audit);
     for (unsigned i = 1; i < model->pools; i++) {
-        struct xseg_scope where = {sizeof(where), .device = -1, .pool = model->pool[i].pool};
+        struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = model->pool[i].pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        if (where.pool != NULL)
-            assert_ok(xseg_stats_get(run->allocator, &where, &stats));
+        if (scope.pool != NULL)
+            assert_ok(xseg_stats_get(run->allocator, &scope, &stats));
         else
             assert_int_equal(model->pool[i].holders, 0);
         check_stats(&stats, model, i);

@@ -98,9 +98,9 @@ static void stop_or_continue(unsigned seat)
     counts.stopped += is_stopped[seat];
 }
 
-static void order(unsigned seat, enum budget_order what)
+static void order(unsigned seat, enum budget_order command)
 {
-    shared->seat[seat].order = what;
+    shared->seat[seat].order = command;
     (void)atomic_fetch_add(&shared->seat[seat].ordered, 1);
 }
 
@@ -122,11 +122,11 @@ static void await(unsigned seat)
     }
 }
 
-static void order_all(enum budget_order what)
+static void order_all(enum budget_order command)
 {
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
-            order(i, what);
+            order(i, command);
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
             await(i);

@@ -157,9 +157,9 @@ static void change_pool(struct worker *worker)
 static void trim(struct worker *worker)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(worker, 2) == 0};
 
-    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &how, &done));
+    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &options, &done));
     CHECK(done.kept_failed == 0);
 }
 
@@ -171,21 +171,21 @@ static void *work(void *self)
     for (unsigned i = 0; i < STREAMS; i++)
         worker->stream[i] = driver_stream(0, false);
     for (unsigned round = 0; round < worker->shared->rounds; round++) {
-        const uint64_t what = below(worker, 200);
+        const uint64_t action = below(worker, 200);
 
-        if (what < 120)
+        if (action < 120)
             work_on_a_block(worker);
-        else if (what < 160)
+        else if (action < 160)
             leave(worker, NULL);
-        else if (what < 175)
+        else if (action < 175)
             free_after_event(worker);
-        else if (what < 183)
+        else if (action < 183)
             CHECK_OK(xseg_sim_finish(worker->stream[below(worker, STREAMS)]));
-        else if (what < 188)
+        else if (action < 188)
             trim(worker);
-        else if (what < 191)
+        else if (action < 191)
             change_stream(worker);
-        else if (what < 193)
+        else if (action < 193)
             change_pool(worker);
         else
             capture(worker);

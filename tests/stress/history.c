@@ -150,22 +150,22 @@ static void *do_anything(void *self)
     /* And until events were seen: all of them may be recorded and overwritten between two walks. */
     for (unsigned i = 0; i < STEPS || !atomic_load(&worker->stage->was_seen); i++) {
         void **at = &held[rng_next(&worker->random) % HELD];
-        const uint64_t what = rng_next(&worker->random) % 64;
-        const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
+        const uint64_t action = rng_next(&worker->random) % 64;
+        const size_t bytes = action % 8 == 0 ? 2 * MIB + action * MIB / 4 : 1 + action * 700;
 
         if (*at != NULL)
             CHECK_OK(xseg_free(allocator, *at));
         *at = NULL;
         CHECK_OK(take(worker, bytes, 2 * bytes + 1, at));
-        if (what == 1)
+        if (action == 1)
             CHECK_OK(xseg_trim(allocator, NULL, NULL, NULL));
-        if (what == 2)
+        if (action == 2)
             CHECK_OK(xseg_history_annotate(allocator, 0, labels[3]));
-        if (what == 3)
+        if (action == 3)
             CHECK_OK(xseg_history_label(allocator, labels[rng_next(&worker->random) % 3], NULL));
-        if (what == 4)
+        if (action == 4)
             CHECK_OK(xseg_history_label(allocator, NULL, NULL));
-        if (what == 5)
+        if (action == 5)
             CHECK(xseg_free(allocator, (char *)*at + 1) == XSEG_ERR_NOT_ALLOCATED);
     }
     for (unsigned i = 0; i < HELD; i++)
@@ -214,13 +214,14 @@ static void *change_settings(void *self)
                                            .discard = discard};
 
     while (!atomic_load(&worker->stage->over)) {
-        const uint64_t what = rng_next(&worker->random);
+        const uint64_t action = rng_next(&worker->random);
 
-        CHECK_OK(xseg_config_set(worker->stage->allocator, configs[what / 8 % COUNT_OF(configs)]));
-        if (what % 8 == 0)
+        CHECK_OK(
+            xseg_config_set(worker->stage->allocator, configs[action / 8 % COUNT_OF(configs)]));
+        if (action % 8 == 0)
             CHECK(xseg_history_set_hook(worker->stage->allocator,
-                                        what / 8 % 3 == 0 ? NULL : &hook) == XSEG_OK);
-        if (what % 8 == 1)
+                                        action / 8 % 3 == 0 ? NULL : &hook) == XSEG_OK);
+        if (action % 8 == 1)
             CHECK_OK(xseg_history_clear(worker->stage->allocator, -1));
     }
     return NULL;

@@ -88,12 +88,12 @@ static void *run(void *self)
     return NULL;
 }
 
-static bool free_spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_spare(void *context, const struct xseg_oom_info *oom)
 {
     struct shared *shared = context;
     void *spare = atomic_exchange(&shared->spare, NULL);
 
-    (void)shortage;
+    (void)oom;
     if (spare == NULL)
         return false;
     CHECK_OK(xseg_free(shared->allocator, spare));

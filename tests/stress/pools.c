@@ -182,20 +182,20 @@ static bool count(void *context, const struct xseg_block_info *block)
 static void query(struct worker *worker)
 {
     struct shared *shared = worker->shared;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL) {
-        where.pool = entry->pool;
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        scope.pool = entry->pool;
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
         CHECK(stats.allocation[0].current < 1000000);
-        CHECK_OK(xseg_limits_get(shared->allocator, &where, &limits));
+        CHECK_OK(xseg_limits_get(shared->allocator, &scope, &limits));
         atomic_fetch_add(&shared->read, 1);
         if (below(worker, 8) == 0)
-            CHECK_OK(xseg_trim(shared->allocator, &where, NULL, NULL));
+            CHECK_OK(xseg_trim(shared->allocator, &scope, NULL, NULL));
     }
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
 }
@@ -206,14 +206,14 @@ static void *query_until_done(void *self)
     struct shared *shared = worker->shared;
 
     while (makers_work(shared, 2)) {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope scope = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = {sizeof(stats)};
         uint64_t bytes = 0;
 
-        CHECK_OK(xseg_for_each_block(shared->allocator, &where, count, &bytes));
+        CHECK_OK(xseg_for_each_block(shared->allocator, &scope, count, &bytes));
         query(worker);
-        where.device = 0;
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        scope.device = 0;
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
     }
     end(worker);
     return NULL;

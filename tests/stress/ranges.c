@@ -239,14 +239,14 @@ static void *trim(void *self)
     struct shared *shared = worker->shared;
 
     while (atomic_load(&shared->running) > 0) {
-        const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 4) == 0};
-        const struct xseg_scope where = {sizeof(where), .device = 0};
+        const struct xseg_trim_options options = {sizeof(options), .wait = below(worker, 4) == 0};
+        const struct xseg_scope scope = {sizeof(scope), .device = 0};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK_OK(xseg_trim(shared->allocator, NULL, &how, NULL));
+        CHECK_OK(xseg_trim(shared->allocator, NULL, &options, NULL));
         xseg_sim_advance(below(worker, 2) * 50000);
         CHECK_OK(trim_due(shared->allocator, 1000));
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
         CHECK(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
     }

@@ -164,17 +164,17 @@ static void tick(struct worker *worker)
 
 static void trim(struct worker *worker)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    struct xseg_trim_options options = {sizeof(options)};
     struct xseg_trim_result done = {sizeof(done)};
 
-    how.wait = below(worker, 20) == 0;
-    how.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
-    how.idle_ms = below(worker, 3) == 0 ? below(worker, 100) : 0;
-    where.one_stream = below(worker, 4) == 0;
-    where.stream = worker->service->stream[below(worker, STREAMS)];
-    where.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
-    CHECK_OK(xseg_trim(worker->service->allocator, &where, &how, &done));
+    options.wait = below(worker, 20) == 0;
+    options.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
+    options.idle_ms = below(worker, 3) == 0 ? below(worker, 100) : 0;
+    scope.one_stream = below(worker, 4) == 0;
+    scope.stream = worker->service->stream[below(worker, STREAMS)];
+    scope.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
+    CHECK_OK(xseg_trim(worker->service->allocator, &scope, &options, &done));
     CHECK(done.released <= MEMORY);
     /* Memory of another thread's pool that is in transit during its pause is not counted as returned yet. */
     CHECK(done.kept_failed == 0 || worker->service->threads > 1);
@@ -212,12 +212,12 @@ static void configure(struct worker *worker)
 static void set_limits(struct worker *worker)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     limits.keep_bytes = below(worker, 100) * MIB;
     limits.soft_bytes = 100 * MIB + below(worker, MEMORY / 2 - 100 * MIB);
     limits.hard_bytes = below(worker, 4) == 0 ? MEMORY / 2 + below(worker, MEMORY / 2) : UINT64_MAX;
-    CHECK_OK(xseg_limits_set(worker->service->allocator, &where, &limits));
+    CHECK_OK(xseg_limits_set(worker->service->allocator, &scope, &limits));
 }
 
 /* Every other pool is exportable. */
@@ -339,10 +339,10 @@ static void query_all(struct worker *worker)
     struct xseg_allocator *allocator = worker->service->allocator;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_statistics stats = {sizeof(stats)};
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
     uint64_t left = 1 + below(worker, 300);
 
-    CHECK_OK(xseg_stats_get(allocator, &where, &stats));
+    CHECK_OK(xseg_stats_get(allocator, &scope, &stats));
     /* Pages may move between two arenas while they are summed up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK_OK(xseg_explain(allocator, NULL, NULL, NULL, &sums));
@@ -354,14 +354,14 @@ static void query_all(struct worker *worker)
 
 static void prewarm(struct worker *worker)
 {
-    const struct xseg_scope where = {
-        sizeof(where),
+    const struct xseg_scope scope = {
+        sizeof(scope),
         .device = 0,
         .one_stream = true,
         .stream = worker->service->stream[below(worker, STREAMS)],
     };
     const xseg_status status =
-        xseg_prewarm(worker->service->allocator, &where, random_bytes(worker));
+        xseg_prewarm(worker->service->allocator, &scope, random_bytes(worker));
     CHECK(is_valid_status(status));
 }
 

@@ -261,28 +261,28 @@ static bool touch_block(void *context, const struct xseg_block_info *block)
     return block->bytes != 0;
 }
 
-static void query_all(struct shared *shared, const struct xseg_scope *where)
+static void query_all(struct shared *shared, const struct xseg_scope *scope)
 {
     struct xseg_explain_result explained = {sizeof(explained)};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    CHECK_OK(xseg_for_each_mapping(shared->allocator, where, touch_mapping, NULL));
-    CHECK_OK(xseg_for_each_block(shared->allocator, where, touch_block, NULL));
-    CHECK_OK(xseg_stats_get(shared->allocator, where, &stats));
-    CHECK_OK(xseg_explain(shared->allocator, where, NULL, NULL, &explained));
+    CHECK_OK(xseg_for_each_mapping(shared->allocator, scope, touch_mapping, NULL));
+    CHECK_OK(xseg_for_each_block(shared->allocator, scope, touch_block, NULL));
+    CHECK_OK(xseg_stats_get(shared->allocator, scope, &stats));
+    CHECK_OK(xseg_explain(shared->allocator, scope, NULL, NULL, &explained));
 }
 
 static void *reconcile(void *self)
 {
     struct shared *shared = self;
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     for (unsigned i = 0; atomic_load(&shared->creators) > 0; i++) {
         struct xseg_block_info info = {sizeof(info)};
         void *ptr = atomic_load(&shared->slot[i % SLOTS]);
 
-        where.pool = i % 2 == 0 ? NULL : shared->pool;
-        query_all(shared, &where);
+        scope.pool = i % 2 == 0 ? NULL : shared->pool;
+        query_all(shared, &scope);
         /* Another thread may have freed and trimmed it. */
         if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
             info.state = XSEG_BLOCK_UNMAPPED;

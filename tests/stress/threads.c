@@ -78,7 +78,7 @@ static void *disturb(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     for (unsigned i = 0; i < shared->rounds / 100; i++) {
         struct xseg_statistics stats = {sizeof(stats)};
@@ -88,7 +88,7 @@ static void *disturb(void *self)
         char text[512];
 
         CHECK_OK(xseg_trim(shared->allocator, NULL, &trim, &done));
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
         CHECK(xseg_config_set(shared->allocator, i % 16 < 8
                                                      ? "expandable_segments:True"
                                                      : "expandable_segments:False") == XSEG_OK);
@@ -206,12 +206,12 @@ struct growing {
 static void *read_all_the_time(void *self)
 {
     struct growing *growing = self;
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     while (!atomic_load(&growing->is_over)) {
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK(xseg_stats_get(growing->allocator, &where, &stats) == XSEG_OK &&
+        CHECK(xseg_stats_get(growing->allocator, &scope, &stats) == XSEG_OK &&
               stats.host_bytes <= GIB);
     }
     return NULL;

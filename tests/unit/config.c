@@ -433,7 +433,7 @@ TEST(free_minimum_is_automatic)
     assert_true(config.decays);
 }
 
-/* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
+/* PyTorch checks the values of its keys.  They are not printed, and the configuration keeps their strings. */
 TEST(keys_of_pytorch_are_ignored)
 {
     struct xseg_config config =

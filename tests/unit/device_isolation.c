@@ -128,20 +128,20 @@ static void run_lost(struct worker *worker)
 static void run_normal(struct worker *worker)
 {
     struct xseg_device_stats figures[DEVICES];
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     size_t count = 0;
 
-    where.device = worker->device;
+    scope.device = worker->device;
     for (unsigned round = 0; round < ROUNDS; round++) {
         run_round(worker, round);
         expect(xseg_device_stats_get(worker->machine->allocator, figures, sizeof(figures[0]),
                                      DEVICES, &count) == XSEG_OK &&
                count == DEVICES);
-        expect(xseg_stats_get(worker->machine->allocator, &where, &stats) == XSEG_OK);
+        expect(xseg_stats_get(worker->machine->allocator, &scope, &stats) == XSEG_OK);
         expect(xseg_range_prepare(worker->machine->range[worker->device], PAGE) == XSEG_OK ||
                fates[worker->device] == FULL);
-        expect(xseg_trim(worker->machine->allocator, &where, NULL, NULL) == XSEG_OK);
+        expect(xseg_trim(worker->machine->allocator, &scope, NULL, NULL) == XSEG_OK);
     }
 }
 

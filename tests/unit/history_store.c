@@ -141,7 +141,7 @@ TEST_WITH(settings_are_distinguished, set_up, tear_down)
     xseg_history_store_fini(&other);
 }
 
-/* Each call has the user value of its own request, and only with the settings in effect at its start. */
+/* Each call has the user value of its request, and only with the settings in effect at its start. */
 TEST_WITH(each_call_has_the_user_value_of_its_request, set_up, tear_down)
 {
     const struct xseg_history_context *context = xseg_history_context();
@@ -226,7 +226,7 @@ TEST_WITH(ticks_of_20_years_do_not_overflow, set_up, tear_down)
     assert_int_equal(xseg_history_store_ns(&store, &moment, 1000 + years / 2 * 4000000000u),
                      500 + years / 2 * 1000000000u);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
-    /* The counter of another CPU may be slightly behind or ahead. */
+    /* The counters of two CPUs may differ slightly. */
     assert_int_equal(xseg_history_store_ns(&store, &moment, 990), 500);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks + 40), moment.ns + 10);
     const struct xseg_history_moment at_once = {1000, 500};

@@ -403,14 +403,14 @@ static void step_use(struct program *program)
 /* Change a condition that disables the fast path. */
 static void step_rarely(struct program *program, const char *const *config, size_t configs)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options options = {sizeof(options)};
 
     switch (random_below(4)) {
     case 0:
         assert_ok(xseg_config_set(allocator, config[random_below(configs)]));
         break;
     case 1:
-        assert_ok(xseg_trim(allocator, NULL, &how, NULL));
+        assert_ok(xseg_trim(allocator, NULL, &options, NULL));
         break;
     case 2:
         assert_ok(program->is_routed ? xseg_route_end(program->pool)
@@ -439,17 +439,17 @@ static void step(struct program *program, unsigned turn, struct result *result)
         "history:state",
         "history:nothing",
     };
-    const uint64_t what = random_below(400);
+    const uint64_t action = random_below(400);
     const bool fills = turn / 300 % 2 == 0;
 
     memset(result, 0, sizeof(*result));
-    if (what < (fills ? 230u : 140u))
+    if (action < (fills ? 230u : 140u))
         step_alloc(program, result);
-    else if (what < 370)
+    else if (action < 370)
         step_free(program, result);
-    else if (what < 384)
+    else if (action < 384)
         step_use(program);
-    else if (what < 395)
+    else if (action < 395)
         assert_ok(xseg_sim_finish(program->stream[STREAMS]));
     else
         step_rarely(program, config, COUNT_OF(config));

@@ -186,7 +186,7 @@ TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
     }
 }
 
-/* As above, but the pool is resumed before the retry, which has the context of the first try. */
+/* The pool is paused and resumed before the retry, which has the context of the first attempt. */
 TEST(retry_keeps_the_user_value_of_the_request)
 {
     for (unsigned i = 0; i < 2; i++) {

@@ -393,11 +393,11 @@ static void execute(int socket, const struct xseg_sim_settings *settings)
     _exit(3);
 }
 
-static char send_command(int socket, char what)
+static char send_command(int socket, char command)
 {
     char answer = '?';
 
-    assert_int_equal(write(socket, &what, 1), 1);
+    assert_int_equal(write(socket, &command, 1), 1);
     assert_int_equal(read(socket, &answer, 1), 1);
     return answer;
 }

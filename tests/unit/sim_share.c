@@ -186,7 +186,7 @@ SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* The kernel searches the locks of a file linearly, and each creation of memory looks for locks of released memory.
+/* The kernel searches the locks of a file linearly, and each creation of memory searches for locks of released memory.
  * So imports of adjacent memory share one lock, which is divided when memory in the middle is released. */
 SIM_TEST(imports_of_adjacent_memory_share_a_lock)
 {

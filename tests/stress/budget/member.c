@@ -134,9 +134,9 @@ static void change_pool(struct thread *thread)
 
 static void trim(struct thread *thread)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(thread, 2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(thread, 2) == 0};
 
-    CHECK_OK(xseg_trim(own.allocator, NULL, &how, NULL));
+    CHECK_OK(xseg_trim(own.allocator, NULL, &options, NULL));
 }
 
 static void configure(struct thread *thread)

@@ -95,17 +95,17 @@ static bool take_mapping(void *context, const struct xseg_mapping *mapping)
 
 static void read_stats(struct view *view, struct xseg_statistics *stats)
 {
-    const struct xseg_scope where = {sizeof(where), .device = view->device};
+    const struct xseg_scope scope = {sizeof(scope), .device = view->device};
 
     *stats = (struct xseg_statistics){.struct_size = sizeof(*stats)};
-    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &where, stats));
+    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &scope, stats));
 }
 
 /* Whether nothing has changed in the meantime, for example by the background thread. */
 static bool gather(struct view *view)
 {
     struct xseg_allocator *allocator = view->world->allocator;
-    const struct xseg_scope where = {sizeof(where), .device = view->device};
+    const struct xseg_scope scope = {sizeof(scope), .device = view->device};
     struct xseg_statistics after;
 
     memset(view->sums, 0, sizeof(view->sums));
@@ -115,9 +115,9 @@ static bool gather(struct view *view)
     view->explained =
         (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
     read_stats(view, &view->stats);
-    CHECK_OK(CALL(xseg_for_each_block, allocator, &where, take_block, view));
-    CHECK_OK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained));
-    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &where, take_mapping, view));
+    CHECK_OK(CALL(xseg_for_each_block, allocator, &scope, take_block, view));
+    CHECK_OK(CALL(xseg_explain, allocator, &scope, take_reason, view, &view->explained));
+    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &scope, take_mapping, view));
     read_stats(view, &after);
     /* Queries may allocate host memory. */
     after.host_bytes = view->stats.host_bytes;
@@ -257,12 +257,12 @@ static void check_held(const struct view *view)
 
 static void check_pool(const struct view *view, const struct tag *tag)
 {
-    const struct xseg_scope where = {sizeof(where), .device = tag->device, .pool = tag->pool};
+    const struct xseg_scope scope = {sizeof(scope), .device = tag->device, .pool = tag->pool};
     struct xseg_statistics stats = {sizeof(stats)};
     struct sums sums = {0};
     uint64_t paused = 0;
 
-    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &where, &stats));
+    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &scope, &stats));
     for (unsigned i = 0; i < view->blocks; i++) {
         if (view->block[i].pool == tag->pool) {
             add(&sums, &view->block[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How often each two features met: both were in effect, or used, on one pool, block, stream or device. */
+/* Counts of pairs of features that met: both were in effect, or used, on one pool, block, stream or device. */
 #ifndef XSEG_TESTS_EXERCISE_FEATURE_H
 #define XSEG_TESTS_EXERCISE_FEATURE_H
 

@@ -32,18 +32,18 @@ void step_stats(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_statistics stats = {sizeof(stats)};
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
-    struct xseg_scope where = scope_of(worker, tag);
+    struct xseg_scope scope = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
 
     see_devices(world);
-    xseg_status status = CALL(xseg_stats_get, world->allocator, &where, &stats);
+    xseg_status status = CALL(xseg_stats_get, world->allocator, &scope, &stats);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
-    where.pool = NULL;
+    scope.pool = NULL;
     if (!chance(worker, 16))
         return;
     world->was_reset = true;
-    status = CALL(xseg_stats_reset, world->allocator, &where, 1 + (unsigned)below(worker, 3));
+    status = CALL(xseg_stats_reset, world->allocator, &scope, 1 + (unsigned)below(worker, 3));
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
 }
 
@@ -80,12 +80,12 @@ void step_explain(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
-    struct xseg_scope where = scope_of(worker, tag);
+    struct xseg_scope scope = scope_of(worker, tag);
     uint64_t left = 1 + below(worker, 200);
 
-    where.one_stream = chance(worker, 4);
-    where.stream = any_stream(worker, where.device)->handle;
-    const xseg_status status = CALL(xseg_explain, world->allocator, &where,
+    scope.one_stream = chance(worker, 4);
+    scope.stream = any_stream(worker, scope.device)->handle;
+    const xseg_status status = CALL(xseg_explain, world->allocator, &scope,
                                     chance(worker, 2) ? see_reason : NULL, &left, &sums);
     if (status == XSEG_OK)
         CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool +
@@ -93,9 +93,9 @@ void step_explain(struct worker *worker)
                                    sums.decay + sums.policy + sums.exported + sums.registered +
                                    sums.above_share);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_for_each_block, world->allocator, &where, see_block, &left);
+    (void)CALL(xseg_for_each_block, world->allocator, &scope, see_block, &left);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_for_each_mapping, world->allocator, &where, see_mapping, &left);
+    (void)CALL(xseg_for_each_mapping, world->allocator, &scope, see_mapping, &left);
 }
 
 void step_block(struct worker *worker)
@@ -161,7 +161,7 @@ static bool see_share(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-/* Give the second allocator a budget file of its own; the caller removes the file. */
+/* Configure a separate budget file for the second allocator; the caller removes the file. */
 static void name_budget_file(const struct worker *worker, char *config, size_t bytes, char *name,
                              size_t name_bytes)
 {
@@ -176,7 +176,8 @@ static void name_budget_file(const struct worker *worker, char *config, size_t b
 void step_second(struct worker *worker)
 {
     struct world *world = worker->world;
-    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = env_no_log};
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .log = env_no_log};
     struct xseg_allocator *second = NULL;
     const uint64_t epoch = fault_epoch();
     void *ptr = NULL;
@@ -185,7 +186,7 @@ void step_second(struct worker *worker)
     world->had_second = true;
     (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
     name_budget_file(worker, config, sizeof(config), ledger, sizeof(ledger));
-    xseg_status status = CALL(xseg_open, config, &how, &second);
+    xseg_status status = CALL(xseg_open, config, &options, &second);
     failure_note(worker->number, "second allocator with %s: %d", config, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     if (status != XSEG_OK) {

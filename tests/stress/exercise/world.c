@@ -160,10 +160,10 @@ static void close_allocator(struct world *world)
     /* Blocks that the background thread had claimed before the trim are in the page cache now. */
     CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &how, NULL));
     for (int device = 0; device < (int)world->options.devices; device++) {
-        const struct xseg_scope where = {sizeof(where), .device = device};
+        const struct xseg_scope scope = {sizeof(scope), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK_OK(CALL(xseg_stats_get, world->allocator, &where, &stats));
+        CHECK_OK(CALL(xseg_stats_get, world->allocator, &scope, &stats));
         CHECK(stats.active[0].current == 0);
         CHECK(stats.reserved_bytes[0].current == 0);
         CHECK(stats.physical_bytes == 0);
