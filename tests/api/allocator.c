@@ -447,8 +447,7 @@ TEST(allocators_are_separate)
     struct xseg_allocator *first = env_open("expandable_segments:True"), *second = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &second));
-    void *a = env_alloc(first, 5 * MIB, NULL);
-    void *b = env_alloc(second, 5 * MIB, NULL);
+    void *a = env_alloc(first, 5 * MIB, NULL), *b = env_alloc(second, 5 * MIB, NULL);
     assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(env_stats(first).allocation[XSEG_STAT_ALL].current, 1);
@@ -499,8 +498,7 @@ TEST_ON(streams_of_other_devices_are_rejected, env_open_sim(NULL, .devices = 2))
 /* The device is larger than the largest segment of small blocks, 512 GiB. */
 TEST_ON(very_large_devices_work, env_open_mib(4096 * KIB, "expandable_segments:True"))
 {
-    void *small = env_alloc(allocator, 512, NULL);
-    void *large = env_alloc(allocator, 700 * GIB, NULL);
+    void *small = env_alloc(allocator, 512, NULL), *large = env_alloc(allocator, 700 * GIB, NULL);
     assert_int_equal(env_block(allocator, small).segment_bytes, 512 * GIB);
     assert_ptr_equal(env_block(allocator, (char *)large + 699 * GIB).base, large);
     env_free(allocator, small, large);

@@ -178,8 +178,7 @@ static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots,
                   uint32_t *seed)
 {
     for (unsigned i = 0; i < steps; i++) {
-        const size_t slot = draw(seed) % slots;
-        const size_t max = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
+        const size_t slot = draw(seed) % slots, max = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
 
         env_free(allocator, blocks[slot]);
         blocks[slot] = env_alloc(allocator, 1 + draw(seed) % max, NULL);

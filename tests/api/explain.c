@@ -93,8 +93,7 @@ static void pass_second(void)
 
 TEST_OF(allocated_block_is_explained, env_open("expandable_segments:True"))
 {
-    void *large = env_alloc(allocator, 50 * MIB, NULL);
-    void *small = env_alloc(allocator, 3000, NULL);
+    void *large = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 3000, NULL);
     const struct explained *result = explain(NULL);
 
     /* One reason for the two full pages of the large block, one for its third page, one for the small block. */

@@ -581,8 +581,7 @@ static bool name_line(void *context, uint32_t frames, char *text, size_t bytes)
 
 static bool name_at_length(void *context, uint32_t frames, char *text, size_t bytes)
 {
-    (void)context;
-    (void)frames;
+    (void)context, (void)frames;
     memset(text, 'x', bytes - 1);
     text[bytes - 1] = '\0';
     return true;
@@ -590,9 +589,7 @@ static bool name_at_length(void *context, uint32_t frames, char *text, size_t by
 
 static bool name_nothing(void *context, uint32_t frames, char *text, size_t bytes)
 {
-    (void)context;
-    (void)frames;
-    (void)text;
+    (void)context, (void)frames, (void)text;
     return bytes == 0;
 }
 
@@ -934,16 +931,14 @@ TEST_TIMES(labels_end_with_the_allocator, 10, env_open("history:all,history_stac
 
 static bool never(void *context, const struct xseg_history_entry *entry)
 {
-    (void)context;
-    (void)entry;
+    (void)context, (void)entry;
     fail_msg("visited");
     return false;
 }
 
 static bool never_frame(void *context, const struct xseg_history_frame *frame)
 {
-    (void)context;
-    (void)frame;
+    (void)context, (void)frame;
     fail_msg("visited");
     return false;
 }

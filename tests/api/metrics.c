@@ -287,8 +287,7 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
 /* Seconds have nine decimal places, including leading zeros. */
 static void expect_nanoseconds(struct xseg_allocator *allocator, const char *series)
 {
-    const char *page = read_page(allocator);
-    const char *at = strstr(page, series);
+    const char *page = read_page(allocator), *at = strstr(page, series);
 
     assert_non_null(at);
     assert_int_equal(strspn(at + strlen(series), "0123456789"), 9);
@@ -331,8 +330,7 @@ TEST_ON(external_memory_is_that_of_the_last_driver_query,
     struct xseg_allocator *other = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
-    void *external = env_alloc(other, 40 * MIB, NULL);
-    void *own = env_alloc(allocator, 20 * MIB, NULL);
+    void *external = env_alloc(other, 40 * MIB, NULL), *own = env_alloc(allocator, 20 * MIB, NULL);
     assert_true(current_value(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);

@@ -402,8 +402,7 @@ TEST(sticky_error_loses_the_device)
 {
     struct xseg_allocator *allocator = env_open_sim("expandable_segments:True", .devices = 2);
     xseg_stream side = env_stream();
-    void *a = env_alloc(allocator, 5 * MIB, NULL);
-    void *b = env_alloc(allocator, 700, NULL);
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 700, NULL);
     assert_ok(xseg_record_stream(allocator, a, side));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
     assert_error(env_try_alloc(allocator, 100 * MIB, NULL), DEVICE_LOST,

@@ -364,8 +364,7 @@ TEST_EACH(frees_are_traced_with_every_configuration, env_open(config), "debug_fi
 
 static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
 {
-    (void)context;
-    (void)entry;
+    (void)context, (void)entry;
 }
 
 /* There is one function table for each distinct combination of configurations with and without recording. */

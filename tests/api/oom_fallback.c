@@ -254,8 +254,7 @@ TEST_EACH(reserved_ranges_follow_the_key, env_open(config), "expandable_segments
 /* If the driver has few addresses, the ranges are shorter. */
 TEST_ON(few_addresses_are_sufficient, env_open_sim(NULL, .address_bytes = 6 * GIB))
 {
-    void *small = env_alloc(allocator, 1000, NULL);
-    void *large = env_alloc(allocator, 2 * GIB, NULL);
+    void *small = env_alloc(allocator, 1000, NULL), *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
     assert_error(env_try_alloc(allocator, 5 * GIB, NULL), NO_ADDRESSES, "cuMemAddressReserve");
     env_free(allocator, small, large);
@@ -319,8 +318,7 @@ TEST(segments_are_classic_without_addresses)
     assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(lines, "out of virtual addresses for expandable segments"));
     const size_t length = strlen(lines);
-    void *ptr = env_alloc(allocator, 1 * MIB, NULL);
-    void *other = env_alloc(allocator, 2 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 1 * MIB, NULL), *other = env_alloc(allocator, 2 * MIB, NULL);
     assert_true(env_block(allocator, other).is_expandable);
     assert_int_equal(strlen(lines), length);
     /* A request larger than every range fails without memory pressure. */

@@ -119,8 +119,7 @@ TEST_ON(error_has_the_requested_and_the_mapped_size, env_open_mib(20, NULL))
 TEST_IN_POOL(figures_of_the_error_add_up, env_open_mib(400, "page_cache_mb:1000"))
 {
     const xseg_stream other = env_stream();
-    void *live = env_alloc(allocator, 50 * MIB, NULL);
-    void *small = env_alloc(allocator, 1000, NULL);
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 1000, NULL);
 
     xseg_sim_set_external_memory(0, 60 * MIB);
     env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));

@@ -115,8 +115,7 @@ TEST_ON(messages_name_the_pool, env_open(NULL))
 {
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
     struct xseg_pool *named = env_pool_of(allocator, .name = name);
-    struct xseg_pool *other = env_pool_of(allocator, .name = "");
-    struct xseg_pool *third = env_pool(allocator);
+    struct xseg_pool *other = env_pool_of(allocator, .name = ""), *third = env_pool(allocator);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
@@ -512,8 +511,7 @@ TEST(pools_with_cached_memory_are_not_destroyed)
 
     for (unsigned i = 0; i < 100; i++)
         (void)use_pool(allocator, 1000);
-    const uint64_t before = host_bytes(allocator);
-    const uint64_t resident = env_resident_bytes();
+    const uint64_t before = host_bytes(allocator), resident = env_resident_bytes();
     for (unsigned i = 0; i < 3000; i++)
         (void)use_pool(allocator, 1000);
     assert_int_equal(env_reserved(allocator), 3100 * 2 * MIB);
@@ -629,8 +627,7 @@ static void *counted_alloc(void *context, size_t bytes, int device, xseg_stream 
     struct owner *owner = context;
     char *at = owner->next;
 
-    (void)device;
-    (void)stream;
+    (void)device, (void)stream;
     owner->next += bytes;
     owner->allocated += bytes;
     return at;

@@ -420,8 +420,7 @@ static char logged[1024];
 
 static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
+    (void)context, (void)level;
     if (strstr(line, "publish") != NULL)
         (void)snprintf(logged, sizeof(logged), "%s", line);
 }

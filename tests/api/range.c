@@ -889,8 +889,7 @@ TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
 /* Each range of the pool may have committed the page.  Ranges of other pools cannot alias it. */
 TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
-    struct xseg_range *other = reserve_in_pool_of(allocator, range);
-    struct xseg_range *third = reserve(allocator);
+    struct xseg_range *other = reserve_in_pool_of(allocator, range), *third = reserve(allocator);
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = info(range).pool};
 
@@ -1038,8 +1037,7 @@ TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 /* The release runs while idle memory is reclaimed for a quota. */
 TEST_OF_RANGE(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {
-    struct xseg_range *other = reserve(allocator);
-    struct xseg_range *ended = range;
+    struct xseg_range *other = reserve(allocator), *ended = range;
 
     commit(other, 4, 4, NULL);
     const uint64_t id = observe_release(allocator, &ended, other, NULL);

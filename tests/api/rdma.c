@@ -92,8 +92,7 @@ TEST_TIMES(idle_pages_serve_their_kind_only, 4, env_open("page_cache_mb:1000,idl
 /* Under memory pressure, pages of the other kind are released to the driver, and new pages are created. */
 TEST_TIMES(pages_of_the_other_kind_are_replaced, 2, env_open_sim(NULL, .memory_bytes = 200 * MIB))
 {
-    struct xseg_pool *from = make_pool(allocator, i == 0);
-    struct xseg_pool *to = make_pool(allocator, i != 0);
+    struct xseg_pool *from = make_pool(allocator, i == 0), *to = make_pool(allocator, i != 0);
     env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
     assert_ok(xseg_pool_release(from));
     char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);

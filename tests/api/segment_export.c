@@ -353,8 +353,7 @@ TEST_WITH(concurrent_imports_return_the_same_memory, open_exporter, close_export
 TEST_WITH(child_of_an_importer_is_not_counted, open_exporter, close_exporter)
 {
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
-    void *base = import(export_segment(block));
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL), *base = import(export_segment(block));
     const pid_t child = fork();
 
     assert_true(child >= 0);
@@ -413,8 +412,7 @@ TEST_WITH(block_of_an_exported_segment_can_be_exported, open_exporter, close_exp
 TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_exporter)
 {
     struct xseg_export_token token;
-    char *block = env_alloc(allocator, BLOCK, NULL);
-    char *end = (char *)segment_base(block) + BLOCK;
+    char *block = env_alloc(allocator, BLOCK, NULL), *end = (char *)segment_base(block) + BLOCK;
     int local = 0;
 
     env_expect_error(xseg_export_segment(allocator, &local, &token), XSEG_ERR_NOT_ALLOCATED, "");

@@ -239,8 +239,7 @@ static char last_line[1024]; /* of the log */
 
 static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
+    (void)context, (void)level;
     (void)snprintf(last_line, sizeof(last_line), "%s", line);
 }
 

@@ -20,8 +20,7 @@ TEST(host_bytes_do_not_exceed_resident_memory)
         stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         block[i] = env_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
-    const uint64_t host = env_stats(allocator).host_bytes;
-    const uint64_t got = env_resident_bytes() - without;
+    const uint64_t host = env_stats(allocator).host_bytes, got = env_resident_bytes() - without;
     print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
     assert_true(host >= MIB);
     /* Self-checks read all tables, which maps uncounted pages. */
@@ -470,8 +469,7 @@ static void *alloc_after_gate(void *context, size_t bytes, int device, xseg_stre
     struct gate *gate = context;
     void *memory = NULL;
 
-    (void)device;
-    (void)stream;
+    (void)device, (void)stream;
     (void)pthread_mutex_lock(&gate->lock);
     gate->is_waiting = true;
     (void)pthread_cond_broadcast(&gate->changed);

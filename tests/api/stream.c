@@ -124,8 +124,7 @@ TEST_ON(a_full_device_waits_for_pending_blocks, env_open_mib(64, "expandable_seg
 {
     xseg_stream side = env_stream();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    void *x = env_alloc(allocator, 30 * MIB, NULL);
-    void *live = env_alloc(allocator, 25 * MIB, NULL);
+    void *x = env_alloc(allocator, 30 * MIB, NULL), *live = env_alloc(allocator, 25 * MIB, NULL);
     env_free_in_use(allocator, x, side);
     assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), x);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
@@ -317,8 +316,7 @@ TEST_ON(reused_handle_is_a_new_stream, env_open_sim(NULL, .reuse_handles = true)
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
 }
 
-/* A block waits for the new stream while it replaces the stream with the same handle; a wait for all streams includes
- * it. */
+/* A block waits for the new stream while that replaces the old stream; a wait for all streams includes the block. */
 TEST_ON(reused_handle_is_awaited, env_open_sim(NULL, .reuse_handles = true))
 {
     const xseg_stream old = env_stream(), other = env_stream();

@@ -14,13 +14,11 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
 TEST_ON(runs_are_batched, env_open("expandable_segments:True"))
 {
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    uint64_t creates = xseg_sim_calls("cuMemCreate");
-    uint64_t accesses = xseg_sim_calls("cuMemSetAccess");
+    uint64_t creates = xseg_sim_calls("cuMemCreate"), accesses = xseg_sim_calls("cuMemSetAccess");
     env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410); /* 8 GiB / 20 MiB, rounded up */
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - accesses, 1);
-    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
-    uint64_t releases = xseg_sim_calls("cuMemRelease");
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap"), releases = xseg_sim_calls("cuMemRelease");
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2); /* one small and one large run */
     assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 410 + 1); /* and the small page */

@@ -134,16 +134,14 @@ static int runs;
 
 static bool enter(void *context, struct xseg_registered *run)
 {
-    (void)context;
-    (void)run;
+    (void)context, (void)run;
     runs++;
     return true;
 }
 
 static void leave(void *context, const struct xseg_registered *run)
 {
-    (void)context;
-    (void)run;
+    (void)context, (void)run;
     runs--;
 }
 

@@ -186,8 +186,7 @@ TEST_ON(failure_under_memory_pressure_selects_classic_segments,
 
 TEST_ON(failure_affects_one_device, open_fresh(2, 0, EXPANDABLE))
 {
-    void *first = env_alloc(allocator, MIB, NULL);
-    void *second = env_alloc_on(allocator, 1, MIB);
+    void *first = env_alloc(allocator, MIB, NULL), *second = env_alloc_on(allocator, 1, MIB);
     env_free(allocator, second);
     fail_from("cuMemCreate", 1, NOT_SUPPORTED);
     second = env_alloc_on(allocator, 1, 30 * MIB);

@@ -55,8 +55,7 @@ static void other_streams(struct fault_env *env)
 
     fault_free(env, a);
     /* Small pages serve a large block, and the full page of a large block is replaced by small pages. */
-    void *b = fault_alloc(env, 65 * MIB, NULL);
-    void *c = fault_alloc(env, 3000, NULL);
+    void *b = fault_alloc(env, 65 * MIB, NULL), *c = fault_alloc(env, 3000, NULL);
     fault_free_and_trim(env, b, c);
 }
 
@@ -135,8 +134,7 @@ static void before_capture(struct fault_env *env)
 
     struct xseg_pool *pool = fault_pool(env, NULL);
     fault_free(env, a);
-    void *b = fault_alloc(env, 90 * MIB, NULL);
-    void *c = fault_alloc(env, 20 * MIB, NULL);
+    void *b = fault_alloc(env, 90 * MIB, NULL), *c = fault_alloc(env, 20 * MIB, NULL);
     fault_record_stream(env, c, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
     fault_free(env, c, b);
@@ -151,8 +149,7 @@ static void addresses(struct fault_env *env)
     void *a = fault_alloc(env, 5 * MIB, NULL);
 
     xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
-    void *b = fault_alloc(env, 1000, NULL);
-    void *c = fault_alloc(env, 900, env->side);
+    void *b = fault_alloc(env, 1000, NULL), *c = fault_alloc(env, 900, env->side);
     fault_free_and_trim(env, a, b);
     fault_free_and_trim(env, c);
     xseg_sim_set_external_addresses(0);

@@ -79,9 +79,7 @@ static uint32_t gather(void *context)
 
 static void discard(void *context, const uint32_t *kept, size_t count)
 {
-    (void)context;
-    (void)kept;
-    (void)count;
+    (void)context, (void)kept, (void)count;
 }
 
 static void query(struct fault_env *env)

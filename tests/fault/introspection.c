@@ -49,8 +49,7 @@ static void run_queries(struct fault_env *env)
 
     observer.context = &entries;
     FAULT_RETRY(env, xseg_observer_add(env->allocator, &observer, &id));
-    void *a = fault_alloc(env, 30 * MIB, NULL);
-    void *b = fault_alloc(env, 700, env->side);
+    void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 700, env->side);
     void *c = fault_alloc(env, 3 * MIB, NULL);
     fault_record_stream(env, a, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);

@@ -113,8 +113,7 @@ static void route(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool(env, NULL);
     FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
-    void *a = fault_alloc(env, 4 * MIB, env->side);
-    void *b = fault_alloc(env, 4 * MIB, NULL);
+    void *a = fault_alloc(env, 4 * MIB, env->side), *b = fault_alloc(env, 4 * MIB, NULL);
     assert_ptr_equal(env_block(env->allocator, a).pool, pool);
     assert_null(env_block(env->allocator, b).pool);
     fault_free(env, a);
@@ -168,8 +167,7 @@ static void checkpoint(struct fault_env *env)
 
     enter_context(env);
     struct xseg_pool *pool = fault_pool(env, NULL);
-    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
-    void *b = fault_alloc_in(env, pool, 1024, NULL);
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL), *b = fault_alloc_in(env, pool, 1024, NULL);
     void *c = fault_alloc_in(env, pool, 3 * MIB, env->side);
     work(env, a, 12 * MIB, env->side);
     fault_free(env, a);
@@ -198,8 +196,7 @@ static void retire(struct fault_env *env)
 
     enter_context(env);
     OWN(env, cuStreamCreate(&old, 1));
-    void *a = fault_alloc(env, 5 * MIB, old);
-    void *b = fault_alloc(env, 25 * MIB, NULL);
+    void *a = fault_alloc(env, 5 * MIB, old), *b = fault_alloc(env, 25 * MIB, NULL);
     void *c = fault_alloc(env, 2048, old);
     work(env, a, 5 * MIB, old);
     work(env, b, 25 * MIB, old);
@@ -261,8 +258,7 @@ static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
     unsigned long long ptr = 0;
 
-    (void)self;
-    (void)stream;
+    (void)self, (void)stream;
     assert_int_equal(device, 0);
     /* NULL if the driver fails. */
     return cuMemAlloc_v2(&ptr, bytes) == 0
@@ -272,9 +268,7 @@ static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 
 static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)bytes, (void)device, (void)stream;
     OWN((struct fault_env *)self, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
 }
 

@@ -272,8 +272,7 @@ void step_record_stream(struct run *run)
 void step_capture_share(struct run *run)
 {
     struct model *model = &run->model;
-    const unsigned slot = run_captured_slot(run);
-    const unsigned other = (unsigned)run_random(run, RUN_SLOTS);
+    const unsigned slot = run_captured_slot(run), other = (unsigned)run_random(run, RUN_SLOTS);
 
     if (slot == MODEL_NONE || queue_of(run, other)->capture != queue_of(run, slot)->capture)
         return;
@@ -363,8 +362,7 @@ void step_synchronize(struct run *run)
 void step_retire(struct run *run)
 {
     struct model *model = &run->model;
-    const unsigned slot = 2 + (unsigned)run_random(run, RUN_SLOTS - 2);
-    const unsigned at = run->slot[slot].queue;
+    const unsigned slot = 2 + (unsigned)run_random(run, RUN_SLOTS - 2), at = run->slot[slot].queue;
     struct model_entry *entry = entry_of(run, slot);
 
     if (model->queues == MODEL_QUEUES || model->entries == MODEL_ENTRIES)
@@ -464,8 +462,7 @@ void step_bad_input(struct run *run)
 {
     struct model *model = &run->model;
     struct model_block *block = any_live(run);
-    const unsigned pool = (unsigned)run_random(run, model->pools);
-    const unsigned slot = any_slot(run);
+    const unsigned pool = (unsigned)run_random(run, model->pools), slot = any_slot(run);
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 

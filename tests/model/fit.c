@@ -133,8 +133,7 @@ static void split_off(struct arena *arena, unsigned at, uint64_t address, unsign
  * has the requested size of this part. */
 static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
 {
-    struct part *part = &arena->part[at];
-    struct part *next = next_to(arena, part), *prev = before(arena, part);
+    struct part *part = &arena->part[at], *next = next_to(arena, part), *prev = before(arena, part);
 
     part->state = state;
     memset(part->used, 0, sizeof(part->used));

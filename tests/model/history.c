@@ -284,18 +284,13 @@ static void take_step(struct player *player)
 
 static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
-    (void)self;
-    (void)device;
-    (void)stream;
+    (void)self, (void)device, (void)stream;
     return driver_alloc(0, bytes);
 }
 
 static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    (void)self;
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)self, (void)bytes, (void)device, (void)stream;
     driver_free(0, ptr);
 }
 

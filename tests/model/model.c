@@ -359,8 +359,7 @@ static bool end_uses(struct model *model, struct model_block *block,
 static bool was_only_captured(const struct model *model, const struct model_use *use,
                               unsigned entry)
 {
-    (void)model;
-    (void)entry;
+    (void)model, (void)entry;
     return !use->outside;
 }
 

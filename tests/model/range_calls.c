@@ -165,8 +165,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
 
 static bool on_low_memory(void *context, const struct xseg_oom_info *oom)
 {
-    (void)context;
-    (void)oom;
+    (void)context, (void)oom;
     if (!is_main())
         return false;
     call_from_callback();

@@ -600,8 +600,7 @@ static void step_trim(void)
 static void step_prepare(void)
 {
     const unsigned range = (unsigned)below(RANGES);
-    const uint64_t bytes = below(6) * MIB, page = kinds[range].page_bytes;
-    const uint64_t used = xseg_sim_used(0);
+    const uint64_t bytes = below(6) * MIB, page = kinds[range].page_bytes, used = xseg_sim_used(0);
     const xseg_status status = xseg_range_prepare(env.range[range], bytes);
     const struct xseg_range_info info = info_of(range);
 

@@ -64,8 +64,7 @@ static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-/* The next stream gets the memory of a retired one.  No call is a free, which would acquire the parked thread's next
- * lock. */
+/* The next stream reuses the memory.  There is no free, which would acquire the next lock of the parked thread. */
 static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
                            void **first)
 {

@@ -241,8 +241,7 @@ static void *count_up_and_down(void *counts)
     return NULL;
 }
 
-/* With concurrent threads values and totals are exact, and a peak misses at most the last calls of the other
- * threads. */
+/* With concurrent threads values and totals are exact; a peak misses at most the last calls of other threads. */
 TEST_WITH(concurrent_updates_are_all_counted, set_up, tear_down)
 {
     struct xseg_counts counts[2];

@@ -81,8 +81,7 @@ TEST(all_bytes_arrive_in_order)
     }
 }
 
-/* Withdraw to offsets in the buffer, at its edge, and in bytes that were written; then write other bytes and
- * continue. */
+/* Withdraw to offsets in the buffer, at its edge, and in written bytes; then write other bytes and continue. */
 TEST(withdrawn_bytes_are_not_written)
 {
     enum { BUFFER = XSEG_FILE_WRITER_BUFFER };

@@ -4,8 +4,7 @@
 #include "src/core/device/device.h"
 #include "tests/support/env.h"
 
-/* Addresses for one segment only: a range reserves the device's memory rounded up to the next GiB, and at least 1
- * GiB. */
+/* Addresses for one segment: a range reserves the device memory rounded up to the next GiB, and at least 1 GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
     return env_open_sim("expandable_segments:True", .memory_bytes = GIB,

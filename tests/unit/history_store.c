@@ -190,8 +190,7 @@ TEST_WITH(ticks_are_monotonic_nanoseconds, set_up, tear_down)
         ticks[i] = xseg_history_store_now(&store);
     while (monotonic_ns() - began < 40000000) {
     }
-    const uint64_t late = xseg_history_store_now(&store);
-    const uint64_t ended = monotonic_ns();
+    const uint64_t late = xseg_history_store_now(&store), ended = monotonic_ns();
     const struct xseg_history_moment moment = xseg_history_store_moment(&store);
     uint64_t before = 0;
     for (size_t i = 0; i < COUNT_OF(ticks); i++) {
@@ -378,9 +377,7 @@ TEST_WITH(frames_of_each_depth_are_shown, set_up, tear_down)
 
 static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 {
-    (void)context;
-    (void)kept;
-    (void)count;
+    (void)context, (void)kept, (void)count;
 }
 
 /* Every call that gathers reports a due sweep, because the first one may meet a sweep of another thread. */

@@ -301,8 +301,7 @@ ALLOCATOR_TEST(only_allocated_blocks_are_freed)
     assert_ok(xseg_free(allocator, NULL));
     assert_error(xseg_free(allocator, &seed_state), NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        char *ptr = env_alloc(allocator, sizes[i], NULL);
-        char *end = ptr + (sizes[i] + 511) / 512 * 512;
+        char *ptr = env_alloc(allocator, sizes[i], NULL), *end = ptr + (sizes[i] + 511) / 512 * 512;
 
         assert_error(xseg_free(allocator, ptr + 1), NOT_ALLOCATED, "not the start of a block");
         assert_error(xseg_free(allocator, ptr + 512), NOT_ALLOCATED, "not the start of a block");

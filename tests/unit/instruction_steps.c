@@ -50,8 +50,7 @@ static void count(int signal, siginfo_t *info, void *context)
 {
     greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
 
-    (void)signal;
-    (void)info;
+    (void)signal, (void)info;
     if (is_counting && to_go-- == 0) {
         is_counting = false;
         stop();

@@ -102,8 +102,7 @@ static void wait_until(atomic_bool *flag)
 
 static bool park_and_accept(void *context, xseg_stream stream)
 {
-    (void)context;
-    (void)stream;
+    (void)context, (void)stream;
     park();
     return true;
 }
@@ -299,8 +298,7 @@ ALLOCATOR_TEST(observer_removal_waits_for_active_callbacks)
 
 /* --- A miss. --- */
 
-/* A thread has missed and is about to wait for the device memory lock; a fitting block is freed before it gets the
- * lock. */
+/* After a miss a thread waits for the device memory lock; a fitting block is freed before it acquires the lock. */
 TEST(miss_retries_after_a_concurrent_free)
 {
     /* Growth of an expandable segment would start with the cached memory anyway. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of
- * the fast path. */
+/* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of the fast path. */
 #include "tests/support/env.h"
 
 #include <stdio.h>
@@ -110,8 +109,7 @@ static void expect_statistics(struct xseg_allocator *allocator)
     assert_int_equal(sample.devices[0].cached, sum.cached);
 }
 
-/* All rows agree, in the order that published.h documents.  Returns the number of rows of private
- * pools. */
+/* All rows agree, in the order that published.h documents.  Returns the number of rows of private pools. */
 static uint32_t expect_agreement(struct xseg_allocator *allocator)
 {
     static const unsigned places[] = {
@@ -290,8 +288,7 @@ TEST(rows_are_shared_by_devices)
     env_close(allocator);
 }
 
-/* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
- * locked. */
+/* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be locked. */
 TEST(statistics_use_no_lock_of_an_allocation) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");

@@ -413,8 +413,7 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
     pickle_fini(&sum.pickle);
 }
 
-/* A dictionary that occurs several times in a list is consumed each time; once consumed it cannot be referenced
- * again. */
+/* A dictionary that occurs repeatedly in a list is consumed each time; afterwards it cannot be referenced. */
 TEST(repeated_dictionary_is_consumed_again_or_rejected)
 {
     struct sum sum;

@@ -129,8 +129,7 @@ static void count_end(void *context, const struct xseg_statistics *last)
     ++*times;
 }
 
-/* A routed request retains its pool: the route ends and the holder releases the pool before the request locks its
- * arena. */
+/* A routed request retains its pool: the route ends and the pool is released before the request locks its arena. */
 TEST(a_routed_request_retains_its_pool)
 {
     /* A request with rounding is no plain hit, which would lock the arena immediately. */

@@ -472,8 +472,7 @@ TEST_WITH(exported_alias_is_not_cached, set_up, tear_down)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* Fail each call of mapping three aliases once: 3 maps, 1 set-access; and two in a row, one of which belongs to the
- * rollback. */
+/* Fail each call of mapping three aliases, 3 maps and 1 set-access; and two consecutive calls, one in the rollback. */
 TEST(aliases_are_rolled_back_at_every_failure)
 {
     for (uint64_t n = 1; n <= 12; n++) {

@@ -17,8 +17,7 @@ static struct {
 
 static void read_build_id(const struct dl_phdr_info *info, const ElfW(Phdr) * header)
 {
-    const char *at = (const char *)(info->dlpi_addr + header->p_vaddr);
-    const char *end = at + header->p_memsz;
+    const char *at = (const char *)(info->dlpi_addr + header->p_vaddr), *end = at + header->p_memsz;
 
     while (at + sizeof(ElfW(Nhdr)) <= end) {
         const ElfW(Nhdr) *note = (const void *)at;
@@ -34,8 +33,7 @@ static void read_build_id(const struct dl_phdr_info *info, const ElfW(Phdr) * he
 
 static int find_self(struct dl_phdr_info *info, size_t bytes, void *unused)
 {
-    (void)bytes;
-    (void)unused;
+    (void)bytes, (void)unused;
     for (int i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_NOTE)
             read_build_id(info, &info->dlpi_phdr[i]);
