@@ -44,7 +44,7 @@ static bool count_frame(void *context, const struct xseg_history_frame *frame)
     assert_int_equal(frame->struct_size, sizeof(*frame));
     frames->count++;
     frames->of_library += frame->module != NULL && strstr(frame->module, "libxseg.so") != NULL;
-    /* The innermost come first. */
+    /* The innermost frames are first. */
     assert_true(frames->of_library > 0);
     frames->of_alloc += pc > __start_code_of_alloc && pc <= __stop_code_of_alloc;
     frames->of_free += pc > __start_code_of_free && pc <= __stop_code_of_free;

@@ -143,7 +143,7 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
     assert_ok(xseg_unpin(allocator, small, 1000));
 }
 
-/* Reclaim under memory pressure takes all idle memory except pinned pages. */
+/* Under memory pressure all idle memory is reclaimed except pinned pages. */
 TEST_ON(pinned_pages_are_not_remapped, env_open_mib(200, NULL))
 {
     const xseg_stream other = env_stream();

@@ -819,7 +819,7 @@ static void destroy_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-/* Each stream with committed granules blocks the pause, whatever their number. */
+/* Each stream with committed granules blocks the pause, for any number of streams. */
 TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
 {
     xseg_stream stream[9];

@@ -150,7 +150,7 @@ static void closed(struct fault_env *env)
     export_and_import(env, XSEG_HANDLE_FD, true);
 }
 
-/* Import by a token; a failure leaves nothing imported. */
+/* Import by a token; after a failure no memory is imported. */
 static void *import_token(struct fault_env *env, const struct xseg_export_token *token)
 {
     void *base = NULL;

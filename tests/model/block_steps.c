@@ -373,7 +373,7 @@ void step_retire(struct run *run)
     const bool is_busy =
         entry->is_known && (captured || model_is_origin(model, run->slot[slot].entry));
     assert_int_equal(status, is_busy ? XSEG_ERR_BUSY : XSEG_OK);
-    /* A stream that the library does not know may be capturing; it is not destroyed then. */
+    /* A stream that is unknown to the library may be capturing; it is not destroyed then. */
     if (is_busy || model->queue[at].capture != 0)
         return;
     model_retire(model, run->slot[slot].entry);

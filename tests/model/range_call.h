@@ -114,7 +114,7 @@ struct env {
     uint64_t random, limit;
     bool has_faults;
     /* Of the step. */
-    unsigned planned, calls; /* calls from callbacks that are to be made, that were made */
+    unsigned planned, calls; /* planned and completed calls from callbacks */
     bool is_nested, was_resumed[POOLS];
     atomic_bool was_armed;
     struct call nested[NESTED];

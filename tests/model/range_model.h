@@ -70,7 +70,7 @@ extern struct env {
     char *block[BLOCKS];
     unsigned blocks;
     struct xseg_checkpoint *checkpoint; /* of the first pool; NULL: none */
-    bool was_allocated[PLACES];         /* when it was taken */
+    bool was_allocated[PLACES];         /* at the checkpoint */
     uint64_t was_reserved[RANGES];
     uint64_t random, tag, cache, limit;
     bool has_bytes;

@@ -42,8 +42,8 @@ struct run {
     struct model model;
     struct run_slot slot[RUN_SLOTS];
     struct run_queue queue[MODEL_QUEUES];
-    const void
-        *known[MODEL_ENTRIES]; /* the library's object of an entry, once it knows the stream */
+    const void *known
+        [MODEL_ENTRIES]; /* the library's object of an entry, after the first call with the stream */
     uint64_t random;
     int device;        /* of the current context; -1: none */
     bool has_retiring; /* at the last call, the library waited for retired streams */

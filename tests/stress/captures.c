@@ -9,7 +9,7 @@
 #define STREAMS 2u
 #define SLOTS   48u
 
-/* A block that either thread may free, after it has claimed it by an exchange. */
+/* Blocks that either thread may free, after it has claimed one by an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     _Atomic(void *) slot[SLOTS];

@@ -75,19 +75,19 @@ TEST(every_function_was_called)
         fail_msg("%s was never called%s", missing, plays_all ? " with success" : "");
 }
 
-TEST(exclusive_features_never_met)
+TEST(exclusive_features_are_not_combined)
 {
-    const char *met = feature_wrongly_met();
+    const char *combined = feature_excluded_pair();
 
-    if (met != NULL)
-        fail_msg("against the table: %s", met);
+    if (combined != NULL)
+        fail_msg("against the table: %s", combined);
 }
 
-TEST(every_two_other_features_have_met)
+TEST(other_pairs_of_features_are_combined)
 {
     unsigned reached = 0;
     const unsigned pairs = feature_pairs(&reached);
-    const char *missing = feature_missing();
+    const char *missing = feature_missing_pair();
 
     if (is_verbose)
         feature_print();

@@ -106,7 +106,7 @@ static void decommit(struct worker *worker, unsigned first, unsigned count)
         xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]));
 }
 
-/* Alias a page of the shared range, whatever happens to it there. */
+/* Alias a page of the shared range, which other threads may decommit. */
 static void alias(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;

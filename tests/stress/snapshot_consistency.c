@@ -87,7 +87,7 @@ static unsigned count_live(const struct pickle *pickle, size_t bytes)
     return count;
 }
 
-/* Whether the last entry about a worker's block leaves it allocated; *found: whether there is an entry. */
+/* Whether a worker's block is allocated after its last entry; *found: whether there is an entry. */
 static bool ends_live(const struct pickle *pickle, size_t bytes, bool *found)
 {
     const struct pickle_value *trace =
@@ -155,7 +155,7 @@ TEST(snapshot_is_consistent_while_threads_allocate)
         worker[i].bytes = 8001 + i;
     }
     threads_start(thread, take_turns, worker, WORKERS);
-    /* On a busy machine all snapshots may find the workers between two rounds: then more are taken. */
+    /* On a busy host all snapshots may be between two rounds of the workers; then more are written. */
     for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
          taken++) {
         struct pickle pickle;

@@ -9,7 +9,7 @@
 #define THREADS 4u
 #define SLOTS   256u
 
-/* A block that one thread leaves for any other, claimed with an exchange. */
+/* Blocks that any thread may free, after it has claimed one by an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     xseg_stream stream[THREADS];

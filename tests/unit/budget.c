@@ -204,7 +204,7 @@ TEST(device_without_a_share_waits_for_no_process)
     xseg_shared_budget_close(&other);
 }
 
-/* The log and the metrics report a process that finds no slot; it joins when another process leaves. */
+/* The log and the metrics report a process without a slot; it joins when another process releases its slot. */
 TEST(a_process_without_a_slot_joins_later)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));

@@ -493,7 +493,7 @@ static void clear_environment(void)
     (void)unsetenv("PYTORCH_ALLOC_CONF");
 }
 
-/* Load with up to three variables set; NULL leaves one out. */
+/* Load with up to three variables; NULL: not set. */
 static struct xseg_config load(const char *argument, const char *own, const char *cuda,
                                const char *generic, const char *expected_source)
 {

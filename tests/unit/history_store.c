@@ -380,7 +380,7 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
     (void)context, (void)kept, (void)count;
 }
 
-/* Every call that gathers reports a due sweep, because the first one may meet a sweep of another thread. */
+/* Every call that gathers reports a due sweep, because the first sweep may coincide with a sweep of another thread. */
 TEST_WITH(sweep_is_due_until_one_completes, set_up, tear_down)
 {
     uint32_t drawn = 0;

@@ -17,7 +17,7 @@
 #include "tests/support/test.h"
 #include "tests/support/wrapped.h"
 
-/* --- Demand-zero memory, whatever the process has freed before. --- */
+/* --- Demand-zero memory, after large frees of the process. --- */
 
 /* The number of resident pages of an allocation. */
 static size_t resident(void *memory, size_t bytes)
@@ -35,7 +35,7 @@ static size_t resident(void *memory, size_t bytes)
     return count;
 }
 
-/* After this, calloc() takes large allocations from the heap. */
+/* Afterwards calloc() serves large allocations from the heap. */
 static void free_large_allocation(void)
 {
     char *memory = malloc((size_t)24 << 20);
@@ -182,7 +182,7 @@ int __wrap_madvise(void *address, size_t bytes, int advice)
 
 #define NOEXEC_SEAL 0x0008u /* MFD_NOEXEC_SEAL, absent from headers before Linux 6.3 */
 
-static bool is_old;           /* the kernel does not know NOEXEC_SEAL */
+static bool is_old;           /* the kernel does not support NOEXEC_SEAL */
 static unsigned created_with; /* flags of the last file */
 
 int __wrap_memfd_create(const char *name, unsigned flags)

@@ -232,7 +232,7 @@ TEST(label_is_kept_until_it_is_recorded)
 
 /* --- Streams. --- */
 
-/* Two threads look up a new stream concurrently: the later one finds the entry that the first has created. */
+/* Two threads look up a new stream concurrently: the second lookup finds the entry of the first. */
 ALLOCATOR_TEST(concurrent_lookups_create_one_stream_entry)
 {
     struct xseg_pool *pool = env_pool(allocator); /* opens the device */

@@ -207,7 +207,7 @@ TEST_WITH(uncovered_gib_are_empty, set_up, tear_down)
         assert_null(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096));
 }
 
-/* Slots of other arenas are ignored, and an earlier arena leaves nothing in a slot. */
+/* Slots of other arenas are ignored, including those of an earlier arena at the address. */
 TEST_WITH(a_slot_is_of_one_arena, set_up, tear_down)
 {
     struct xseg_extent first = classic(BASE, 3 * XSEG_MIB);

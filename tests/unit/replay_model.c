@@ -196,7 +196,7 @@ MODEL_TEST(events_that_do_not_fit_are_left_out)
     expect_state(model, 4 * MIB, 512, 0);
 }
 
-/* A block that only a free records ends where the next block begins, whatever the size in the event. */
+/* A block that only a free records ends at the next block, independently of the size in the event. */
 MODEL_TEST(restored_block_ends_at_the_next_block)
 {
     builder_map(builder, BASE, 4 * MIB, true);

@@ -388,7 +388,7 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
         if (ways[i].change != NULL)
             ways[i].change();
         const uint64_t before = sum_files();
-        /* A member publishes, reads, and leaves; so does another one. */
+        /* Two members publish, read and close the file. */
         assert_error(budget_file_write(&budget, 2), FILE, budget_file_path);
         assert_said(ways[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
@@ -404,7 +404,7 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
     }
 }
 
-/* A program may close all descriptors that it does not know, and open others under their numbers. */
+/* A program may close all unknown descriptors, and open others with their numbers. */
 TEST_WITH(descriptor_may_be_closed_by_the_program, NULL, without_a_file)
 {
     char other_path[sizeof(budget_file_path) + 8], byte = 0;

@@ -212,7 +212,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 0);
-    /* Detecting that memory is exhausted takes the driver as long as allocating. */
+    /* A failed allocation has the cost of a successful one. */
     ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
 

@@ -183,7 +183,7 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     assert_int_equal(total, 1024 * MIB);
     ASSERT_CU(try_create(3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
-    /* More than the free memory leaves none. */
+    /* External memory above the free memory occupies all of it. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     assert_int_equal(free_memory(), 0);
     ASSERT_OK(cuMemRelease(handle));

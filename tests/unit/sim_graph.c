@@ -199,10 +199,10 @@ SIM_TEST(capture_extends_an_existing_graph)
     ASSERT_OK(cuGraphGetRootNodes(graph, other, &count));
     assert_int_equal(count, 1);
     assert_ptr_equal(other[0], first);
-    /* The graph belongs to the program. */
+    /* A capture into a graph does not change its owner, the program. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0));
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
-    /* A failed capture leaves the graph to the program. */
+    /* A failed capture does not destroy the graph. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0));
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT_CU(cuStreamEndCapture(stream, &extended), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);

@@ -38,7 +38,7 @@ static int count_of_devices(void)
     return count;
 }
 
-/* Has to be the first test: main() has set the variables, and no call was made before. */
+/* Runs first: main() has set the variables, and there was no driver call. */
 TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 {
     assert_int_equal(count_of_devices(), 3);

@@ -397,7 +397,7 @@ SIM_TEST_BYTES(memory_is_shared_with_another_process)
     (void)close(file);
     assert_int_equal(read(socket, &byte, 1), 1);
     assert_int_equal(bytes_at(base)[101], 43);
-    /* The memory is held as long as the other process uses it, however that process ends. */
+    /* The memory is retained until the other process closes it, exits or is killed. */
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(xseg_sim_used(0), GRANULE);

@@ -67,7 +67,7 @@ static struct captured *capture_at(unsigned depth, uint32_t max)
     return &captured;
 }
 
-/* Whether a stack begins in take() and agrees with backtrace() down to the last common frame. */
+/* Whether a stack begins in capture() and agrees with backtrace() down to the last common frame. */
 static bool agrees_with_backtrace(const struct captured *captured)
 {
     const uint32_t count = xseg_stack_frames(captured->taken);
@@ -216,7 +216,7 @@ TEST(the_innermost_frames_are_kept)
 
         assert_int_equal(xseg_stack_is_truncated(captured->taken), max < count);
         assert_int_equal(xseg_stack_frames(captured->taken), max < count ? max : count);
-        /* except for the caller of take_at() */
+        /* except for the caller of capture_at() */
         const uint32_t same = max < 990 ? max : 990;
         assert_memory_equal(captured->frames, all, same * sizeof(*all));
         for (uint32_t i = max; i < XSEG_STACK_FRAMES_MAX; i++)

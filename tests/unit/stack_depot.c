@@ -426,7 +426,7 @@ static void *add_many(void *self)
 
     adder->has_read = true;
     for (uint32_t i = 0; i < COMMON; i++) {
-        /* Each thread starts elsewhere, so that each is the first for some stacks. */
+        /* Each thread begins at another stack, so that each adds some stacks first. */
         const uint32_t n = (i + adder->number * (COMMON / THREADS)) % COMMON;
 
         adder->common[n] = add_artificial(n);

@@ -325,7 +325,7 @@ static void open_member(uint64_t seed)
 
 _Noreturn void budget_member(struct budget_shared *shared, unsigned seat, uint64_t seed)
 {
-    /* No member outlives the parent, however that ends. */
+    /* No member outlives the parent. */
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     own.shared = shared;
     own.seat = &shared->seat[seat];

@@ -80,7 +80,7 @@ void step_configure(struct worker *worker)
     if (is_on != (status == XSEG_OK))
         atomic_fetch_and(&world->features, ~feature);
     atomic_fetch_or(&world->features, FEATURE(RECONFIGURED));
-    feature_meet(features_of(world, 0, NULL, NULL), status == XSEG_OK);
+    feature_combine(features_of(world, 0, NULL, NULL), status == XSEG_OK);
 }
 
 /* --- Limits. --- */
@@ -111,9 +111,9 @@ void step_limits(struct worker *worker)
                  tag == NULL ? "device" : "a pool of device", scope.device,
                  (unsigned long long)(limits.hard_bytes / MIB), status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    feature_meet(features_of(world, scope.device, tag, NULL) |
-                     (tag == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
-                 status == XSEG_OK);
+    feature_combine(features_of(world, scope.device, tag, NULL) |
+                        (tag == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
+                    status == XSEG_OK);
 }
 
 /* --- Back, and ready. --- */

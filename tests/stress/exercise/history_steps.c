@@ -69,7 +69,7 @@ static void set_hook(struct worker *worker)
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 
-/* Of the current state, whatever other threads do concurrently. */
+/* Write a snapshot of the current state, during calls of other threads. */
 static void write_snapshot(struct worker *worker, uint64_t epoch)
 {
     struct xseg_snapshot_options options = {sizeof(options)};

@@ -301,8 +301,8 @@ static void pause_here(struct worker *worker, struct tag *tag)
                                     ways[way].keep == XSEG_KEEP_FILE ? file : NULL);
     failure_note(worker->number, "pause pool %p, keeping %s: %d", (void *)tag->pool, ways[way].name,
                  status);
-    feature_meet(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
-                 status == XSEG_OK);
+    feature_combine(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
+                    status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED ||
           !fault_was_none(epoch) || (status == XSEG_ERR_PAUSED && tag->is_evicted));
     if (status == XSEG_ERR_PAUSED || (status != XSEG_OK && fault_was_none(epoch)))

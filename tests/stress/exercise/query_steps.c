@@ -10,7 +10,7 @@
 #include "tests/support/driver.h"
 #include "tests/support/env.h"
 
-/* Related statistics of each device are consistent, whatever other threads do concurrently. */
+/* Related statistics of each device are consistent during calls of other threads. */
 static void see_devices(const struct world *world)
 {
     struct xseg_device_stats devices[64];
@@ -265,7 +265,7 @@ void step_lift(struct worker *worker)
     failure_note(worker->number, "no faults");
 }
 
-/* A page that fits is complete, whatever other threads do concurrently. */
+/* A page that fits is complete, also during calls of other threads. */
 void step_metrics(struct worker *worker)
 {
     struct world *world = worker->world;

@@ -138,7 +138,7 @@ static void keep_graph(struct worker *worker, struct tag *tag)
     for (unsigned i = 0; i < WORLD_BLOCKS && tag->graph_size < 4; i++) {
         const struct block *block = &worker->block[i];
 
-        /* Dedicated pages are released with a block, whatever refers to them. */
+        /* Dedicated pages are released with a block, although a graph may refer to them. */
         if (block->ptr != NULL && block->tag == tag && block->home == worker->capture.origin &&
             !(block->features & (FEATURE(GUARD) | FEATURE(UNMAP)))) {
             tag->graph[tag->graph_size].ptr = block->ptr;

@@ -346,7 +346,7 @@ void note_features(struct world *world, uint64_t own, int device, struct tag *ta
                              FEATURE(IMPORT);
     const uint64_t all = own | features_of(world, device, tag, block);
 
-    feature_meet(all, served);
+    feature_combine(all, served);
     if (tag != NULL)
         atomic_fetch_or(&tag->features, all & lasting);
 }
