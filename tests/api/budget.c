@@ -294,7 +294,7 @@ static uint64_t max_of(uint64_t one, uint64_t other)
     return one > other ? one : other;
 }
 
-static bool note_reason(void *context, const struct xseg_reason *reason)
+static bool record_reason(void *context, const struct xseg_reason *reason)
 {
     struct explained *result = context;
     const uint64_t base = (uint64_t)(uintptr_t)reason->base;
@@ -318,7 +318,7 @@ static struct xseg_explain_result explain(struct xseg_allocator *allocator,
     struct xseg_explain_result sums = {sizeof(sums)};
 
     *result = (struct explained){UINT64_MAX, 0, UINT64_MAX, 0};
-    assert_ok(xseg_explain(allocator, NULL, note_reason, result, &sums));
+    assert_ok(xseg_explain(allocator, NULL, record_reason, result, &sums));
     assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                          sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                          sums.exported + sums.registered + sums.above_share,

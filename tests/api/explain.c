@@ -362,7 +362,7 @@ struct seen {
     const void *segment;
 };
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
@@ -383,7 +383,7 @@ static struct seen walk(const struct xseg_scope *scope)
 {
     struct seen seen = {.allocator = allocator};
 
-    assert_ok(xseg_for_each_block(allocator, scope, see_block, &seen));
+    assert_ok(xseg_for_each_block(allocator, scope, visit_block, &seen));
     return seen;
 }
 
@@ -460,14 +460,14 @@ TEST_OF(invalid_arguments_have_error_messages, env_open("expandable_segments:Tru
     struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
-    assert_error(xseg_for_each_block(NULL, NULL, see_block, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(NULL, NULL, visit_block, NULL), ARGUMENT, "NULL");
     assert_error(xseg_for_each_block(allocator, NULL, NULL, NULL), ARGUMENT, "visit is NULL");
     assert_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), ARGUMENT, "NULL");
     sums.struct_size = 7;
     assert_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), ARGUMENT,
                  "out->struct_size is unknown, 7");
     scope.struct_size = 1;
-    assert_error(xseg_for_each_block(allocator, &scope, see_block, &seen), ARGUMENT,
+    assert_error(xseg_for_each_block(allocator, &scope, visit_block, &seen), ARGUMENT,
                  "scope->struct_size is unknown, 1");
     scope = (struct xseg_scope)XSEG_SCOPE_ALL;
     scope.device = 7;

@@ -173,7 +173,7 @@ static bool is_counted(const struct importer *importer)
            stats.address_bytes == 0 && xseg_sim_used(0) == 0;
 }
 
-static bool obey_order(struct importer *importer, int socket, char order, unsigned char value)
+static bool execute_order(struct importer *importer, int socket, char order, unsigned char value)
 {
     switch (order) {
     case 'i':
@@ -199,7 +199,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &importer.allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, order, 2) == 2) {
-        const bool is_fine = obey_order(&importer, socket, order[0], (unsigned char)order[1]);
+        const bool is_fine = execute_order(&importer, socket, order[0], (unsigned char)order[1]);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);

@@ -132,7 +132,7 @@ static bool import(struct importer *importer, const struct order *order)
     return true;
 }
 
-static bool obey_order(struct importer *importer, const struct order *order)
+static bool execute_order(struct importer *importer, const struct order *order)
 {
     switch (order->command) {
     case 'i':
@@ -168,7 +168,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order)) {
-        const bool is_fine = obey_order(&importer, &order);
+        const bool is_fine = execute_order(&importer, &order);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);

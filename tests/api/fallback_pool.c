@@ -261,7 +261,7 @@ struct visits {
     unsigned blocks, reasons;
 };
 
-static bool see_block(void *context, const struct xseg_block_info *info)
+static bool visit_block(void *context, const struct xseg_block_info *info)
 {
     struct visits *visits = context;
 
@@ -273,7 +273,7 @@ static bool see_block(void *context, const struct xseg_block_info *info)
     return true;
 }
 
-static bool see_reason(void *context, const struct xseg_reason *reason)
+static bool visit_reason(void *context, const struct xseg_reason *reason)
 {
     struct visits *visits = context;
 
@@ -300,9 +300,9 @@ TEST_IN_FALLBACK(explain_includes_fallback_blocks)
         env_free(env->allocator, env->kept);
         env->kept = env_alloc_in(env->allocator, env->pool, 512, NULL);
     }
-    assert_ok(xseg_for_each_block(env->allocator, &scope, see_block, &visits));
+    assert_ok(xseg_for_each_block(env->allocator, &scope, visit_block, &visits));
     assert_int_equal(visits.blocks, 1);
-    assert_ok(xseg_explain(env->allocator, &scope, see_reason, &visits, &sums));
+    assert_ok(xseg_explain(env->allocator, &scope, visit_reason, &visits, &sums));
     assert_int_equal(visits.reasons, 1);
     assert_int_equal(sums.reserved,
                      env_pool_stats(env->allocator, env->pool).reserved_bytes[0].current);

@@ -410,9 +410,9 @@ TEST_ON(snapshot_has_the_default_minimum, open_integrated("history:all"))
     assert_int_equal(env_try_alloc(allocator, 14 * GIB, NULL), XSEG_ERR_LIMIT);
     assert_ok(xseg_snapshot(allocator, path, NULL));
     file = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = read(file, text, sizeof(text));
-    assert_true(got > 0);
-    assert_non_null(memmem(text, (size_t)got, "device_free_min_mb:1024", 23));
+    const ssize_t length = read(file, text, sizeof(text));
+    assert_true(length > 0);
+    assert_non_null(memmem(text, (size_t)length, "device_free_min_mb:1024", 23));
     assert_int_equal(close(file), 0);
     assert_int_equal(unlink(path), 0);
 }

@@ -213,18 +213,18 @@ static const size_t both_sizes[] = {1000, 30 * MIB};
 TEST_TIMES(restore_records_frees_and_allocations, COUNT_OF(both_sizes), env_open("history:all"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    void *kept = env_alloc_in(allocator, pool, both_sizes[i], NULL);
+    void *live = env_alloc_in(allocator, pool, both_sizes[i], NULL);
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     history_expect(allocator, "map alloc");
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
-    assert_ptr_equal(again.base, kept);
+    assert_ptr_equal(again.base, live);
     assert_int_equal(again.requested, both_sizes[i]);
-    assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
+    assert_int_equal(again.bytes, env_block(allocator, live).bytes);
     history_expect(allocator, "free done alloc");
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
 TEST_ON(guarded_block_has_a_separate_segment, env_open("history:all,guard_page:True"))
@@ -499,7 +499,7 @@ TEST_TIMES(fallback_block_has_its_user_value, 2,
     const size_t bytes = i == 0 ? 20 * MIB : 512 * KIB;
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
     int value, other;
-    void *kept = take(allocator, pool, bytes, &other);
+    void *live = take(allocator, pool, bytes, &other);
     void *inside = take(allocator, pool, bytes, &other);
 
     env_free(allocator, inside);
@@ -509,7 +509,7 @@ TEST_TIMES(fallback_block_has_its_user_value, 2,
     assert_ptr_equal(user_of(allocator, inside), &value);
     env_free(allocator, inside);
     expect_life(allocator, inside, &value);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
 TEST_ON(user_value_is_ignored_without_the_key, env_open("history:all"))

@@ -291,7 +291,7 @@ TEST_ON(events_are_queried_only_if_their_block_fits, env_open_mib(200, "expandab
     env_free(allocator, ptr);
 }
 
-static void keep_line(void *context, enum xseg_log_level level, const char *line)
+static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
     char *lines = context;
 
@@ -307,7 +307,7 @@ TEST(segments_are_classic_without_addresses)
     char lines[1024] = "";
 
     assert_ok(xseg_sim_reset(&settings));
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line,
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = record_line,
                                    .log_context = lines};
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *large = env_alloc(allocator, 5 * MIB, NULL);

@@ -180,13 +180,13 @@ TEST_EACH(a_released_pool_is_trimmed_by_name, env_open(config), ENV_KINDS)
 {
     struct xseg_pool *pool = notifying_pool(allocator);
 
-    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    void *live = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
     assert_int_equal(notified.times, 0);
-    env_free(allocator, kept);
+    env_free(allocator, live);
     assert_int_equal(notified.times, 0);
     const struct xseg_trim_result done = env_trim_pool(allocator, pool);
     assert_int_equal(done.released, 2 * MIB);
@@ -362,7 +362,7 @@ TEST_EACH(pool_statistics_equal_those_of_pytorch, env_open(config), ENV_KINDS)
 
 TEST_IN_POOL(peak_reset_sets_the_reserved_bytes, env_open(NULL))
 {
-    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    void *live = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     (void)env_trim_pool(allocator, pool);
     struct xseg_statistics stats = env_pool_stats(allocator, pool);
@@ -375,7 +375,7 @@ TEST_IN_POOL(peak_reset_sets_the_reserved_bytes, env_open(NULL))
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
     stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
 /* Cached memory of a released pool belongs to the pool until it is reclaimed. */

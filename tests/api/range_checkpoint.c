@@ -231,7 +231,7 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
 {
     struct xseg_range *early = env.range, *twin = reserve(env.pool), *late = NULL;
     struct xseg_range *other = reserve(NULL);
-    void *kept = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
+    void *live = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
     unsigned moved[2] = {0, 0};
     bool exactly = false;
 
@@ -254,11 +254,11 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
     commit(twin, 10, 1, NULL);
     decommit(other, 0, 1, NULL);
     void *added = env_alloc_in(env.allocator, env.pool, 5 * MIB, NULL);
-    env_free(env.allocator, kept);
+    env_free(env.allocator, live);
     assert_ok(xseg_pool_restore(env.pool, env.checkpoint, record_block, moved));
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
-    assert_ok(xseg_pool_check_live(env.pool, &kept, 1, &exactly));
+    assert_ok(xseg_pool_check_live(env.pool, &live, 1, &exactly));
     assert_true(exactly);
     (void)added;
     assert_int_equal(info(late).committed_bytes, 0);
@@ -277,7 +277,7 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
     decommit(early, 10, 3, NULL);
     decommit(twin, 5, 5, NULL);
     decommit(other, 1, 1, NULL);
-    env_free(env.allocator, kept);
+    env_free(env.allocator, live);
     release(twin);
     release(late);
     release(other);

@@ -509,7 +509,7 @@ static uint64_t random_below(struct week *week, uint64_t bound)
     return rng_next(&week->random) % bound;
 }
 
-static bool enter_week(void *context, struct xseg_registered *run)
+static bool enter_counted(void *context, struct xseg_registered *run)
 {
     struct week *week = context;
     uint64_t id = 0;
@@ -522,7 +522,7 @@ static bool enter_week(void *context, struct xseg_registered *run)
     return true;
 }
 
-static void leave_week(void *context, const struct xseg_registered *run)
+static void leave_counted(void *context, const struct xseg_registered *run)
 {
     struct week *week = context;
 
@@ -533,8 +533,8 @@ static void leave_week(void *context, const struct xseg_registered *run)
 
 static void make_range(struct week *week, struct range *range)
 {
-    struct xseg_registrar registrar = {sizeof(registrar), .context = week, .enter = enter_week,
-                                       .leave = leave_week};
+    struct xseg_registrar registrar = {sizeof(registrar), .context = week, .enter = enter_counted,
+                                       .leave = leave_counted};
 
     range->block = env_alloc_in(week->allocator, range->pool, range->bytes, NULL);
     assert_ok(xseg_register(week->allocator, range->block, range->bytes, &registrar, &range->id));

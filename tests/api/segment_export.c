@@ -423,11 +423,11 @@ TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_expor
     env_expect_error(xseg_export_segment(allocator, block, NULL), XSEG_ERR_ARGUMENT,
                      "token is NULL");
     struct xseg_pool *pool = create_pool();
-    void *kept = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *live = env_alloc_in(allocator, pool, BLOCK, NULL);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_export_segment(allocator, kept, &token), XSEG_ERR_UNSUPPORTED,
+    env_expect_error(xseg_export_segment(allocator, live, &token), XSEG_ERR_UNSUPPORTED,
                      "pool has been released");
-    env_free(allocator, kept);
+    env_free(allocator, live);
     env_free(allocator, block);
     env_close(allocator);
 

@@ -164,10 +164,10 @@ TEST_ON(a_pipe_is_written_into, open_with_events("", 30))
     assert_true(file >= 0);
     struct xseg_snapshot_options options = {sizeof(options), .max_ms = 1};
     assert_ok(xseg_snapshot(allocator, path, &options));
-    const ssize_t got = read(file, bytes, sizeof(bytes));
-    assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
+    const ssize_t length = read(file, bytes, sizeof(bytes));
+    assert_true(length > 1000 && length < (ssize_t)sizeof(bytes));
     assert_memory_equal(bytes, "\x80\x04", 2);
-    assert_int_equal(bytes[got - 1], '.');
+    assert_int_equal(bytes[length - 1], '.');
     assert_int_equal(close(file), 0);
     assert_int_equal(remove_files(NULL), 1);
     env_free(allocator, block);

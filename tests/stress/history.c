@@ -350,7 +350,7 @@ static void *label_anew(void *self)
     return NULL;
 }
 
-static bool see_label(void *context, const struct xseg_history_entry *entry)
+static bool visit_label(void *context, const struct xseg_history_entry *entry)
 {
     if (entry->action == XSEG_HISTORY_ALLOC) {
         assert_true(is_right(entry->label, entry->requested));
@@ -359,7 +359,7 @@ static bool see_label(void *context, const struct xseg_history_entry *entry)
     return true;
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED && block->label != NULL) {
         assert_true(is_right(block->label, block->requested));
@@ -378,8 +378,9 @@ TEST(labels_are_correct_while_threads_create_new_ones)
     stage.worker[1].stream = env_stream();
     start(&stage, thread, label_anew);
     for (; atomic_load(&stage.running) > 0; passes++) {
-        assert_int_equal(xseg_for_each_event(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
-        assert_int_equal(xseg_for_each_block(stage.allocator, NULL, see_block, &seen), XSEG_OK);
+        assert_int_equal(xseg_for_each_event(stage.allocator, -1, visit_label, &seen, NULL),
+                         XSEG_OK);
+        assert_int_equal(xseg_for_each_block(stage.allocator, NULL, visit_block, &seen), XSEG_OK);
         (void)usleep(2000);
     }
     threads_join(thread, WORKERS);

@@ -357,7 +357,7 @@ static void run_sampler(int socket)
     _exit(0);
 }
 
-TEST(weight_sync_of_many_rounds_leaks_nothing)
+TEST(weight_sync_of_many_rounds_has_no_leak)
 {
     struct xseg_sim_settings settings = sim_settings;
     struct buffer_address all[TENSORS];

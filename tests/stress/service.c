@@ -325,7 +325,7 @@ static void share_or_end(struct worker *worker)
     atomic_fetch_add_explicit(&worker->service->shared, 1, memory_order_relaxed);
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     uint64_t *left = context;
 
@@ -349,7 +349,7 @@ static void query_all(struct worker *worker)
     CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                                sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                                sums.exported + sums.registered);
-    CHECK_OK(xseg_for_each_block(allocator, NULL, see_block, &left));
+    CHECK_OK(xseg_for_each_block(allocator, NULL, visit_block, &left));
 }
 
 static void prewarm(struct worker *worker)

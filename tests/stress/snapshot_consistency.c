@@ -23,7 +23,7 @@ struct worker {
 static char path[128];
 static void *held[WORKERS * 2][BETWEEN + 1];
 
-static void *take_turns(void *self)
+static void *alternate_streams(void *self)
 {
     struct worker *worker = self;
     void *ptr = NULL;
@@ -36,7 +36,7 @@ static void *take_turns(void *self)
 }
 
 /* Write a snapshot and read it. */
-static void take_snapshot(struct xseg_allocator *allocator, struct pickle *out)
+static void write_snapshot(struct xseg_allocator *allocator, struct pickle *out)
 {
     const struct xseg_snapshot_options options = {sizeof(options),
                                                   .host_bytes = (uint64_t)EVENTS * 64};
@@ -154,13 +154,13 @@ TEST(snapshot_is_consistent_while_threads_allocate)
         worker[i].over = &over;
         worker[i].bytes = 8001 + i;
     }
-    threads_start(thread, take_turns, worker, WORKERS);
+    threads_start(thread, alternate_streams, worker, WORKERS);
     /* On a busy host all snapshots may be between two rounds of the workers; then more are written. */
     for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
          taken++) {
         struct pickle pickle;
 
-        take_snapshot(allocator, &pickle);
+        write_snapshot(allocator, &pickle);
         for (unsigned k = 0; k < WORKERS; k++) {
             const unsigned count = count_live(&pickle, worker[k].bytes);
             bool found = false;

@@ -386,7 +386,7 @@ TEST_WITH(names_belong_to_modules, set_up_frames, tear_down_frames)
     }
 }
 
-TEST(host_allocation_failure_loses_details_only)
+TEST(host_allocation_failure_loses_only_details)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 

@@ -202,7 +202,7 @@ TEST(no_user_value_is_recorded_without_the_option)
 }
 
 /* Requests have user values, but the option is off. */
-TEST(user_values_take_no_memory_without_the_option)
+TEST(user_values_use_no_memory_without_the_option)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_request request = {sizeof(request), .bytes = 3000};

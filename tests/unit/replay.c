@@ -103,7 +103,7 @@ TEST(calls_are_measured)
                          cases[i].ns * 1000);
 }
 
-TEST(a_timeline_costs_nothing)
+TEST(timeline_has_no_cost)
 {
     static const char *const texts[] = {"a 0 512 0\nm step\nf 0\n",
                                         "@ 0\na 0 512 0\n@ 10\nf 0\n@ 20\n"};

@@ -653,7 +653,7 @@ MODEL_TEST(classic_segment_is_one_page)
     assert_sum(fragmented.idle, 20 * MIB * 4);
 }
 
-MODEL_TEST(pending_blocks_have_a_row_of_their_own)
+MODEL_TEST(pending_blocks_have_a_separate_row)
 {
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);

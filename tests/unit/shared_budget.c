@@ -303,7 +303,7 @@ static void fill_with_zeros(void)
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
 }
 
-static void let_everybody_write(void)
+static void make_world_writable(void)
 {
     assert_int_equal(chmod(budget_file_path, 0666), 0);
 }
@@ -370,7 +370,7 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
         {"is not a shared budget file", .at = 3, .byte = "x"},
         {"does not match, 2 in ", .at = 16, .byte = "\x02"},
         {"instead of 528384", .at = 24, .byte = "\x01"},
-        {"every user", let_everybody_write},
+        {"every user", make_world_writable},
         {"second name", link_it},
         {"has been renamed or replaced", rename_it},
         {"has been renamed or replaced", replace_by_rename},

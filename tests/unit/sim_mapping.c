@@ -934,7 +934,7 @@ TEST(peers_access_each_others_allocations)
 }
 
 /* XLA #40852: enabling peer access is not sufficient. */
-SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
+SIM_TEST(mapped_memory_needs_separate_access_rights)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);

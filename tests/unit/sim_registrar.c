@@ -199,7 +199,7 @@ SIM_TEST(an_open_handle_keeps_the_memory)
     (void)close(file);
 }
 
-SIM_TEST(a_handle_takes_two_descriptors)
+SIM_TEST(handle_uses_two_descriptors)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const int next = dup(STDIN_FILENO);

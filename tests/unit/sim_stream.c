@@ -264,7 +264,7 @@ SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
     assert_int_equal(xseg_sim_clock(), 10);
 }
 
-SIM_TEST(finish_all_ends_everything)
+SIM_TEST(finish_all_completes_all_work)
 {
     CUstream a = new_stream(), b = new_stream(), destroyed = new_stream();
 

@@ -141,7 +141,7 @@ static void prepare_in_threads(void)
         expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
 }
 
-TEST(a_process_has_stacks_however_it_is_prepared)
+TEST(stacks_are_captured_with_and_without_preparation)
 {
     expect_child(use_without_preparation);
     expect_child(use_without_libunwind);

@@ -133,7 +133,7 @@ TEST_WITH(paths_and_offsets_without_code_have_no_names, set_up, tear_down)
     assert_int_equal(symbol.line, 7);
 }
 
-TEST_WITH(without_libdw_nothing_has_a_name, set_up, tear_down)
+TEST_WITH(without_libdw_addresses_have_no_names, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 7};
     int line = 0;

@@ -54,7 +54,7 @@ static void add(struct sums *sums, const struct xseg_block_info *block)
         sums->reserved += block->bytes;
 }
 
-static bool take_block(void *context, const struct xseg_block_info *block)
+static bool add_block(void *context, const struct xseg_block_info *block)
 {
     struct view *view = context;
 
@@ -72,7 +72,7 @@ static bool take_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static bool take_reason(void *context, const struct xseg_reason *reason)
+static bool add_reason(void *context, const struct xseg_reason *reason)
 {
     struct view *view = context;
 
@@ -82,7 +82,7 @@ static bool take_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static bool take_mapping(void *context, const struct xseg_mapping *mapping)
+static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 {
     struct view *view = context;
 
@@ -115,9 +115,9 @@ static bool gather(struct view *view)
     view->explained =
         (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
     read_stats(view, &view->stats);
-    CHECK_OK(CALL(xseg_for_each_block, allocator, &scope, take_block, view));
-    CHECK_OK(CALL(xseg_explain, allocator, &scope, take_reason, view, &view->explained));
-    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &scope, take_mapping, view));
+    CHECK_OK(CALL(xseg_for_each_block, allocator, &scope, add_block, view));
+    CHECK_OK(CALL(xseg_explain, allocator, &scope, add_reason, view, &view->explained));
+    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &scope, add_mapping, view));
     read_stats(view, &after);
     /* Queries may allocate host memory. */
     after.host_bytes = view->stats.host_bytes;

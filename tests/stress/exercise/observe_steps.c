@@ -3,7 +3,7 @@
 #include "tests/stress/exercise/world.h"
 #include "tests/support/rng.h"
 
-static void see_mapping(void *context, const struct xseg_mapping *mapping)
+static void visit_mapping(void *context, const struct xseg_mapping *mapping)
 {
     const struct world *world = context;
 
@@ -51,7 +51,7 @@ void step_observe(struct worker *worker)
         return;
     }
     if (chance(worker, 2))
-        observer.on_unmap = observer.on_map = see_mapping;
+        observer.on_unmap = observer.on_map = visit_mapping;
     if (chance(worker, 2))
         observer.on_out_of_memory = observer.on_rejected = record_oom;
     if (chance(worker, 2) || (observer.on_unmap == NULL && observer.on_out_of_memory == NULL))

@@ -11,7 +11,7 @@
 #include "tests/support/env.h"
 
 /* Related statistics of each device are consistent during calls of other threads. */
-static void see_devices(const struct world *world)
+static void check_devices(const struct world *world)
 {
     struct xseg_device_stats devices[64];
     size_t count = 0;
@@ -35,7 +35,7 @@ void step_stats(struct worker *worker)
     struct xseg_scope scope = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
 
-    see_devices(world);
+    check_devices(world);
     xseg_status status = CALL(xseg_stats_get, world->allocator, &scope, &stats);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
@@ -47,7 +47,7 @@ void step_stats(struct worker *worker)
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     uint64_t *left = context;
 
@@ -56,7 +56,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return --*left > 0;
 }
 
-static bool see_reason(void *context, const struct xseg_reason *reason)
+static bool visit_reason(void *context, const struct xseg_reason *reason)
 {
     uint64_t *left = context;
 
@@ -66,7 +66,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return --*left > 0;
 }
 
-static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+static bool visit_mapping(void *context, const struct xseg_mapping *mapping)
 {
     uint64_t *left = context;
 
@@ -86,16 +86,16 @@ void step_explain(struct worker *worker)
     scope.one_stream = chance(worker, 4);
     scope.stream = any_stream(worker, scope.device)->handle;
     const xseg_status status = CALL(xseg_explain, world->allocator, &scope,
-                                    chance(worker, 2) ? see_reason : NULL, &left, &sums);
+                                    chance(worker, 2) ? visit_reason : NULL, &left, &sums);
     if (status == XSEG_OK)
         CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool +
                                    sums.pinned + sums.capture + sums.stream + sums.keep +
                                    sums.decay + sums.policy + sums.exported + sums.registered +
                                    sums.above_share);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_for_each_block, world->allocator, &scope, see_block, &left);
+    (void)CALL(xseg_for_each_block, world->allocator, &scope, visit_block, &left);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_for_each_mapping, world->allocator, &scope, see_mapping, &left);
+    (void)CALL(xseg_for_each_mapping, world->allocator, &scope, visit_mapping, &left);
 }
 
 void step_block(struct worker *worker)
@@ -112,7 +112,7 @@ void step_block(struct worker *worker)
     CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
 }
 
-static bool see_key(void *context, const struct xseg_config_key *key)
+static bool visit_key(void *context, const struct xseg_config_key *key)
 {
     unsigned *keys = context;
 
@@ -127,7 +127,7 @@ static void read_keys(const char *config)
     const char *source = NULL;
     unsigned keys = 0;
 
-    CHECK_OK(CALL(xseg_config_keys, config, &source, see_key, &keys));
+    CHECK_OK(CALL(xseg_config_keys, config, &source, visit_key, &keys));
     CHECK(strcmp(source, "argument") == 0 && keys > 0);
     CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
@@ -154,7 +154,7 @@ void step_texts(struct worker *worker)
 
 /* --- Allocators. --- */
 
-static bool see_share(void *context, const struct xseg_budget_entry *entry)
+static bool visit_share(void *context, const struct xseg_budget_entry *entry)
 {
     (void)context;
     CHECK(entry->idle_bytes <= entry->physical_bytes);
@@ -193,7 +193,7 @@ void step_second(struct worker *worker)
         (void)unlink(ledger);
         return;
     }
-    (void)CALL(xseg_budget_members, ledger, see_share, NULL);
+    (void)CALL(xseg_budget_members, ledger, visit_share, NULL);
     status = CALL(xseg_alloc, second, any_device(worker), any_size(worker), NULL, &ptr);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           !fault_was_none(epoch));

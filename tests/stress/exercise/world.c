@@ -42,7 +42,7 @@ static void check_log_line(void *context, enum xseg_log_level level, const char 
 }
 
 /* The unwinder opens a pipe with the first stack of a process, and keeps it. */
-static void take_first_stack(void)
+static void capture_first_stack(void)
 {
     struct xseg_allocator *allocator = NULL;
     void *ptr = NULL;
@@ -58,7 +58,7 @@ static void open_machine(struct world *world)
 
     /* A machine with contents of memory has open files. */
     CHECK_OK(xseg_sim_reset(&settings));
-    take_first_stack();
+    capture_first_stack();
     CHECK_OK(xseg_sim_reset(&settings));
     world->files = env_open_fds();
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;
