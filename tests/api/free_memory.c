@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* device_free_min_mb: growth leaves device memory free for other users of the GPU, such as NCCL, and on integrated
- * devices
+/* device_free_min_mb: growth leaves device memory free for other users of the GPU, such as NCCL, and on integrated devices
  * for the host. */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -437,8 +436,7 @@ TEST_ON(pause_to_the_host_needs_free_memory, open_integrated("page_size:small"))
 
 /* --- Another process. --- */
 
-/* A process that allocates from the driver while a communicator is created, as NCCL does.  A failed allocation ends it.
- * */
+/* A process that allocates from the driver while a communicator is created, as NCCL does.  A failed allocation ends it. */
 static void run_nccl(int socket, const struct xseg_sim_settings *settings)
 {
     void *buffer[64];

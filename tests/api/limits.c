@@ -278,8 +278,7 @@ TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
     assert_ok(xseg_trim(allocator, NULL, &options, &done));
     assert_int_equal(done.remaining, 300 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
-    /* With a target below the allocated memory, the trim releases all idle memory and reports the reasons of the rest.
-     * */
+    /* With a target below the allocated memory, the trim releases all idle memory and reports the reasons of the rest. */
     options.target_bytes = 50 * MIB;
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
     struct xseg_scope scope = {sizeof(scope), .device = 0};
@@ -352,8 +351,7 @@ TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
     assert_error(xseg_limits_set(allocator, &scope, &odd), UNSUPPORTED, "scope selects a stream");
 }
 
-/* --- Two allocators on one device, of one process or of two: one of them releases idle memory for the other, because
- * of a
+/* --- Two allocators on one device, of one process or of two: one of them releases idle memory for the other, because of a
  * soft limit or on request. --- */
 
 #define SECOND UINT64_C(1000000000)

@@ -5,8 +5,8 @@
  * call runs a callback, that callback or a second thread makes the call.  The case checks
  * - the status: XSEG_ERR_BUSY for granules that another call has claimed (xseg/range.h); a second thread may wait;
  * - that observers and registrars are notified once for each page, and only while it is mapped;
- * - that a failed call has no effect: afterwards held and pinned memory is mapped, contents are kept, memory in use is
- *   not unmapped (the simulator ends the process otherwise), and granules can be committed or decommitted.
+ * - that a failed call has no effect, and a successful call is effective: held and pinned memory is mapped, contents are
+ *   kept, memory in use is not unmapped (the simulator ends the process otherwise), and granules can be used later.
  */
 #include <pthread.h>
 #include <sys/syscall.h>

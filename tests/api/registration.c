@@ -476,8 +476,7 @@ TEST_ON(descriptor_needs_no_address_ranges,
     }
 }
 
-/* --- A week of a service that registers 40 GiB in 300 ranges.  Each hour ranges are replaced, and requests cause
- * growth
+/* --- A week of a service that registers 40 GiB in 300 ranges.  Each hour ranges are replaced, and requests cause growth
  * and trims.  Each night the pool of half of the ranges is paused and resumed. --- */
 
 #define RANGES   300u

@@ -121,8 +121,7 @@ TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-/* A million blocks of 4 KiB use at most 2.25 %: 0.78 % for the starts of each 512 bytes, and mostly 64 bytes per block.
- * */
+/* A million blocks of 4 KiB use at most 2.25 %: 0.78 % for the starts of each 512 bytes, and mostly 64 bytes per block. */
 TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };

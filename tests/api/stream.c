@@ -72,8 +72,7 @@ static void *use_on_default_stream(void *self)
     return NULL;
 }
 
-/* This thread has no handle of the default stream of another thread, so the legacy stream, which waits for it, is used.
- * */
+/* This thread has no handle of the default stream of another thread, so the legacy stream, which waits for it, is used. */
 TEST(default_stream_of_another_thread_is_awaited)
 {
     struct worker worker = {.allocator = env_open(NULL)};

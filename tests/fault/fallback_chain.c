@@ -125,8 +125,7 @@ static void garbage(struct fault_env *env)
     fault_free_and_trim(env, b, c);
 }
 
-/* After memory pressure, a capture begins with the release of cached memory of a busy and an idle stream, and of a
- * block that
+/* After memory pressure, a capture begins with the release of cached memory of a busy and an idle stream, and of a block that
  * another stream uses. */
 static void before_capture(struct fault_env *env)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over records on the host and over queries: ages, histories, observers, pins, iterations, explanations,
- * lists
+ * The sweep over records on the host and over queries: ages, histories, observers, pins, iterations, explanations, lists
  * of mappings, and the background thread.
  */
 #include "tests/fault/fault_env.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Fault sweep over pause and resume, on 120 MiB in several segments (30 MiB where a file is written).  After a failed
- * pause the pool is unchanged; if a second fault occurs in the rollback, the pool may be paused instead, and the
- * message
+ * pause the pool is unchanged; if a second fault occurs in the rollback, the pool may be paused instead, and the message
  * contains that.  After a failed resume it is still paused, and retains no memory.
  */
 #include <stdio.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over registrations, the rdma probe, single pages and descriptors.  After a failure no registration, pin
- * or
+ * Fault sweep over registrations, the rdma probe, single pages and descriptors.  After a failure no registration, pin or
  * descriptor is added; the same call then succeeds.  The simulator reports an unmap of registered memory.
  */
 #include <unistd.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile
- * operations
+ * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile operations
  * succeed or return a status, allocated blocks keep their addresses, pages and contents, and the physical bytes in the
  * statistics are those of the device.  Afterwards everything works, and nothing is leaked.
  */

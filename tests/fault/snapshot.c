@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once,
- * or from one on.  Then there is a complete file or none, no descriptor remains open, and the error of a rejected
- * request
+ * or from one on.  Then there is a complete file or none, no descriptor remains open, and the error of a rejected request
  * is unchanged.
  */
 #include <dirent.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Best fit against PyTorch's rules in their simplest form: an array of blocks in the order of addresses, scanned for
- * each request.  Best fit by size, then by the registration of segments, then by address; a block that can still grow
- * is passed over if the next is effectively smaller; growth from the first unmapped range that is long enough, by
- * registration and address, and from empty segments last, which are registered again; split, coalesce.  The driver's
- * addresses ascend, descend, or are shuffled, which must not matter.  Requests are small and large, for expandable
- * segments, for classic ones and for both at once.  They use either entry point, on two streams and in a pool with
- * no_split.  There are alignments, uses by other streams, and trims that leave unmapped ranges.  After each step
- * every address and every current value and peak is the model's, and the audits pass.
+ * each request.  Best fit by size, then by the registration of segments, then by address.  A block that can still grow
+ * is skipped if the next block is effectively smaller.  Growth uses the first unmapped range that is long enough, by
+ * registration and address, and finally empty segments, which are registered again.  Blocks are split and coalesced.
+ * The result does not depend on the order of the driver's addresses: ascending, descending or shuffled.  Requests are
+ * small and large, for expandable segments, classic segments or both.  They use either entry point, on two streams and
+ * in a pool with no_split, with alignments, uses by other streams and trims.  After each step every address and every
+ * current value and peak is that of the model, and the audits pass.
  */
 
 #include <inttypes.h>

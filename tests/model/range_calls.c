@@ -4,17 +4,16 @@
  *
  * model/ranges predicts each result exactly, one call at a time.  Here a step is one call; callbacks of observers and
  * registrations that run during the step make other calls, in the same thread or in a second one, and driver calls
- * fail at random.  Each call has a set of allowed results: that of the table in xseg/range.h for the states in which
- * its granules are when it begins, and the driver's error if a fault was armed.  If other calls were made during a
- * call, each documented result is allowed.
+ * fail at random.  The allowed results of a call are those of the table in xseg/range.h for the states of its granules
+ * at the begin, and the driver's error if a fault was set.  During other calls each documented result is allowed.
  *
- * Successful calls add up in any order: a granule is committed as often as commits and aliases of it succeeded, less
- * the decommits.  So are holds, pins, descriptors, exports and pauses.  After each step
- *   - each granule is committed, held and retained as often as the sums say, and all audits pass;
- *   - each committed granule contains what was written to it, an aliased one what was written through another mapping;
+ * Successful calls add up in any order: the count of commits of a granule is that of successful commits and aliases,
+ * less the decommits; likewise for holds, pins, descriptors, exports and pauses.  After each step
+ *   - the commits, holds and retains of each granule equal these sums, and all audits pass;
+ *   - each committed granule contains the words that were written to it, also through another mapping of its page;
  *   - observers and each registration have been notified of exactly the granules that are mapped;
- *   - the driver's figure of memory in use is the library's.
- * In the end all memory is released.
+ *   - the used memory of the driver is that of the library.
+ * At the end all memory is released.
  *
  * By hand: XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 build-tests/tests/test-model-range_calls; the trace has each call
  * and its result.  Calls of a second thread that waits for the first one may complete in another order when repeated.

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit,
- * decommit, trim,
- * pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases
- * all
+ * Processes with two threads each on one shared device with a shared budget file.  They allocate, free, commit, decommit, trim,
+ * pause and reconfigure at random, while the parent kills, stops, continues and starts them.  Between two such phases all
  * members are idle, and audits, the used memory of the device, the budget file and the served shares must agree.
  *
  *     test-stress-budget [SECONDS [SEED [CASE]]]

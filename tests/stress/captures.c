@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads, each with its own streams and pool, allocate, use and free each other's blocks, capture graphs into
- * their pools
+/* Two threads, each with its own streams and pool, allocate, use and free each other's blocks, capture graphs into their pools
  * and replace streams.  The strict simulator ends the process if memory is unmapped under queued work. */
 #include "tests/stress/stress.h"
 #include "tests/support/driver.h"
@@ -232,8 +231,7 @@ static void expect_even(const struct shared *shared)
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
     assert_int_equal(stats.num_ooms, shared->failed);
-    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other.
-     * */
+    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->invalidated, 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Histories with concurrent threads: a walk sees the events of a thread without a gap; recording can be switched,
- * walked, cleared and written at any time; and endless new labels do not change the labels in use. */
+/* Histories with concurrent threads: an iteration visits the events of a thread without a gap.  Recording can be
+ * switched, visited, cleared and written at any time.  New labels do not change the labels in use. */
 #include <unistd.h>
 
 #include "tests/stress/stress.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads compete for the last pages of a device, write into every block, and compare their words before each free,
- * so memory
- * that two threads hold, or that is unmapped while it is held, is detected. */
+/* Two threads compete for the last pages of a device, write into every block, and compare their words before each
+ * free.  This detects memory that two threads hold, and memory that is unmapped while it is held. */
 #include "tests/stress/stress.h"
 
 #define THREADS 2u

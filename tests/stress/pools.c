@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pools are destroyed while other threads use, route to, retain, query and trim them.  At the end every pool has been
- * destroyed
+/* Pools are destroyed while other threads use, route to, retain, query and trim them.  At the end every pool has been destroyed
  * once, and no memory is reserved. */
 #include "tests/stress/stress.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads commit, decommit, hold, alias and pause elastic ranges of one device under memory pressure, while others
- * trim, advance
- * time, prewarm and reserve pages.  Committed memory contains the words that its thread wrote.  Meant for
- * ThreadSanitizer. */
+/* Threads commit, decommit, hold, alias and pause elastic ranges of one device under memory pressure, while others trim, advance
+ * time, prewarm and reserve pages.  Committed memory contains the words that its thread wrote.  Meant for ThreadSanitizer. */
 #include <sched.h>
 
 #include "tests/stress/stress.h"

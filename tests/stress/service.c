@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped
- * during work;
- * after every thousand operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED [CASE]]] */
+ * during work.  After every 1,000 operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED
+ * [CASE]]] */
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/stress/stress.h"

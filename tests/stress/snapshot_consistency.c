@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has
- * at most one
- * block, on two streams in turn; between their arenas is one with many blocks, which take time to copy. */
+ * at most one block, on two streams in turn.  An arena between theirs has many blocks, whose copy takes time. */
 #include <unistd.h>
 
 #include "src/tools/reading/pickle.h"

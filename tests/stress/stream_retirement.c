@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.  Two
- * cases park
- * a thread where it holds no lock; the signals between the threads are relaxed, so that only the library orders their
- * accesses.
- * Meant for ThreadSanitizer. */
+/* Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.
+ * Two cases park a thread that holds no lock.  The signals between the threads are relaxed, so that only the library
+ * orders their accesses.  Meant for ThreadSanitizer. */
 #include <sched.h>
 
 #include "src/core/pending/pending.h"

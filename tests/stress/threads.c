@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure
- * concurrently.  Meant for
- * ThreadSanitizer; in any build the counts are consistent. */
+ * concurrently.  Meant for ThreadSanitizer; in any build the counts are consistent. */
 #include <sched.h>
 
 #include "tests/stress/stress.h"

@@ -3,8 +3,7 @@
  * Interactions of two threads: one thread is blocked where another must wait for it or retry because of it.
  *
  * A thread is parked in a callback or in pthread_mutex_lock(), which the linker redirects (--wrap). The wait of the
- * other thread is detected by the system call in which it waits. unit/instruction_steps parks a thread at any
- * instruction.
+ * other thread is detected by the system call in which it waits. unit/instruction_steps parks a thread at any instruction.
  */
 #include <linux/futex.h>
 #include <linux/membarrier.h>

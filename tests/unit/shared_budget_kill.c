@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared budget files whose processes are killed or stopped at each system call, or whose system calls fail;
- * concurrent opens; random bytes; and another program that overwrites the file between any two system calls. */
+/* Shared budget files whose processes are killed or stopped at each system call, or whose system calls fail.
+ * Concurrent opens, random bytes, and another program that overwrites the file between any two system calls. */
 #include <errno.h>
 #include <time.h>
 

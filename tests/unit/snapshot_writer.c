@@ -119,8 +119,7 @@ TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
     }
 }
 
-/* --- The eviction filter of a trace. Addresses are in units of 4 KiB from BASE; the events are those of one ring. ---
- * */
+/* --- The eviction filter of a trace. Addresses are in units of 4 KiB from BASE; the events are those of one ring. --- */
 
 #define UNIT       ((uint64_t)4096)
 #define BASE       ((uint64_t)1 << 40)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A process on a shared device with a shared budget file: its two threads make random calls, or are idle, as ordered.
- * */
+/* A process on a shared device with a shared budget file: its two threads make random calls, or are idle, as ordered. */
 #ifndef XSEG_TESTS_BUDGET_MEMBER_H
 #define XSEG_TESTS_BUDGET_MEMBER_H
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A world: one allocator on a fresh simulated machine, with workers (threads with their own blocks, streams and pools),
- * whose operations
- * are determined by a seed, and tags (private pools from which other workers allocate, too).
+ * A world: one allocator on a fresh simulated machine, with workers (threads with separate blocks, streams and pools) and
+ * tags (private pools from which other workers allocate as well).  A seed determines the operations of the workers.
  *
- * Operations hold `lock` for reading, and for writing if they must run alone and access other workers' state.  A tag's
- * `contents` is
- * acquired after it: for reading while work on the tag's blocks is queued, and for writing during a pause or resume.
+ * Operations hold `lock` for reading.  Operations that must run alone and access the state of other workers hold it for
+ * writing.  The lock `contents` of a tag is acquired after it: for reading while work on the blocks of the tag is queued,
+ * and for writing during a pause or resume.
  */
 #ifndef XSEG_TESTS_EXERCISE_WORLD_H
 #define XSEG_TESTS_EXERCISE_WORLD_H
