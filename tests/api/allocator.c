@@ -394,7 +394,7 @@ TEST_ON(invalid_frees_report_the_state_of_the_address, env_open(NULL))
 TEST_ON(arguments_are_checked, env_open(NULL))
 {
     struct xseg_request request = {sizeof(request)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
 
@@ -408,11 +408,11 @@ TEST_ON(arguments_are_checked, env_open(NULL))
     assert_error(xseg_alloc_with(allocator, &request, &ptr), ARGUMENT,
                  "request->struct_size is unknown");
     assert_error(xseg_alloc_with(allocator, NULL, &ptr), ARGUMENT, "request is NULL");
-    assert_error(xseg_stats_get(allocator, &where, &stats), ARGUMENT, "device -1");
-    where.device = 0;
-    where.one_stream = true;
-    assert_error(xseg_stats_get(allocator, &where, &stats), UNSUPPORTED, "stream");
-    assert_error(xseg_stats_reset(allocator, &where, 4), ARGUMENT, "XSEG_RESET");
+    assert_error(xseg_stats_get(allocator, &scope, &stats), ARGUMENT, "device -1");
+    scope.device = 0;
+    scope.one_stream = true;
+    assert_error(xseg_stats_get(allocator, &scope, &stats), UNSUPPORTED, "stream");
+    assert_error(xseg_stats_reset(allocator, &scope, 4), ARGUMENT, "XSEG_RESET");
     assert_error(xseg_trim(NULL, NULL, NULL, NULL), ARGUMENT, "NULL");
     assert_ok(xseg_close(NULL));
     assert_null(ptr);
@@ -447,8 +447,7 @@ TEST(allocators_are_separate)
     struct xseg_allocator *first = env_open("expandable_segments:True"), *second = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &second));
-    void *a = env_alloc(first, 5 * MIB, NULL);
-    void *b = env_alloc(second, 5 * MIB, NULL);
+    void *a = env_alloc(first, 5 * MIB, NULL), *b = env_alloc(second, 5 * MIB, NULL);
     assert_int_equal(xseg_free(second, a), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(xseg_free(first, b), XSEG_ERR_NOT_ALLOCATED);
     assert_int_equal(env_stats(first).allocation[XSEG_STAT_ALL].current, 1);
@@ -499,8 +498,7 @@ TEST_ON(streams_of_other_devices_are_rejected, env_open_sim(NULL, .devices = 2))
 /* The device is larger than the largest segment of small blocks, 512 GiB. */
 TEST_ON(very_large_devices_work, env_open_mib(4096 * KIB, "expandable_segments:True"))
 {
-    void *small = env_alloc(allocator, 512, NULL);
-    void *large = env_alloc(allocator, 700 * GIB, NULL);
+    void *small = env_alloc(allocator, 512, NULL), *large = env_alloc(allocator, 700 * GIB, NULL);
     assert_int_equal(env_block(allocator, small).segment_bytes, 512 * GIB);
     assert_ptr_equal(env_block(allocator, (char *)large + 699 * GIB).base, large);
     env_free(allocator, small, large);

@@ -11,8 +11,7 @@ TEST_ON(smaller_of_two_blocks_with_equal_growth_is_used, env_open(NULL))
     void *small = env_alloc(allocator, 20 * MIB, NULL);
     void *unmapped = env_alloc(allocator, 40 * MIB, NULL);
     void *wall = env_alloc(allocator, 20 * MIB, NULL);
-    void *large = env_alloc(allocator, 60 * MIB, NULL);
-    void *end = env_alloc(allocator, 20 * MIB, NULL);
+    void *large = env_alloc(allocator, 60 * MIB, NULL), *end = env_alloc(allocator, 20 * MIB, NULL);
     env_free(allocator, unmapped);
     env_empty_cache(allocator);
     env_free(allocator, large, small);
@@ -34,8 +33,7 @@ TEST_ON(block_of_the_largest_split_size_is_not_split,
 
 TEST_ON(growth_with_small_pages_needs_the_fewest_pages, env_open("page_size:small"))
 {
-    void *low = env_alloc(allocator, 8 * MIB, NULL);
-    void *wall = env_alloc(allocator, 2 * MIB, NULL);
+    void *low = env_alloc(allocator, 8 * MIB, NULL), *wall = env_alloc(allocator, 2 * MIB, NULL);
     void *cached = env_alloc(allocator, 6 * MIB, NULL);
     void *unmapped = env_alloc(allocator, 4 * MIB, NULL);
     void *end = env_alloc(allocator, 2 * MIB, NULL);
@@ -177,8 +175,7 @@ TEST_ON(e5_e6_growable_tail_is_not_used, env_open("expandable_segments:True"))
 TEST_ON(e7_e8_trim_releases_idle_pages_only, env_open("expandable_segments:True"))
 {
     char *before = env_alloc(allocator, 25 * MIB, NULL);
-    char *live = env_alloc(allocator, 2 * MIB, NULL);
-    char *after = env_alloc(allocator, 33 * MIB, NULL);
+    char *live = env_alloc(allocator, 2 * MIB, NULL), *after = env_alloc(allocator, 33 * MIB, NULL);
 
     expect(allocator, "62914560 62914560 0 62914560 62914560 3 3 0 0");
     env_free(allocator, before, after);

@@ -141,10 +141,10 @@ TEST_WITH(members_below_their_share_are_served_first, members_begin, members_end
     assert_ok(member_call(one, 'f', 0, 0).status);
     member_send(greedy, 'a', 1, 380 * MIB);
     member_send(poor, 'a', 0, 300 * MIB);
-    const struct member_answer refused = member_receive(greedy), served = member_receive(poor);
+    const struct member_answer denied = member_receive(greedy), served = member_receive(poor);
     /* `greedy` may be served before `poor` requests. */
-    assert_true(served.status == XSEG_OK || refused.status == XSEG_OK);
-    assert_true(served.ns < BOUND && refused.ns < BOUND);
+    assert_true(served.status == XSEG_OK || denied.status == XSEG_OK);
+    assert_true(served.ns < BOUND && denied.ns < BOUND);
 }
 
 /* Two members whose requests exceed their shares wait for a third member, not for each other. */
@@ -184,7 +184,7 @@ TEST_WITH(invalid_budget_file_is_logged_once, members_begin, members_end)
 {
     struct stat before, after;
 
-    write_file("somebody's notes\n", 0600);
+    write_file("a text file\n", 0600);
     assert_int_equal(stat(members.budget_file, &before), 0);
     const unsigned one = member_start("");
     assert_ok(member_call(one, 'a', 0, 900 * MIB).status);
@@ -294,7 +294,7 @@ static uint64_t max_of(uint64_t one, uint64_t other)
     return one > other ? one : other;
 }
 
-static bool note_reason(void *context, const struct xseg_reason *reason)
+static bool record_reason(void *context, const struct xseg_reason *reason)
 {
     struct explained *result = context;
     const uint64_t base = (uint64_t)(uintptr_t)reason->base;
@@ -318,7 +318,7 @@ static struct xseg_explain_result explain(struct xseg_allocator *allocator,
     struct xseg_explain_result sums = {sizeof(sums)};
 
     *result = (struct explained){UINT64_MAX, 0, UINT64_MAX, 0};
-    assert_ok(xseg_explain(allocator, NULL, note_reason, result, &sums));
+    assert_ok(xseg_explain(allocator, NULL, record_reason, result, &sums));
     assert_int_equal(sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                          sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                          sums.exported + sums.registered + sums.above_share,

@@ -457,7 +457,7 @@ static void become_next_user(void)
         _exit(2);
 }
 
-/* As in docs/sharing.md for notebooks: the set-group-ID bit of the folder gives the file to the group. */
+/* As in docs/sharing.md for notebooks: the set-group-ID bit of the folder sets the group of the file. */
 TEST_WITH(users_of_a_group_share_memory, members_begin, end)
 {
     struct stat file;

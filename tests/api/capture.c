@@ -107,7 +107,7 @@ TEST_ON(uses_in_a_capture_end_with_the_block, open_capture(NULL))
     expect_pending_until_finished(ptr, side);
 }
 
-TEST_ON(uses_in_a_capture_end_with_it, open_capture(NULL))
+TEST_ON(uses_in_a_capture_end_with_the_capture, open_capture(NULL))
 {
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 

@@ -34,7 +34,7 @@ struct env {
 static _Thread_local bool has_met;
 
 /* Wait until the other callback runs, and act while it runs. */
-static void meet(struct side *side)
+static void wait_for_other_callback(struct side *side)
 {
     struct env *env = side->env;
 
@@ -53,7 +53,7 @@ static bool enter(void *context, struct xseg_registered *run)
 
     (void)run;
     if (side->env->callback->by_enter)
-        meet(side);
+        wait_for_other_callback(side);
     return true;
 }
 
@@ -63,7 +63,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
     (void)run;
     if (!side->env->callback->by_enter)
-        meet(side);
+        wait_for_other_callback(side);
 }
 
 static void on_unmap(void *context, const struct xseg_mapping *mapping)
@@ -71,7 +71,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     struct side *side = context;
 
     if (mapping->base == info(side->range).base)
-        meet(side);
+        wait_for_other_callback(side);
 }
 
 static void *commit_side(void *context)
@@ -90,12 +90,12 @@ static void *decommit_side(void *context)
     return NULL;
 }
 
-static xseg_status commit_beneath(struct side *other)
+static xseg_status commit_other(struct side *other)
 {
     return xseg_range_commit(other->range, 8 * PAGE, PAGE, NULL);
 }
 
-static xseg_status decommit_beneath(struct side *other)
+static xseg_status decommit_other(struct side *other)
 {
     return xseg_range_decommit(other->range, 2 * PAGE, PAGE, NULL);
 }
@@ -151,7 +151,7 @@ static void close_side(struct side *side)
     release(side->range);
 }
 
-static void meet_in_callbacks(const void *argument)
+static void run_concurrent_callbacks(const void *argument)
 {
     static struct env env;
     pthread_t thread[2];
@@ -182,11 +182,11 @@ static void meet_in_callbacks(const void *argument)
 int main(int argc, char **argv)
 {
     static const struct callback_case callbacks[] = {
-        {"memory_is_mapped_in_two_leaves", .act = commit_beneath},
-        {"memory_is_mapped_in_two_enters", .by_enter = true, .act = commit_beneath},
-        {"memory_is_unmapped_in_two_leaves", .act = decommit_beneath},
-        {"memory_is_unmapped_in_two_enters", .by_enter = true, .act = decommit_beneath},
-        {"memory_is_mapped_in_two_observers", .observes = true, .act = commit_beneath},
+        {"memory_is_mapped_in_two_leaves", .act = commit_other},
+        {"memory_is_mapped_in_two_enters", .by_enter = true, .act = commit_other},
+        {"memory_is_unmapped_in_two_leaves", .act = decommit_other},
+        {"memory_is_unmapped_in_two_enters", .by_enter = true, .act = decommit_other},
+        {"memory_is_mapped_in_two_observers", .observes = true, .act = commit_other},
         {"registrations_end_in_two_leaves", .act = unregister},
         {"registrations_end_in_two_enters", .by_enter = true, .act = unregister},
         {"observers_end_in_two_observers", .observes = true, .act = unobserve},
@@ -194,6 +194,6 @@ int main(int argc, char **argv)
     struct child_case cases[COUNT_OF(callbacks)];
 
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        cases[i] = (struct child_case){callbacks[i].name, meet_in_callbacks, &callbacks[i]};
+        cases[i] = (struct child_case){callbacks[i].name, run_concurrent_callbacks, &callbacks[i]};
     return child_case_main(argc, argv, cases, COUNT_OF(cases));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Debugging features and zeroed requests.  With real contents, reads and writes of the tests stand in for kernels. */
+/* Debugging features and zeroed requests.  With real contents, the tests read and write memory instead of kernels. */
 #include "tests/support/child.h"
 #include "tests/support/env.h"
 
@@ -84,7 +84,7 @@ TEST_EACH(a_write_after_the_free_is_reported, open_logged(config),
 {
     static const char late[] = {'l', 'a', 't', 'e'};
     unsigned char *ptr = env_alloc(allocator, 3 * MIB, NULL);
-    char want[128];
+    char expected[128];
 
     memset(ptr, 7, 3 * MIB);
     env_free(allocator, ptr);
@@ -94,9 +94,9 @@ TEST_EACH(a_write_after_the_free_is_reported, open_logged(config),
     assert_ptr_equal(env_alloc(allocator, 3 * MIB, NULL), ptr);
     assert_int_equal(logged.errors, 1);
     expect_logged("freed memory was overwritten, 4 of 3145728 bytes");
-    (void)snprintf(want, sizeof(want), "first at %p, offset %zu, found 6c 61 74 65 fd",
+    (void)snprintf(expected, sizeof(expected), "first at %p, offset %zu, found 6c 61 74 65 fd",
                    (void *)(ptr + 2 * MIB + 104), 2 * MIB + 104);
-    expect_logged(want);
+    expect_logged(expected);
     if (i == 0)
         expect_logged(" ms ago by thread ");
     assert_int_equal(env_stats(allocator).overwrites, 1);

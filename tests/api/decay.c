@@ -298,8 +298,7 @@ TEST_ON(reclaim_us_per_s_limits_the_driver_time, open_device("idle_ms:100,reclai
 
 TEST_ON(zero_decay_releases_at_the_next_call, open_device("idle_ms:0,reclaim_us_per_s:1000000"))
 {
-    void *ptr = env_alloc(allocator, 60 * MIB, NULL);
-    void *small = env_alloc(allocator, 1, NULL);
+    void *ptr = env_alloc(allocator, 60 * MIB, NULL), *small = env_alloc(allocator, 1, NULL);
     xseg_sim_advance(MS);
     env_free(allocator, ptr);
     for (unsigned i = 0; i < 3; i++) {

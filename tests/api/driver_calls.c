@@ -36,13 +36,13 @@ static struct calls since(const struct calls *before)
     };
 }
 
-static void expect(const struct calls *before, struct calls wanted)
+static void expect(const struct calls *before, struct calls expected)
 {
-    struct calls got = since(before);
+    struct calls actual = since(before);
 
     /* The sum is not compared. */
-    got.all = wanted.all;
-    assert_memory_equal(&got, &wanted, sizeof(got));
+    actual.all = expected.all;
+    assert_memory_equal(&actual, &expected, sizeof(actual));
 }
 
 /* 8 GiB / 20 MiB = 410 pages, one of which is mapped already; as in PyTorch.  Mapped memory needs no call. */
@@ -178,8 +178,7 @@ static void churn(struct xseg_allocator *allocator, void **blocks, size_t slots,
                   uint32_t *seed)
 {
     for (unsigned i = 0; i < steps; i++) {
-        const size_t slot = draw(seed) % slots;
-        const size_t max = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
+        const size_t slot = draw(seed) % slots, max = draw(seed) % 4 == 0 ? 60 * MIB : 100 * KIB;
 
         env_free(allocator, blocks[slot]);
         blocks[slot] = env_alloc(allocator, 1 + draw(seed) % max, NULL);

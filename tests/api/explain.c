@@ -35,19 +35,19 @@ static uint64_t sum_of(const struct xseg_explain_result *sums)
 }
 
 /* Explain a scope, and expect that the reasons add up to the reserved bytes. */
-static const struct explained *explain(const struct xseg_scope *where)
+static const struct explained *explain(const struct xseg_scope *scope)
 {
     static struct explained result;
     uint64_t bytes = 0;
 
     memset(&result, 0, sizeof(result));
     result.sums.struct_size = sizeof(result.sums);
-    assert_ok(xseg_explain(allocator, where, add_reason, &result, &result.sums));
+    assert_ok(xseg_explain(allocator, scope, add_reason, &result, &result.sums));
     for (size_t i = 0; i < result.count; i++)
         bytes += result.reason[i].bytes;
     assert_int_equal(bytes, result.sums.reserved);
     assert_int_equal(sum_of(&result.sums), result.sums.reserved);
-    if (where == NULL)
+    if (scope == NULL)
         assert_int_equal(result.sums.reserved, env_reserved(allocator));
     return &result;
 }
@@ -93,8 +93,7 @@ static void pass_second(void)
 
 TEST_OF(allocated_block_is_explained, env_open("expandable_segments:True"))
 {
-    void *large = env_alloc(allocator, 50 * MIB, NULL);
-    void *small = env_alloc(allocator, 3000, NULL);
+    void *large = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 3000, NULL);
     const struct explained *result = explain(NULL);
 
     /* One reason for the two full pages of the large block, one for its third page, one for the small block. */
@@ -261,7 +260,7 @@ static const char *const configs[] = {
 TEST_OF_TIMES(reasons_add_up_to_the_reserved_bytes, COUNT_OF(configs), env_open(configs[i]))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     void *block[600];
     uint64_t own = 0;
 
@@ -279,18 +278,18 @@ TEST_OF_TIMES(reasons_add_up_to_the_reserved_bytes, COUNT_OF(configs), env_open(
     uint64_t all = explain(NULL)->sums.reserved;
     assert_int_equal(explain(NULL)->sums.in_allocated_blocks,
                      env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
-    where.one_stream = true;
-    own += explain(&where)->sums.reserved;
-    where.stream = stream;
-    own += explain(&where)->sums.reserved;
+    scope.one_stream = true;
+    own += explain(&scope)->sums.reserved;
+    scope.stream = stream;
+    own += explain(&scope)->sums.reserved;
     assert_int_equal(own, all);
-    where = (struct xseg_scope)XSEG_SCOPE_ALL;
-    where.pool = pool;
-    own = explain(&where)->sums.reserved;
+    scope = (struct xseg_scope)XSEG_SCOPE_ALL;
+    scope.pool = pool;
+    own = explain(&scope)->sums.reserved;
     assert_true(own > 0 && own < all);
-    where.pool = NULL;
-    where.device = 0;
-    assert_int_equal(explain(&where)->sums.reserved, all);
+    scope.pool = NULL;
+    scope.device = 0;
+    assert_int_equal(explain(&scope)->sums.reserved, all);
 }
 
 TEST_OF(pin_keeps_idle_memory, env_open("expandable_segments:True"))
@@ -363,7 +362,7 @@ struct seen {
     const void *segment;
 };
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
@@ -380,11 +379,11 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static struct seen walk(const struct xseg_scope *where)
+static struct seen walk(const struct xseg_scope *scope)
 {
     struct seen seen = {.allocator = allocator};
 
-    assert_ok(xseg_for_each_block(allocator, where, see_block, &seen));
+    assert_ok(xseg_for_each_block(allocator, scope, visit_block, &seen));
     return seen;
 }
 
@@ -407,19 +406,19 @@ TEST_OF_TIMES(iteration_visits_every_block, COUNT_OF(kinds), env_open(kinds[i]))
 TEST_OF(block_iteration_respects_the_scope, env_open("expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
     (void)env_alloc(allocator, 2 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, stream);
     (void)env_alloc_in(allocator, pool, 8 * MIB, NULL);
     assert_int_equal(walk(NULL).allocated, 14 * MIB);
-    where.one_stream = true;
-    where.stream = stream;
-    assert_int_equal(walk(&where).allocated, 4 * MIB);
-    where.stream = NULL;
-    assert_int_equal(walk(&where).allocated, 10 * MIB);
-    where.pool = pool;
-    assert_int_equal(walk(&where).allocated, 8 * MIB);
+    scope.one_stream = true;
+    scope.stream = stream;
+    assert_int_equal(walk(&scope).allocated, 4 * MIB);
+    scope.stream = NULL;
+    assert_int_equal(walk(&scope).allocated, 10 * MIB);
+    scope.pool = pool;
+    assert_int_equal(walk(&scope).allocated, 8 * MIB);
 }
 
 static bool free_each(void *context, const struct xseg_block_info *block)
@@ -458,35 +457,35 @@ TEST_OF(invalid_arguments_have_error_messages, env_open("expandable_segments:Tru
 {
     struct xseg_allocator *other = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct seen seen = {0};
 
-    assert_error(xseg_for_each_block(NULL, NULL, see_block, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(NULL, NULL, visit_block, NULL), ARGUMENT, "NULL");
     assert_error(xseg_for_each_block(allocator, NULL, NULL, NULL), ARGUMENT, "visit is NULL");
     assert_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), ARGUMENT, "NULL");
     sums.struct_size = 7;
     assert_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), ARGUMENT,
                  "out->struct_size is unknown, 7");
-    where.struct_size = 1;
-    assert_error(xseg_for_each_block(allocator, &where, see_block, &seen), ARGUMENT,
+    scope.struct_size = 1;
+    assert_error(xseg_for_each_block(allocator, &scope, visit_block, &seen), ARGUMENT,
                  "scope->struct_size is unknown, 1");
-    where = (struct xseg_scope)XSEG_SCOPE_ALL;
-    where.device = 7;
-    assert_error(xseg_explain(allocator, &where, NULL, NULL, NULL), ARGUMENT, "device 7");
+    scope = (struct xseg_scope)XSEG_SCOPE_ALL;
+    scope.device = 7;
+    assert_error(xseg_explain(allocator, &scope, NULL, NULL, NULL), ARGUMENT, "device 7");
     assert_ok(env_try_open(NULL, &other));
-    where = (struct xseg_scope)XSEG_SCOPE_ALL;
-    where.pool = env_pool(other);
-    assert_error(xseg_explain(allocator, &where, NULL, NULL, NULL), ARGUMENT, "another allocator");
-    assert_ok(xseg_pool_release(where.pool));
+    scope = (struct xseg_scope)XSEG_SCOPE_ALL;
+    scope.pool = env_pool(other);
+    assert_error(xseg_explain(allocator, &scope, NULL, NULL, NULL), ARGUMENT, "another allocator");
+    assert_ok(xseg_pool_release(scope.pool));
     assert_ok(xseg_close(other));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
 }
 
 /* --- Queries by an address: from a tensor to its block, and from the block to the adjacent free space, so that a
- * program can release the block that makes the largest range.  An article on PyTorch asks for them. --- */
+ * program can release the block that makes the largest range, as an article on PyTorch requires. --- */
 
-/* The article's drawing: free, used, free; 800 MiB do not fit although 1000 MiB are free. */
+/* The example of the article: of 1000 MiB, 800 MiB do not fit around a block in the middle. */
 TEST_OF(block_query_reports_the_adjacent_free_bytes,
         env_open_mib(1020, "expandable_segments:False"))
 {
@@ -507,7 +506,7 @@ TEST_OF(block_query_reports_the_adjacent_free_bytes,
     assert_int_equal(info.free_after, 500 * MIB);
 }
 
-/* The article's use of it: of several candidates, release the block that makes the largest free range. */
+/* The purpose in the article: of several candidates, release the block that makes the largest free range. */
 TEST_OF(block_query_finds_the_best_block_to_release, env_open("expandable_segments:True"))
 {
     char *ptr[8], *best = NULL;
@@ -610,8 +609,8 @@ TEST_OF(remainder_of_an_unmapped_block_has_no_request, env_open("expandable_segm
     expect_requested(first + 25 * MIB, XSEG_BLOCK_CACHED, 50 * MIB + 1);
 }
 
-/* As in PyTorch: blocks are unmapped in the order of size, so memory that is mapped again has the size of the largest;
- * an empty segment is destroyed, so memory of a new segment has none. */
+/* As in PyTorch, blocks are unmapped in the order of size, so memory that is mapped again has the size of the largest.
+ * An empty segment is destroyed, so memory of a new segment has none. */
 TEST_OF_TIMES(remapped_memory_has_the_request_size_of_the_last_unmap, 2,
               env_open("expandable_segments:True"))
 {

@@ -173,7 +173,7 @@ static bool is_counted(const struct importer *importer)
            stats.address_bytes == 0 && xseg_sim_used(0) == 0;
 }
 
-static bool obey_order(struct importer *importer, int socket, char order, unsigned char value)
+static bool execute_order(struct importer *importer, int socket, char order, unsigned char value)
 {
     switch (order) {
     case 'i':
@@ -199,7 +199,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &importer.allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, order, 2) == 2) {
-        const bool is_fine = obey_order(&importer, socket, order[0], (unsigned char)order[1]);
+        const bool is_fine = execute_order(&importer, socket, order[0], (unsigned char)order[1]);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
@@ -736,7 +736,7 @@ static void expect_rejected(const struct exported_handles *exported, size_t at,
     assert_null(base);
 }
 
-#define REFUSED(at, member, value, status, word)                 \
+#define EXPECT_REJECTED(at, member, value, status, word)         \
     do {                                                         \
         struct xseg_page_handle changed = exported.handle[at];   \
         changed.member = (value);                                \
@@ -752,18 +752,18 @@ TEST_OF_POOL(invalid_handles_are_rejected, env_open(NULL))
     int pipes[2];
 
     assert_int_equal(pipe(pipes), 0);
-    REFUSED(0, offset, 20 * MIB, XSEG_ERR_ARGUMENT,
-            "page 0 is invalid, 20971520 bytes at offset 20971520");
-    REFUSED(2, offset, 20 * MIB, XSEG_ERR_ARGUMENT, "page 2");
-    REFUSED(2, offset, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
-    REFUSED(1, size, 0, XSEG_ERR_ARGUMENT, "page 1 is invalid, 0 bytes");
-    REFUSED(2, size, 11 * MIB, XSEG_ERR_ARGUMENT, "multiples of 2097152 bytes");
-    REFUSED(2, size, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
-    REFUSED(2, size, (uint64_t)1 << 48, XSEG_ERR_ARGUMENT, "page 2");
-    REFUSED(1, fd, 987, XSEG_ERR_ARGUMENT, "descriptor of page 1 is not open, 987");
+    EXPECT_REJECTED(0, offset, 20 * MIB, XSEG_ERR_ARGUMENT,
+                    "page 0 is invalid, 20971520 bytes at offset 20971520");
+    EXPECT_REJECTED(2, offset, 20 * MIB, XSEG_ERR_ARGUMENT, "page 2");
+    EXPECT_REJECTED(2, offset, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
+    EXPECT_REJECTED(1, size, 0, XSEG_ERR_ARGUMENT, "page 1 is invalid, 0 bytes");
+    EXPECT_REJECTED(2, size, 11 * MIB, XSEG_ERR_ARGUMENT, "multiples of 2097152 bytes");
+    EXPECT_REJECTED(2, size, UINT64_MAX, XSEG_ERR_ARGUMENT, "page 2");
+    EXPECT_REJECTED(2, size, (uint64_t)1 << 48, XSEG_ERR_ARGUMENT, "page 2");
+    EXPECT_REJECTED(1, fd, 987, XSEG_ERR_ARGUMENT, "descriptor of page 1 is not open, 987");
     /* A size above that of the memory; and a descriptor of a pipe. */
-    REFUSED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
-    REFUSED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
+    EXPECT_REJECTED(2, size, 22 * MIB, XSEG_ERR_DRIVER, "cuMemMap");
+    EXPECT_REJECTED(2, fd, pipes[0], XSEG_ERR_DRIVER, "cuMemImportFromShareableHandle");
     assert_error(xseg_import_handles(allocator, 0, XSEG_HANDLE_FD, exported.handle, 0, &base),
                  ARGUMENT, "number of pages is out of range, 0");
     assert_error(

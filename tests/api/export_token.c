@@ -85,14 +85,15 @@ static bool import_fails(const struct xseg_export_token *token, xseg_status stat
                          const char *word)
 {
     const unsigned files = env_open_fds();
-    char said[1024] = "";
+    char message[1024] = "";
     void *base = NULL;
-    const xseg_status got = xseg_import(allocator, 0, token, &base);
+    const xseg_status actual = xseg_import(allocator, 0, token, &base);
 
-    (void)xseg_error_message(said, sizeof(said));
-    if (got == status && strstr(said, word) != NULL && base == NULL && files_are_closed(files))
+    (void)xseg_error_message(message, sizeof(message));
+    if (actual == status && strstr(message, word) != NULL && base == NULL &&
+        files_are_closed(files))
         return true;
-    print_message("# status %d, %s\n", (int)got, said);
+    print_message("# status %d, %s\n", (int)actual, message);
     return false;
 }
 
@@ -113,7 +114,7 @@ static struct rlimit allow_files(unsigned count)
 /* --- Another process, which executes orders, and answers y or n. --- */
 
 struct order {
-    char what;
+    char command;
     unsigned char value;
     struct xseg_export_token token;
     uint64_t offset;
@@ -131,9 +132,9 @@ static bool import(struct importer *importer, const struct order *order)
     return true;
 }
 
-static bool obey_order(struct importer *importer, const struct order *order)
+static bool execute_order(struct importer *importer, const struct order *order)
 {
-    switch (order->what) {
+    switch (order->command) {
     case 'i':
         return import(importer, order);
     case 'r':
@@ -167,7 +168,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order)) {
-        const bool is_fine = obey_order(&importer, &order);
+        const bool is_fine = execute_order(&importer, &order);
 
         if (write(socket, is_fine ? "y" : "n", 1) != 1)
             _exit(2);
@@ -181,9 +182,9 @@ static bool send_order(const struct process *process, const struct order *order)
     return process_answer(process);
 }
 
-static bool notify(const struct process *process, char what, unsigned char value)
+static bool notify(const struct process *process, char command, unsigned char value)
 {
-    return send_order(process, &(struct order){.what = what, .value = value});
+    return send_order(process, &(struct order){.command = command, .value = value});
 }
 
 /* Returns false if processes cannot share a simulated device. */
@@ -218,7 +219,7 @@ TEST(token_is_sufficient_for_an_import)
     fill(block, BLOCK, 11);
     order.token = export_block(block, &order.offset);
     assert_true(order.offset != 0);
-    order.what = 'i';
+    order.command = 'i';
     assert_true(send_order(&process, &order));
     assert_true(notify(&process, 'r', 11));
     assert_true(notify(&process, 'w', 12));
@@ -230,7 +231,7 @@ TEST(token_is_sufficient_for_an_import)
     env_empty_cache(allocator);
     assert_true(notify(&process, 'r', 12));
     assert_true(notify(&process, 'c', 0));
-    order.what = 'g';
+    order.command = 'g';
     assert_true(send_order(&process, &order));
     env_free(allocator, before);
     end_process(&process);
@@ -247,9 +248,9 @@ static void expect_failure_after(char prepare, char check)
     void *block = env_alloc(allocator, BLOCK, NULL);
     order.token = export_block(block, NULL);
     /* The simulator opens its files with the first import. */
-    order.what = 'i';
+    order.command = 'i';
     assert_true(send_order(&process, &order) && notify(&process, 'c', 0));
-    order.what = check;
+    order.command = check;
     if (prepare == 0 || notify(&process, prepare, 0))
         assert_true(send_order(&process, &order));
     else
@@ -634,9 +635,9 @@ TEST(other_clients_get_no_answer)
         (void)close(client);
     }
     /* A client that closes the connection before the answer. */
-    const int gone = connect_by(&token);
-    assert_int_equal(send(gone, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
-    (void)close(gone);
+    const int closed = connect_by(&token);
+    assert_int_equal(send(closed, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
+    (void)close(closed);
     /* A silent client delays the next one by two seconds, and does not delay the close. */
     const int silent = connect_by(&token), late = connect_by(&token);
     expect_valid(&token);
@@ -652,7 +653,7 @@ TEST(other_clients_get_no_answer)
     (void)close(last);
 }
 
-/* After the close, connections are refused although a forked child has the socket, and the child retains no memory. */
+/* After the close, connections fail although a forked child has the socket, and the child retains no memory. */
 TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
 {
     void *block = env_alloc(allocator, 3 * MIB, NULL);

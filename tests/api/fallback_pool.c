@@ -261,7 +261,7 @@ struct visits {
     unsigned blocks, reasons;
 };
 
-static bool see_block(void *context, const struct xseg_block_info *info)
+static bool visit_block(void *context, const struct xseg_block_info *info)
 {
     struct visits *visits = context;
 
@@ -273,7 +273,7 @@ static bool see_block(void *context, const struct xseg_block_info *info)
     return true;
 }
 
-static bool see_reason(void *context, const struct xseg_reason *reason)
+static bool visit_reason(void *context, const struct xseg_reason *reason)
 {
     struct visits *visits = context;
 
@@ -290,7 +290,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
 
 TEST_IN_FALLBACK(explain_includes_fallback_blocks)
 {
-    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = env->pool};
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = env->pool};
     struct xseg_explain_result sums = {sizeof(sums)};
 
     void *fallback = alloc_fallback(env);
@@ -300,9 +300,9 @@ TEST_IN_FALLBACK(explain_includes_fallback_blocks)
         env_free(env->allocator, env->kept);
         env->kept = env_alloc_in(env->allocator, env->pool, 512, NULL);
     }
-    assert_ok(xseg_for_each_block(env->allocator, &where, see_block, &visits));
+    assert_ok(xseg_for_each_block(env->allocator, &scope, visit_block, &visits));
     assert_int_equal(visits.blocks, 1);
-    assert_ok(xseg_explain(env->allocator, &where, see_reason, &visits, &sums));
+    assert_ok(xseg_explain(env->allocator, &scope, visit_reason, &visits, &sums));
     assert_int_equal(visits.reasons, 1);
     assert_int_equal(sums.reserved,
                      env_pool_stats(env->allocator, env->pool).reserved_bytes[0].current);
@@ -321,7 +321,7 @@ TEST_IN_FALLBACK(history_records_the_pool_of_a_fallback_block)
 {
     const xseg_stream stream = env_stream();
     unsigned count[3][2] = {{0}};
-    const unsigned wanted[3][2] = {{2, 0}, {2, 2}, {2, 2}};
+    const unsigned expected[3][2] = {{2, 0}, {2, 2}, {2, 2}};
 
     const uint64_t id = env_observe(env->allocator, .context = count, .on_trace = count_by_pool);
     void *fallback = alloc_fallback(env);
@@ -331,7 +331,7 @@ TEST_IN_FALLBACK(history_records_the_pool_of_a_fallback_block)
     env_free(env->allocator, fallback);
     env_empty_cache(env->allocator);
     env_free(env->allocator, env->kept);
-    assert_memory_equal(count, wanted, sizeof(count));
+    assert_memory_equal(count, expected, sizeof(count));
     assert_ok(xseg_observer_remove(env->allocator, id));
 }
 

@@ -81,10 +81,10 @@ TEST_ON(small_pages_use_the_rest, env_open_mib(1000, "device_free_min_mb:389"))
     const unsigned count = fill(allocator, block, COUNT_OF(block));
 
     assert_int_equal(count, 30);
-    void *rest = env_alloc(allocator, 10 * MIB, NULL);
+    void *filler = env_alloc(allocator, 10 * MIB, NULL);
     assert_int_equal(free_bytes(1000 * MIB), 390 * MIB);
     free_blocks(allocator, block, count);
-    env_free(allocator, rest);
+    env_free(allocator, filler);
 }
 
 /* The other users of the device are counted. */
@@ -162,17 +162,17 @@ TEST_ON(growth_during_a_capture_leaves_the_minimum_free,
     assert_ok(xseg_pool_release(pool));
 }
 
-/* --- Other calls that take device memory. --- */
+/* --- Other calls that allocate device memory. --- */
 
 TEST_ON(prewarm_leaves_the_minimum_free, env_open_mib(1000, "device_free_min_mb:400"))
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    where.device = 0;
-    assert_error(xseg_prewarm(allocator, &where, 620 * MIB), LIMIT,
+    scope.device = 0;
+    assert_error(xseg_prewarm(allocator, &scope, 620 * MIB), LIMIT,
                  "device_free_min_mb rejects the request on device 0, 620.00 MiB requested, "
                  "minimum 400.00 MiB free");
-    assert_ok(xseg_prewarm(allocator, &where, 600 * MIB));
+    assert_ok(xseg_prewarm(allocator, &scope, 600 * MIB));
     assert_int_equal(free_bytes(1000 * MIB), 400 * MIB);
 }
 
@@ -278,7 +278,7 @@ TEST_ON(only_growth_queries_the_free_memory, env_open_mib(1000, "device_free_min
     assert_int_equal(queries(), before);
 }
 
-/* Without a figure no memory is taken. */
+/* If the query fails, no memory is allocated. */
 TEST_ON(failed_query_denies_the_growth, env_open_mib(1000, "device_free_min_mb:100"))
 {
     assert_ok(xseg_sim_fail("cuMemGetInfo", 1, 999));
@@ -313,13 +313,13 @@ TEST_ON(page_cache_of_the_host_is_free_memory, open_integrated("page_size:small"
     assert_true(stats.is_integrated);
     assert_int_equal(stats.free_min_bytes, GIB);
     assert_int_equal(stats.free_bytes, 2 * GIB);
-    void *rest = env_alloc(allocator, GIB, NULL);
+    void *filler = env_alloc(allocator, GIB, NULL);
     assert_error(env_try_alloc(allocator, 2 * MIB, NULL), LIMIT,
                  "device_free_min_mb rejects the request on device 0, 2.00 MiB requested, minimum "
                  "1024.00 MiB free; 2.00 MiB needed from the driver, 1024.00 MiB of 16384.00 MiB "
                  "free, 2048.00 MiB used by others, 13312.00 MiB used by this allocator");
     assert_int_equal(queries(), 0);
-    env_free(allocator, ptr, rest);
+    env_free(allocator, ptr, filler);
 }
 
 /* The minimum is at least 512 MiB. */
@@ -333,7 +333,7 @@ TEST_ON(small_integrated_device_leaves_512_mib,
     env_free(allocator, ptr);
 }
 
-/* The host takes memory while the allocator grows. */
+/* The host allocates memory while the allocator grows. */
 TEST_ON(growing_host_is_respected, open_integrated("page_size:small"))
 {
     void *ptr = env_alloc(allocator, 8 * GIB, NULL);
@@ -358,8 +358,8 @@ TEST_ON(default_minimum_can_be_changed, open_integrated("page_size:small,device_
     assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "minimum 1024.00 MiB free");
     assert_ok(xseg_config_set(allocator, "device_free_min_mb:0"));
     assert_int_equal(device_stats(allocator).free_min_bytes, 0);
-    void *rest = env_alloc(allocator, GIB, NULL);
-    env_free(allocator, ptr, more, rest);
+    void *filler = env_alloc(allocator, GIB, NULL);
+    env_free(allocator, ptr, more, filler);
 }
 
 /* By the driver's figure only 1 GiB would be free, and decay would release everything. */
@@ -409,14 +409,14 @@ TEST_ON(snapshot_has_the_default_minimum, open_integrated("history:all"))
     assert_int_equal(env_try_alloc(allocator, 14 * GIB, NULL), XSEG_ERR_LIMIT);
     assert_ok(xseg_snapshot(allocator, path, NULL));
     file = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t got = read(file, text, sizeof(text));
-    assert_true(got > 0);
-    assert_non_null(memmem(text, (size_t)got, "device_free_min_mb:1024", 23));
+    const ssize_t length = read(file, text, sizeof(text));
+    assert_true(length > 0);
+    assert_non_null(memmem(text, (size_t)length, "device_free_min_mb:1024", 23));
     assert_int_equal(close(file), 0);
     assert_int_equal(unlink(path), 0);
 }
 
-/* Saved contents take the memory that the pause releases, before it is released. */
+/* Saved contents need host memory before the pause releases the memory of the pool. */
 TEST_ON(pause_to_the_host_needs_free_memory, open_integrated("page_size:small"))
 {
     struct xseg_pool *pool = env_pool(allocator);

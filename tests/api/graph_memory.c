@@ -3,7 +3,7 @@
  * The memory tables of "Memory Issues" in NVIDIA's documentation of CUDA graphs under PyTorch
  * (https://docs.nvidia.com/dl-cuda-graph/latest/troubleshooting/memory-issues.html): PyTorch's statistics of the
  * large pools after each step of its examples, in GB of 2^30 bytes.  Each program makes the requests of the example
- * on the same streams, with the same captures; queued work stands in for its kernels.  A row follows its step, with
+ * on the same streams, with the same captures; queued work replaces its kernels.  A row follows its step, with
  * one string for each table: "allocated active inactive-split reserved", as printed there.  Tables that name no kind
  * of segment are classic.
  */
@@ -217,8 +217,7 @@ TEST_OF_TABLES(temporaries_after_a_capture, {"after capture, USE_GRAPH=0", CLASS
     if (table.column == GRAPH)
         graph = begin_graph(NULL);
     ROW("after enter context", "4.000 4.000 0.000 8.000", "4.000 4.000 0.000 4.000");
-    void *t2 = compute(x1, 4 * GIB, stream);
-    void *out1 = compute(t2, 4 * GIB, stream);
+    void *t2 = compute(x1, 4 * GIB, stream), *out1 = compute(t2, 4 * GIB, stream);
     discard(t2);
     ROW("after alloc out1, del t2", "8.000 8.000 0.000 12.000", "8.000 8.000 0.000 12.000");
     end_graph(&graph);
@@ -236,8 +235,7 @@ TEST_OF_TABLES(fragmentation_across_pools, {"fragmentation", CLASSIC},
     discard(compute(NULL, 8 * GIB, NULL));
     ROW("after del temp", "0.000 0.000 0.000 8.000", "0.000 0.000 0.000 8.008",
         "0.000 0.000 0.000 8.000");
-    void *small = compute(NULL, GIB, NULL);
-    void *x = compute(NULL, GIB, NULL);
+    void *small = compute(NULL, GIB, NULL), *x = compute(NULL, GIB, NULL);
     ROW("after alloc x", "2.000 2.000 6.000 8.000", "2.000 2.000 0.000 8.008",
         "2.000 2.000 0.000 10.000");
     struct graph graph = begin_graph(NULL);

@@ -44,7 +44,7 @@ static bool count_frame(void *context, const struct xseg_history_frame *frame)
     assert_int_equal(frame->struct_size, sizeof(*frame));
     frames->count++;
     frames->of_library += frame->module != NULL && strstr(frame->module, "libxseg.so") != NULL;
-    /* The innermost come first. */
+    /* The innermost frames are first. */
     assert_true(frames->of_library > 0);
     frames->of_alloc += pc > __start_code_of_alloc && pc <= __stop_code_of_alloc;
     frames->of_free += pc > __start_code_of_free && pc <= __stop_code_of_free;
@@ -258,8 +258,8 @@ TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
     assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
     void *freed = env_alloc_in(allocator, pool, bytes, NULL);
     void *block = env_alloc_in(allocator, pool, bytes, NULL);
-    void *kept = env_alloc_in(allocator, pool, bytes, NULL);
-    const uint32_t stack = env_block(allocator, kept).stack;
+    void *live = env_alloc_in(allocator, pool, bytes, NULL);
+    const uint32_t stack = env_block(allocator, live).stack;
     assert_int_not_equal(stack, 0);
     env_free(allocator, freed);
     assert_ok(xseg_config_set(allocator, "history:nothing"));
@@ -271,9 +271,9 @@ TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
     assert_int_equal(env_block(allocator, block).stack, 0);
     assert_ok(xseg_config_set(allocator, "history:all"));
     assert_int_equal(env_block(allocator, block).stack, 0);
-    assert_int_equal(env_block(allocator, kept).stack, stack);
+    assert_int_equal(env_block(allocator, live).stack, stack);
     assert_ok(xseg_config_set(allocator, "history:nothing"));
-    env_free(allocator, kept, block, freed);
+    env_free(allocator, live, block, freed);
 }
 
 /* A ring keeps the newest events and counts the others. */
@@ -581,8 +581,7 @@ static bool name_line(void *context, uint32_t frames, char *text, size_t bytes)
 
 static bool name_at_length(void *context, uint32_t frames, char *text, size_t bytes)
 {
-    (void)context;
-    (void)frames;
+    (void)context, (void)frames;
     memset(text, 'x', bytes - 1);
     text[bytes - 1] = '\0';
     return true;
@@ -590,9 +589,7 @@ static bool name_at_length(void *context, uint32_t frames, char *text, size_t by
 
 static bool name_nothing(void *context, uint32_t frames, char *text, size_t bytes)
 {
-    (void)context;
-    (void)frames;
-    (void)text;
+    (void)context, (void)frames, (void)text;
     return bytes == 0;
 }
 
@@ -698,7 +695,7 @@ static bool is_known(struct counting *counting, uint32_t number)
     return number == 0 || counting->dropped[number] == 0;
 }
 
-static bool look_at_block(void *context, const struct xseg_block_info *block)
+static bool check_block(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE)
         assert_true(is_known(context, block->frames));
@@ -712,7 +709,7 @@ static void expect_known(struct xseg_allocator *allocator, struct counting *coun
 
     for (size_t i = 0; i < recorded.count; i++)
         assert_true(is_known(counting, recorded.entry[i].frames));
-    assert_ok(xseg_for_each_block(allocator, NULL, look_at_block, counting));
+    assert_ok(xseg_for_each_block(allocator, NULL, check_block, counting));
 }
 
 static struct counting *hook_counting(struct xseg_allocator *allocator)
@@ -934,16 +931,14 @@ TEST_TIMES(labels_end_with_the_allocator, 10, env_open("history:all,history_stac
 
 static bool never(void *context, const struct xseg_history_entry *entry)
 {
-    (void)context;
-    (void)entry;
+    (void)context, (void)entry;
     fail_msg("visited");
     return false;
 }
 
 static bool never_frame(void *context, const struct xseg_history_frame *frame)
 {
-    (void)context;
-    (void)frame;
+    (void)context, (void)frame;
     fail_msg("visited");
     return false;
 }

@@ -213,18 +213,18 @@ static const size_t both_sizes[] = {1000, 30 * MIB};
 TEST_TIMES(restore_records_frees_and_allocations, COUNT_OF(both_sizes), env_open("history:all"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    void *kept = env_alloc_in(allocator, pool, both_sizes[i], NULL);
+    void *live = env_alloc_in(allocator, pool, both_sizes[i], NULL);
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     history_expect(allocator, "map alloc");
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     const struct xseg_history_entry again = history_single(allocator, XSEG_HISTORY_ALLOC);
-    assert_ptr_equal(again.base, kept);
+    assert_ptr_equal(again.base, live);
     assert_int_equal(again.requested, both_sizes[i]);
-    assert_int_equal(again.bytes, env_block(allocator, kept).bytes);
+    assert_int_equal(again.bytes, env_block(allocator, live).bytes);
     history_expect(allocator, "free done alloc");
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
 TEST_ON(guarded_block_has_a_separate_segment, env_open("history:all,guard_page:True"))
@@ -369,15 +369,15 @@ TEST_ON(pending_block_keeps_its_user_value, env_open("history:all,block_user:Tru
         void *ptr = take(allocator, NULL, bytes, &value);
 
         env_free_in_use(allocator, ptr, side);
-        void *beside = take(allocator, NULL, bytes, &other);
-        assert_ptr_not_equal(beside, ptr);
+        void *neighbor = take(allocator, NULL, bytes, &other);
+        assert_ptr_not_equal(neighbor, ptr);
         assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
         assert_ptr_equal(user_of(allocator, ptr), &value);
         assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, ptr, NULL), 0);
         assert_ok(xseg_sim_finish(side));
         env_empty_cache(allocator);
         expect_life(allocator, ptr, &value);
-        env_free(allocator, beside);
+        env_free(allocator, neighbor);
     }
 }
 
@@ -401,11 +401,11 @@ struct observer_state {
     int value;
 };
 
-static bool free_one(void *context, const struct xseg_oom_info *shortage)
+static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
     struct observer_state *state = context;
 
-    (void)shortage;
+    (void)oom;
     if (state->freed == NULL)
         return false;
     env_free(state->allocator, state->freed);
@@ -433,30 +433,30 @@ TEST_ON(nested_requests_have_separate_user_values,
     env_free(allocator, first, ptr, observed.nested);
 }
 
-/* Another block with another value is allocated in its place until the restore. */
+/* Before the restore another block with another value is allocated at its address. */
 TEST_TIMES(restored_block_has_its_user_value, COUNT_OF(both_sizes),
            env_open("history:all,block_user:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
     char value[3];
-    void *stays = take(allocator, pool, both_sizes[i], &value[0]),
-         *goes = take(allocator, pool, both_sizes[i], &value[1]),
-         *plain = take(allocator, pool, both_sizes[i], NULL);
+    void *live = take(allocator, pool, both_sizes[i], &value[0]),
+         *freed = take(allocator, pool, both_sizes[i], &value[1]),
+         *without_user = take(allocator, pool, both_sizes[i], NULL);
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    env_free(allocator, goes, plain);
-    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), goes);
-    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), plain);
+    env_free(allocator, freed, without_user);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), freed);
+    assert_ptr_equal(take(allocator, pool, both_sizes[i], &value[2]), without_user);
     assert_ok(xseg_history_clear(allocator, -1));
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-    assert_ptr_equal(user_of(allocator, stays), &value[0]);
-    assert_ptr_equal(user_of(allocator, goes), &value[1]);
-    assert_null(user_of(allocator, plain));
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, goes, &value[2]), 1);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, goes, &value[1]), 1);
-    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, plain, NULL), 1);
+    assert_ptr_equal(user_of(allocator, live), &value[0]);
+    assert_ptr_equal(user_of(allocator, freed), &value[1]);
+    assert_null(user_of(allocator, without_user));
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_FREE_COMPLETED, freed, &value[2]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, freed, &value[1]), 1);
+    assert_int_equal(expect_events(allocator, XSEG_HISTORY_ALLOC, without_user, NULL), 1);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, stays, goes, plain);
+    env_free(allocator, live, freed, without_user);
 }
 
 TEST_ON(event_capacity_is_configurable_with_user_values,
@@ -499,7 +499,7 @@ TEST_TIMES(fallback_block_has_its_user_value, 2,
     const size_t bytes = i == 0 ? 20 * MIB : 512 * KIB;
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
     int value, other;
-    void *kept = take(allocator, pool, bytes, &other);
+    void *live = take(allocator, pool, bytes, &other);
     void *inside = take(allocator, pool, bytes, &other);
 
     env_free(allocator, inside);
@@ -509,7 +509,7 @@ TEST_TIMES(fallback_block_has_its_user_value, 2,
     assert_ptr_equal(user_of(allocator, inside), &value);
     env_free(allocator, inside);
     expect_life(allocator, inside, &value);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
 TEST_ON(user_value_is_ignored_without_the_key, env_open("history:all"))

@@ -10,7 +10,7 @@ static struct xseg_allocator *open_on(unsigned devices, const char *config)
     return env_open_sim_with_clock(config, .memory_bytes = 4 * GIB, .devices = devices);
 }
 
-/* The limits of a device, as they are. */
+/* The current limits of a device. */
 static struct xseg_limits limits_of(struct xseg_allocator *allocator, int device)
 {
     struct xseg_limits limits = {sizeof(limits), 1, 1, 1, 0, false, 0, false};
@@ -69,7 +69,7 @@ TEST_ON(hard_limit_remaps_idle_pages, open_on(1, "hard_limit_mb:200"))
     env_free(allocator, ptr);
 }
 
-/* Idle memory is released immediately, allocated memory stays, cached memory serves. */
+/* Idle memory is released immediately; allocated memory stays, and cached memory serves requests. */
 TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
 {
     const xseg_stream stream = env_stream();
@@ -82,7 +82,7 @@ TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:260"));
     assert_int_equal(env_reserved(allocator), 260 * MIB);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:50"));
-    /* The stream that works keeps its memory. */
+    /* The memory of the busy stream stays mapped. */
     assert_int_equal(env_reserved(allocator), 140 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
@@ -95,7 +95,7 @@ TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
                  "hard_limit_mb rejects the request on device 0, 1 byte requested, limit 0.00 MiB");
 }
 
-/* A capture releases nothing, and the limit still holds. */
+/* During a capture the limit releases no memory, but it rejects requests. */
 TEST_IN_POOL(hard_limit_releases_nothing_during_a_capture, open_on(1, NULL))
 {
     const xseg_stream stream = env_stream();
@@ -119,23 +119,23 @@ TEST_ON(fraction_and_hard_limit_combine,
     assert_int_equal(env_stats(allocator).limit_bytes, GIB / 2);
 }
 
-TEST_ON(a_device_has_limits_of_its_own, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
+TEST_ON(limits_apply_to_one_device, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 {
     const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
-    struct xseg_limits was = XSEG_LIMITS_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
-    struct xseg_scope where = {sizeof(where), .device = 1};
-    assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_ok(xseg_limits_set(allocator, &where, &set));
-    assert_int_equal(was.hard_bytes, 1000 * MIB);
-    assert_int_equal(was.keep_bytes, 10 * MIB);
+    struct xseg_scope scope = {sizeof(scope), .device = 1};
+    assert_ok(xseg_limits_get(allocator, &scope, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &set));
+    assert_int_equal(limits.hard_bytes, 1000 * MIB);
+    assert_int_equal(limits.keep_bytes, 10 * MIB);
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 0);
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     assert_int_equal(xseg_alloc(allocator, 1, 700 * MIB, NULL, &ptr), XSEG_ERR_LIMIT);
     env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
-    /* A key that is named applies to all devices again; other limits are unchanged. */
+    /* A key of a new configuration applies to all devices; other limits are unchanged. */
     assert_ok(xseg_config_set(allocator, "keep_mb:20"));
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 20 * MIB);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:500"));
@@ -156,8 +156,8 @@ static xseg_status set_fraction(struct xseg_allocator *allocator, int device, do
     return xseg_limits_set(allocator, env_scope(.device = device), &set);
 }
 
-/* The fraction of one device may fall and rise, whatever the configuration says; keys that are named count again. */
-TEST_ON(a_device_has_a_fraction_of_its_own, open_on(2, "per_process_memory_fraction:0.5"))
+/* The fraction of one device overrides that of the configuration, until a new configuration has the key. */
+TEST_ON(fraction_applies_to_one_device, open_on(2, "per_process_memory_fraction:0.5"))
 {
     assert_true(limits_of(allocator, 0).has_fraction && limits_of(allocator, 0).fraction == 0.5);
     assert_ok(set_fraction(allocator, 1, 0.75));
@@ -167,12 +167,12 @@ TEST_ON(a_device_has_a_fraction_of_its_own, open_on(2, "per_process_memory_fract
     assert_error(env_try_alloc(allocator, 3 * GIB, NULL), LIMIT,
                  "per_process_memory_fraction rejects the request on device 0, 3072.00 MiB "
                  "requested, limit 2048.00 MiB (0.5 of the device)");
-    /* Below the use: idle memory is released immediately. */
+    /* A fraction below the memory in use releases idle memory immediately. */
     assert_ok(set_fraction(allocator, 1, 0.25));
     assert_true(xseg_sim_used(1) <= GIB);
     assert_error(xseg_alloc(allocator, 1, 2 * GIB, NULL, &ptr), LIMIT,
                  "raise per_process_memory_fraction to 0.5");
-    /* Other limits leave the fraction as it is. */
+    /* Changes of other limits keep the fraction. */
     assert_ok(set_limits(allocator, 1, 2 * GIB, UINT64_MAX, 0));
     assert_true(limits_of(allocator, 1).fraction == 0.25);
     assert_error(set_fraction(allocator, 1, 1.5), ARGUMENT, "fraction is out of range, 1.5; ");
@@ -183,7 +183,7 @@ TEST_ON(a_device_has_a_fraction_of_its_own, open_on(2, "per_process_memory_fract
     assert_true(limits_of(allocator, 1).fraction == 0.125);
 }
 
-/* Reserved bytes after a larger request has passed over an idle block of 600 MiB. */
+/* Reserved bytes after a request that does not fit in an idle block of 600 MiB. */
 static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 {
     env_free(allocator, env_alloc(allocator, 600 * MIB, NULL));
@@ -194,12 +194,12 @@ static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
     return after;
 }
 
-/* Garbage is collected by the fraction that is set for the device, and not without one. */
-TEST_ON(garbage_counts_by_the_fraction_of_the_device,
+/* Garbage collection uses the fraction of the device; without a fraction there is none. */
+TEST_ON(garbage_collection_uses_the_fraction_of_the_device,
         open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False"))
 {
     assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
-    /* 1 GiB is allowed, and above 0.5 GiB old memory goes. */
+    /* 1 GiB is allowed, and old memory above 0.5 GiB is released. */
     assert_ok(set_fraction(allocator, 0, 0.25));
     env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     assert_int_equal(reserved_after_growth(allocator), 700 * MIB);
@@ -212,8 +212,8 @@ TEST_ON(garbage_counts_by_the_fraction_of_the_device,
     assert_int_equal(env_reserved(allocator), 600 * MIB);
 }
 
-/* A soft limit takes effect on that device alone, without a key of the configuration. */
-TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
+/* The soft limit of a device needs no key of the configuration. */
+TEST_ON(soft_limit_applies_to_one_device, open_on(1, NULL))
 {
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     env_pass_time(allocator, 3, 200);
@@ -221,13 +221,13 @@ TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
     assert_ok(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0));
     env_pass_time(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
-    /* Calls of the user are enough. */
+    /* Allocations and frees run the decay passes as well. */
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
     for (unsigned i = 0; i < 200; i++) {
         xseg_sim_advance(200 * MS);
         env_free(allocator, env_alloc(allocator, 1, NULL));
     }
-    /* Full pages, and one small page that is in use. */
+    /* Nine full pages, and one small page in use. */
     assert_int_equal(env_reserved(allocator), 182 * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0));
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
@@ -238,7 +238,7 @@ TEST_ON(a_device_has_a_soft_limit_of_its_own, open_on(1, NULL))
 TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .limit_bytes = 40 * MIB);
-    const struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    const struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     const struct {
         struct xseg_limits limits;
         const char *words;
@@ -247,23 +247,23 @@ TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
         {{sizeof(row->limits), 80 * MIB, UINT64_MAX, MIB, 1, false, 1, false}, "no keep_bytes"},
         {{sizeof(row->limits), 80 * MIB, UINT64_MAX, 0, 1, true, 1, false}, "no fraction"},
     };
-    struct xseg_limits was = XSEG_LIMITS_INIT;
-    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL), *none = NULL;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
+    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL), *rejected = NULL;
 
-    assert_int_equal(env_try_alloc_in(allocator, pool, 40 * MIB, &none), XSEG_ERR_LIMIT);
-    assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_int_equal(was.hard_bytes, 40 * MIB);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 40 * MIB, &rejected), XSEG_ERR_LIMIT);
+    assert_ok(xseg_limits_get(allocator, &scope, &limits));
+    assert_int_equal(limits.hard_bytes, 40 * MIB);
     env_limit(allocator, pool, 80 * MIB);
     void *more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     for (unsigned i = 0; i < COUNT_OF(row); i++)
-        assert_error(xseg_limits_set(allocator, &where, &row[i].limits), UNSUPPORTED, row[i].words);
-    /* Below the reserved memory: it stays, and the pool does not grow. */
-    assert_ok(xseg_limits_get(allocator, &where, &was));
-    assert_int_equal(was.hard_bytes, 80 * MIB);
+        assert_error(xseg_limits_set(allocator, &scope, &row[i].limits), UNSUPPORTED, row[i].words);
+    /* A limit below the reserved memory releases nothing, and the pool does not grow. */
+    assert_ok(xseg_limits_get(allocator, &scope, &limits));
+    assert_int_equal(limits.hard_bytes, 80 * MIB);
     env_limit(allocator, pool, 20 * MIB);
     env_free(allocator, more);
     more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_int_equal(env_try_alloc_in(allocator, pool, 2 * MIB, &none), XSEG_ERR_LIMIT);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 2 * MIB, &rejected), XSEG_ERR_LIMIT);
     env_free(allocator, ptr, more);
     assert_ok(xseg_pool_release(pool));
 }
@@ -274,20 +274,20 @@ TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
     struct xseg_trim_result done = {sizeof(done)};
 
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    struct xseg_trim_options how = {sizeof(how), .target_bytes = 300 * MIB};
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    struct xseg_trim_options options = {sizeof(options), .target_bytes = 300 * MIB};
+    assert_ok(xseg_trim(allocator, NULL, &options, &done));
     assert_int_equal(done.remaining, 300 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
-    /* Less than what is live: as far as it goes, with the reason. */
-    how.target_bytes = 50 * MIB;
+    /* With a target below the allocated memory, the trim releases all idle memory and reports the reasons of the rest. */
+    options.target_bytes = 50 * MIB;
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    assert_ok(xseg_trim(allocator, &where, &how, &done));
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
+    assert_ok(xseg_trim(allocator, &scope, &options, &done));
     assert_int_equal(done.remaining, 120 * MIB);
     assert_int_equal(done.remaining, xseg_sim_used(0));
     assert_int_equal(done.kept_failed, 20 * MIB);
     assert_int_equal(done.kept_fragmented, 5 * MIB);
-    assert_ok(xseg_trim(allocator, &where, &how, &done));
+    assert_ok(xseg_trim(allocator, &scope, &options, &done));
     assert_int_equal(done.remaining, 100 * MIB);
     env_free(allocator, live);
 }
@@ -318,7 +318,7 @@ TEST_ON(contradictory_keys_are_rejected,
     expect_rejected(allocator, "idle_ms:-5,hard_limit_mb:400", "or -1 (never)");
     expect_rejected(allocator, "keep_window_s:-1", "a whole number of seconds");
     expect_rejected(allocator, "hard_limit_mb:400,soft_limit_mb:x", "whole number");
-    /* With what has been set for one device. */
+    /* The keys contradict the limits of device 0. */
     assert_ok(set_limits(allocator, 0, 900 * MIB, 800 * MIB, 700 * MIB));
     expect_rejected(allocator, "hard_limit_mb:600", "device 0, soft_bytes exceeds hard_bytes");
     expect_rejected(allocator, "soft_limit_mb:250", "device 0, keep_bytes exceeds soft_bytes");
@@ -328,7 +328,7 @@ TEST_ON(contradictory_keys_are_rejected,
 
 TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_limits odd = XSEG_LIMITS_INIT;
 
     assert_error(set_limits(allocator, 0, 2, 3, 1), ARGUMENT, "soft_bytes exceeds hard_bytes");
@@ -338,33 +338,33 @@ TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
     assert_error(set_limits(allocator, -1, 3, 2, 1), ARGUMENT, "device -1 does not exist");
     assert_error(set_limits(allocator, 7, 3, 2, 1), ARGUMENT, "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    assert_error(xseg_limits_get(NULL, &where, &odd), ARGUMENT, "NULL");
+    assert_error(xseg_limits_get(NULL, &scope, &odd), ARGUMENT, "NULL");
     assert_error(xseg_limits_get(allocator, NULL, &odd), ARGUMENT, "scope is NULL");
-    assert_error(xseg_limits_set(allocator, &where, NULL), ARGUMENT, "limits is NULL");
-    where.device = 0;
+    assert_error(xseg_limits_set(allocator, &scope, NULL), ARGUMENT, "limits is NULL");
+    scope.device = 0;
     odd.struct_size = 3;
-    assert_error(xseg_limits_set(allocator, &where, &odd), ARGUMENT, "struct_size is unknown, 3");
-    assert_error(xseg_limits_get(allocator, &where, &odd), ARGUMENT, "struct_size is unknown, 3");
+    assert_error(xseg_limits_set(allocator, &scope, &odd), ARGUMENT, "struct_size is unknown, 3");
+    assert_error(xseg_limits_get(allocator, &scope, &odd), ARGUMENT, "struct_size is unknown, 3");
     odd.struct_size = sizeof(odd);
-    where.one_stream = true;
-    assert_error(xseg_limits_get(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
-    assert_error(xseg_limits_set(allocator, &where, &odd), UNSUPPORTED, "scope selects a stream");
+    scope.one_stream = true;
+    assert_error(xseg_limits_get(allocator, &scope, &odd), UNSUPPORTED, "scope selects a stream");
+    assert_error(xseg_limits_set(allocator, &scope, &odd), UNSUPPORTED, "scope selects a stream");
 }
 
-/* --- Neighbors on one device: what one has idle serves the other's burst, through its soft limit or
- * because it is asked to shrink; two allocators of a process, and two processes. --- */
+/* --- Two allocators on one device, of one process or of two: one of them releases idle memory for the other, because of a
+ * soft limit or on request. --- */
 
 #define SECOND UINT64_C(1000000000)
 
-/* Peak and remaining use of a neighbor. */
+/* Peak and remaining use of the neighbor. */
 #define PEAK (700 * MIB)
 #define KEPT (100 * MIB)
-/* Demand of the other one: more than is free, less than with the idle memory. */
+/* Demand of the other allocator: more than the free memory, less than free and idle memory. */
 #define BURST (600 * MIB)
 /* Target of the neighbor. */
 #define SHARE (200 * MIB)
 
-static struct xseg_sim_settings gib_machine(void)
+static struct xseg_sim_settings machine_of_1_gib(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
 
@@ -386,14 +386,14 @@ struct neighbor {
     void *kept;
 };
 
-/* A burst that ends with KEPT of PEAK in use. */
-static bool have_burst(struct neighbor *neighbor)
+/* Allocate PEAK, and keep KEPT of it. */
+static bool allocate_peak(struct neighbor *neighbor)
 {
-    void *rest = NULL;
+    void *temporary = NULL;
 
     return xseg_alloc(neighbor->allocator, 0, KEPT, NULL, &neighbor->kept) == XSEG_OK &&
-           xseg_alloc(neighbor->allocator, 0, PEAK - KEPT, NULL, &rest) == XSEG_OK &&
-           xseg_free(neighbor->allocator, rest) == XSEG_OK;
+           xseg_alloc(neighbor->allocator, 0, PEAK - KEPT, NULL, &temporary) == XSEG_OK &&
+           xseg_free(neighbor->allocator, temporary) == XSEG_OK;
 }
 
 /* The timer of a service with the allocator's clock. */
@@ -403,7 +403,7 @@ static bool pass_second(struct xseg_allocator *allocator)
     return trim_due(allocator, 1000000) == XSEG_OK;
 }
 
-/* Set the soft limit while it runs, and let a timer do the rest. */
+/* Set the soft limit, and run a decay pass. */
 static bool limit_to_share(struct neighbor *neighbor)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
@@ -413,13 +413,13 @@ static bool limit_to_share(struct neighbor *neighbor)
            pass_second(neighbor->allocator);
 }
 
-/* Please shrink to SHARE: whether it has. */
+/* Release idle memory down to SHARE.  Returns whether that is reached. */
 static bool shrink_to_share(struct neighbor *neighbor)
 {
-    struct xseg_trim_options how = {sizeof(how), .target_bytes = SHARE};
+    struct xseg_trim_options options = {sizeof(options), .target_bytes = SHARE};
     struct xseg_trim_result done = {sizeof(done)};
 
-    return xseg_trim(neighbor->allocator, NULL, &how, &done) == XSEG_OK &&
+    return xseg_trim(neighbor->allocator, NULL, &options, &done) == XSEG_OK &&
            done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
 }
 
@@ -434,20 +434,20 @@ static bool end_neighbor(struct neighbor *neighbor)
 static struct neighbor idle;
 
 /* Returns the other allocator. */
-static struct xseg_allocator *open_scene(const char *config)
+static struct xseg_allocator *open_both(const char *config)
 {
-    const struct xseg_sim_settings settings = gib_machine();
+    const struct xseg_sim_settings settings = machine_of_1_gib();
 
     assert_ok(xseg_sim_reset(&settings));
     idle.allocator = open_neighbor(config);
     assert_non_null(idle.allocator);
-    assert_true(have_burst(&idle));
+    assert_true(allocate_peak(&idle));
     struct xseg_allocator *other = open_neighbor(NULL);
     assert_non_null(other);
     return other;
 }
 
-/* The other's burst, which is served or not. */
+/* Request the demand of the other allocator. */
 static void try_burst(struct xseg_allocator *other, bool is_served)
 {
     void *burst = NULL;
@@ -458,32 +458,32 @@ static void try_burst(struct xseg_allocator *other, bool is_served)
 }
 
 /* A test of two allocators, `idle` and `other`. */
-#define TEST_OF_TWO(name, config)                          \
-    static void name##_of(struct xseg_allocator *other);   \
-    TEST(name)                                             \
-    {                                                      \
-        struct xseg_allocator *other = open_scene(config); \
-        name##_of(other);                                  \
-        assert_true(end_neighbor(&idle));                  \
-        env_close(other);                                  \
-    }                                                      \
+#define TEST_OF_TWO(name, config)                         \
+    static void name##_of(struct xseg_allocator *other);  \
+    TEST(name)                                            \
+    {                                                     \
+        struct xseg_allocator *other = open_both(config); \
+        name##_of(other);                                 \
+        assert_true(end_neighbor(&idle));                 \
+        env_close(other);                                 \
+    }                                                     \
     static void name##_of(struct xseg_allocator *other)
 
-TEST_OF_TWO(idle_memory_is_not_shared_by_itself, NULL)
+TEST_OF_TWO(idle_memory_stays_without_a_limit, NULL)
 {
     assert_true(pass_second(idle.allocator));
     try_burst(other, false);
     assert_int_equal(env_reserved(idle.allocator), PEAK);
 }
 
-TEST_OF_TWO(a_soft_limit_makes_room_for_the_other, "soft_limit_mb:200")
+TEST_OF_TWO(soft_limit_releases_memory_for_the_neighbor, "soft_limit_mb:200")
 {
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= SHARE);
     try_burst(other, true);
 }
 
-TEST_OF_TWO(a_soft_limit_can_be_set_when_the_other_needs_it, NULL)
+TEST_OF_TWO(soft_limit_can_be_set_on_demand, NULL)
 {
     try_burst(other, false);
     assert_true(limit_to_share(&idle));
@@ -495,7 +495,7 @@ TEST_OF_TWO(a_soft_limit_can_be_set_when_the_other_needs_it, NULL)
 
 TEST_OF_TWO(decay_keeps_device_memory_free_for_others, NULL)
 {
-    /* The peak is above the limit that the key sets. */
+    /* The peak exceeds the memory that the key permits. */
     assert_ok(xseg_config_set(idle.allocator, "device_free_min_mb:400"));
     void *block = env_alloc(other, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
@@ -503,14 +503,14 @@ TEST_OF_TWO(decay_keeps_device_memory_free_for_others, NULL)
     env_free(other, block);
 }
 
-static bool ask_neighbor(void *context, const struct xseg_oom_info *oom)
+static bool shrink_neighbor(void *context, const struct xseg_oom_info *oom)
 {
     return oom->attempt == 0 && shrink_to_share(context);
 }
 
 TEST_OF_TWO(neighbor_shrinks_on_request, NULL)
 {
-    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = ask_neighbor);
+    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = shrink_neighbor);
     try_burst(other, true);
     assert_int_equal(env_stats(other).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
@@ -523,32 +523,32 @@ TEST_OF_TWO(neighbor_shrinks_on_request, NULL)
 static void run(int socket, const struct xseg_sim_settings *settings)
 {
     struct neighbor neighbor = {0};
-    char order;
+    char command;
 
     if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbor(NULL)))
         _exit(1);
-    while (read(socket, &order, 1) == 1) {
-        const bool is_fine = order == 'b'   ? have_burst(&neighbor)
-                             : order == 'l' ? limit_to_share(&neighbor)
-                             : order == 's' ? shrink_to_share(&neighbor)
-                                            : end_neighbor(&neighbor);
+    while (read(socket, &command, 1) == 1) {
+        const bool succeeded = command == 'b'   ? allocate_peak(&neighbor)
+                               : command == 'l' ? limit_to_share(&neighbor)
+                               : command == 's' ? shrink_to_share(&neighbor)
+                                                : end_neighbor(&neighbor);
 
-        if (write(socket, is_fine ? "y" : "n", 1) != 1)
+        if (write(socket, succeeded ? "y" : "n", 1) != 1)
             _exit(2);
     }
-    /* The process that leaves last removes the machine; after a failure that is this one. */
+    /* The last process removes the simulated machine; after a failure of the test that is this process. */
     _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
 }
 
-static bool notify(const struct process *process, char order)
+static bool notify(const struct process *process, char command)
 {
-    return write(process->socket, &order, 1) == 1 && process_answer(process);
+    return write(process->socket, &command, 1) == 1 && process_answer(process);
 }
 
-/* Another process and an allocator of our own, both on a machine with 1 GiB; NULL where that cannot be. */
+/* Another process and an allocator of this process on one device of 1 GiB; NULL if processes cannot share a device. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    const struct xseg_sim_settings settings = gib_machine();
+    const struct xseg_sim_settings settings = machine_of_1_gib();
 
     if (!process_start(process, &settings, run))
         return NULL;
@@ -560,29 +560,29 @@ static struct xseg_allocator *start_process(struct process *process)
 
 static void end_process(const struct process *process, struct xseg_allocator *own)
 {
-    const struct xseg_sim_settings alone = gib_machine();
+    const struct xseg_sim_settings alone = machine_of_1_gib();
 
     assert_true(notify(process, 'e'));
     process_end(process, own, &alone);
 }
 
-static bool ask_process(void *context, const struct xseg_oom_info *oom)
+static bool shrink_process(void *context, const struct xseg_oom_info *oom)
 {
     return oom->attempt == 0 && notify(context, 's');
 }
 
-/* By its soft limit, or because it is asked. */
+/* Because of a soft limit, or on request. */
 TEST(other_process_shrinks)
 {
-    for (unsigned is_asked = 0; is_asked < 2; is_asked++) {
+    for (unsigned on_request = 0; on_request < 2; on_request++) {
         struct process process = {0};
         struct xseg_allocator *own = start_process(&process);
 
         if (own == NULL)
             return;
         try_burst(own, false);
-        if (is_asked)
-            (void)env_observe(own, .context = &process, .on_low_memory = ask_process);
+        if (on_request)
+            (void)env_observe(own, .context = &process, .on_low_memory = shrink_process);
         else
             assert_true(notify(&process, 'l'));
         try_burst(own, true);

@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 
-/* The page, which is valid until the next call. */
+/* The metrics page, which is valid until the next call. */
 static const char *read_page(struct xseg_allocator *allocator)
 {
     static char text[MIB];
@@ -20,26 +20,26 @@ static const char *read_page(struct xseg_allocator *allocator)
     return text;
 }
 
-/* The value of a line that begins with `what`; -1 if there is none. */
-static double value_of(const char *page, const char *what)
+/* The value of a series; -1 if the page does not have it. */
+static double value_of(const char *page, const char *series)
 {
-    const size_t length = strlen(what);
+    const size_t length = strlen(series);
 
     for (const char *line = page; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
         line += *line == '\n';
-        if (strncmp(line, what, length) == 0 && (line[length] == ' ' || line[length] == '{'))
+        if (strncmp(line, series, length) == 0 && (line[length] == ' ' || line[length] == '{'))
             return strtod(strchr(line + length, ' '), NULL);
     }
     return -1;
 }
 
-/* The value of a line of a fresh page. */
-static double now(struct xseg_allocator *allocator, const char *what)
+/* The current value of a series. */
+static double current_value(struct xseg_allocator *allocator, const char *series)
 {
-    return value_of(read_page(allocator), what);
+    return value_of(read_page(allocator), series);
 }
 
-/* The sum of a family over all its lines. */
+/* The sum of a family over all its series. */
 static uint64_t sum_of(const char *page, const char *family)
 {
     const size_t length = strlen(family);
@@ -51,13 +51,13 @@ static uint64_t sum_of(const char *page, const char *family)
     return sum;
 }
 
-static void expect_metric(struct xseg_allocator *allocator, const char *what, uint64_t value)
+static void expect_metric(struct xseg_allocator *allocator, const char *series, uint64_t value)
 {
-    const double got = now(allocator, what);
+    const double actual = current_value(allocator, series);
 
-    if (got != (double)value)
-        print_error("%s is %.0f\n", what, got);
-    assert_true(got == (double)value);
+    if (actual != (double)value)
+        print_error("%s is %.0f\n", series, actual);
+    assert_true(actual == (double)value);
 }
 
 TEST_ON(arguments_are_checked, env_open(NULL))
@@ -85,9 +85,9 @@ TEST_IN_POOL(registered_bytes_are_reported_by_pool, env_open("expandable_segment
     env_free(allocator, own);
 }
 
-TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
+TEST_ON(page_is_complete_or_empty, env_open(NULL))
 {
-    size_t needed = 0, again = 0;
+    size_t needed = 0, size = 0;
 
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_ok(xseg_metrics(allocator, NULL, 0, &needed));
@@ -95,8 +95,8 @@ TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
     assert_non_null(text);
     for (size_t bytes = 1; bytes < needed; bytes++) {
         memset(text, 'x', needed);
-        assert_ok(xseg_metrics(allocator, text, bytes, &again));
-        assert_int_equal(again, needed);
+        assert_ok(xseg_metrics(allocator, text, bytes, &size));
+        assert_int_equal(size, needed);
         assert_int_equal(text[0], '\0');
         assert_int_equal(text[bytes], 'x');
     }
@@ -106,7 +106,7 @@ TEST_ON(a_page_is_whole_or_not_there, env_open(NULL))
     free(text);
 }
 
-/* Of devices that have not been opened nothing is known, and asking opens none. */
+/* Unopened devices have no metrics, and a scrape opens no device. */
 TEST_ON(metrics_exist_before_the_first_block, env_open(NULL))
 {
     const uint64_t calls = xseg_sim_calls(NULL);
@@ -141,25 +141,25 @@ TEST_EACH(pools_add_up_to_the_statistics, env_open(config),
           "expandable_segments:True,page_cache_mb:64", "expandable_segments:False",
           "expandable_segments:True,unmap_on_free:True")
 {
-    struct xseg_pool *pool = env_pool(allocator), *over = env_pool(allocator);
+    struct xseg_pool *pool = env_pool(allocator), *released = env_pool(allocator);
     xseg_stream stream = env_stream();
-    void *kept[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
-                    env_alloc_in(allocator, pool, 3 * MIB, NULL)};
-    void *waits = env_alloc(allocator, 9 * MIB, NULL);
+    void *block[] = {env_alloc(allocator, 100, NULL), env_alloc(allocator, 30 * MIB, NULL),
+                     env_alloc_in(allocator, pool, 3 * MIB, NULL)};
+    void *pending = env_alloc(allocator, 9 * MIB, NULL);
 
     expect_sums(allocator);
-    env_free_in_use(allocator, waits, stream);
-    env_free(allocator, env_alloc_in(allocator, over, 50 * MIB, NULL));
-    assert_ok(xseg_pool_release(over));
+    env_free_in_use(allocator, pending, stream);
+    env_free(allocator, env_alloc_in(allocator, released, 50 * MIB, NULL));
+    assert_ok(xseg_pool_release(released));
     expect_sums(allocator);
     env_empty_cache(allocator);
     expect_sums(allocator);
-    env_free_all(allocator, kept, sizeof(kept));
+    env_free_all(allocator, block, sizeof(block));
     expect_sums(allocator);
     assert_ok(xseg_pool_release(pool));
 }
 
-TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
+TEST_ON(series_have_pool_ids_names_and_limits, env_open(NULL))
 {
     struct xseg_pool *pool[] = {
         env_pool_of(allocator, .name = "kv cache", .limit_bytes = 64 * MIB),
@@ -177,9 +177,10 @@ TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
         "xseg_allocated_bytes{device=\"0\",pool=\"3\",name=\"a\\\"b\\\\c\\nd?e?\xc3\xa9\"}", 0);
     expect_metric(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"1\",name=\"kv cache\"}",
                   64 * MIB);
-    assert_true(now(allocator, "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
+    assert_true(current_value(allocator,
+                              "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
                 0);
-    assert_true(now(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
+    assert_true(current_value(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
     env_limit(allocator, NULL, 1 * GIB);
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
@@ -188,17 +189,17 @@ TEST_ON(pools_have_numbers_names_and_limits, env_open(NULL))
         assert_ok(xseg_pool_release(pool[i]));
 }
 
-static size_t count_lines(const char *page, const char *what)
+static size_t count_lines(const char *page, const char *series)
 {
     size_t count = 0;
 
-    for (const char *at = page; (at = strstr(at, what)) != NULL; at += strlen(what))
+    for (const char *at = page; (at = strstr(at, series)) != NULL; at += strlen(series))
         count++;
     return count;
 }
 
-/* The oldest 128 have figures of their own, and nothing is missing from the sums. */
-TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
+/* The first 128 pools have separate series, and the series of all pools add up to the statistics. */
+TEST_ON(number_of_pool_series_is_bounded, env_open(NULL))
 {
     struct xseg_pool *pool[150];
     void *block[COUNT_OF(pool)];
@@ -209,7 +210,8 @@ TEST_ON(the_number_of_labels_is_bounded, env_open(NULL))
     }
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"1\",name=\"\"}", 512);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"128\",name=\"\"}", 512);
-    assert_true(now(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
+    assert_true(
+        current_value(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"other\",name=\"\"}",
                   22 * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
@@ -246,10 +248,10 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     struct xseg_driver_call calls[64];
     size_t count = 0;
 
-    void *kept = env_alloc(allocator, 60 * MIB, NULL);
+    void *block = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));
-    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* by another try */
+    env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* succeeds with a retry */
     assert_true(xseg_sim_failed());
     const struct xseg_statistics stats = env_stats(allocator);
     expect_metric(allocator, "xseg_out_of_memory_total{device=\"0\"}", 1);
@@ -279,48 +281,47 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
     assert_in_range(timed, 5, count);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuMemCreate\"}") > 0);
     assert_true(value_of(page, "xseg_driver_call_seconds_total{call=\"cuEventQuery\"}") < 0);
-    env_free(allocator, kept);
+    env_free(allocator, block);
 }
 
-/* Seconds have nine decimal places, also where the first ones are 0. */
-static void expect_nanoseconds(struct xseg_allocator *allocator, const char *what)
+/* Seconds have nine decimal places, including leading zeros. */
+static void expect_nanoseconds(struct xseg_allocator *allocator, const char *series)
 {
-    const char *page = read_page(allocator);
-    const char *at = strstr(page, what);
+    const char *page = read_page(allocator), *at = strstr(page, series);
 
     assert_non_null(at);
-    assert_int_equal(strspn(at + strlen(what), "0123456789"), 9);
-    assert_int_equal(at[strlen(what)], '0');
+    assert_int_equal(strspn(at + strlen(series), "0123456789"), 9);
+    assert_int_equal(at[strlen(series)], '0');
 }
 
-/* Half of a page is stranded beside a live block; a page that is idle is not. */
-TEST_IN_POOL(stranded_memory_is_that_of_the_last_scan,
+/* Memory on the page of an allocated block is fragmented; the memory of an idle page is not. */
+TEST_IN_POOL(fragmented_memory_is_that_of_the_last_scan,
              env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
     void *whole = env_alloc(allocator, 40 * MIB, NULL);
     void *live = env_alloc(allocator, 15 * MIB, NULL);
-    void *held = env_alloc_in(allocator, pool, 5 * MIB, NULL);
+    void *inside = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
     env_free(allocator, whole);
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
-    /* A pool that is held keeps its memory, so nothing of it is stranded. */
+    /* The memory of a retained pool is kept, so it does not count as fragmented. */
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 5 * MIB);
     xseg_sim_advance(UINT64_C(7000000000));
-    const double age = now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}");
+    const double age = current_value(allocator, "xseg_fragmented_age_seconds{device=\"0\"}");
     assert_true(age >= 7 && age < 7.1);
     expect_nanoseconds(allocator, "xseg_fragmented_age_seconds{device=\"0\"} 7.");
     env_free(allocator, live);
     assert_ok(trim_due(allocator, 1));
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 0);
-    assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0.1);
+    assert_true(current_value(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0.1);
     live = env_alloc(allocator, 15 * MIB, NULL);
     xseg_sim_advance(UINT64_C(1000000000));
     assert_ok(trim_due(allocator, 1));
-    const double by_tick = now(allocator, "xseg_fragmented_bytes{device=\"0\"}");
+    const double by_trim = current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}");
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
-    assert_true(by_tick == now(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
-    env_free(allocator, live, held);
+    assert_true(by_trim == current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
+    env_free(allocator, live, inside);
 }
 
 TEST_ON(external_memory_is_that_of_the_last_driver_query,
@@ -329,46 +330,45 @@ TEST_ON(external_memory_is_that_of_the_last_driver_query,
     struct xseg_allocator *other = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
-    void *theirs = env_alloc(other, 40 * MIB, NULL);
-    void *ours = env_alloc(allocator, 20 * MIB, NULL);
-    assert_true(now(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
+    void *external = env_alloc(other, 40 * MIB, NULL), *own = env_alloc(allocator, 20 * MIB, NULL);
+    assert_true(current_value(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
-    const double age = now(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
+    const double age = current_value(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
     assert_true(age >= 3 && age < 3.1);
-    env_free(allocator, ours);
-    env_free(other, theirs);
+    env_free(allocator, own);
+    env_free(other, external);
     assert_ok(xseg_close(other));
 }
 
-TEST_IN_POOL(a_peak_lasts_until_it_is_reset, env_open(NULL))
+TEST_IN_POOL(peak_lasts_until_its_reset, env_open(NULL))
 {
     static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
     static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
 
-    assert_true(now(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
-    assert_true(now(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
+    assert_true(current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
+    assert_true(current_value(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
     env_free(allocator, block);
     struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, &scope, NULL, &done));
     assert_int_equal(done.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
     expect_metric(allocator, peak, 100 * MIB);
     expect_metric(allocator, of_pool, 100 * MIB);
-    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
+    assert_ok(xseg_stats_reset(allocator, &scope, XSEG_RESET_PEAK));
     expect_metric(allocator, of_pool, 0);
     expect_metric(allocator, peak, 100 * MIB);
-    where.pool = NULL;
-    where.device = 0;
-    assert_ok(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK));
+    scope.pool = NULL;
+    scope.device = 0;
+    assert_ok(xseg_stats_reset(allocator, &scope, XSEG_RESET_PEAK));
     expect_metric(allocator, peak, 0);
 }
 
-/* The file has the page that was there, whole, and nothing lies beside it. */
-TEST_ON(the_file_has_the_page, env_open(NULL))
+/* The file has the complete page, and no other file is created. */
+TEST_ON(metrics_file_has_the_page, env_open(NULL))
 {
     const unsigned files = env_open_fds();
     const char *path = folder_path("xseg.prom");
@@ -391,19 +391,19 @@ TEST_ON(the_file_has_the_page, env_open(NULL))
     assert_int_equal(env_open_fds(), files);
 }
 
-static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
+static void expect_file_error(struct xseg_allocator *allocator, const char *path, int error)
 {
     assert_error(xseg_metrics_write(allocator, path), FILE, strerror(error));
     assert_error(xseg_metrics_write(allocator, path), FILE, path);
 }
 
-TEST_ON(a_place_that_cannot_be_written, env_open(NULL))
+TEST_ON(unwritable_path_is_an_error, env_open(NULL))
 {
     char longest[9000];
 
-    expect_refusal(allocator, folder_path("none/xseg.prom"), ENOENT);
-    expect_refusal(allocator, folder, EISDIR);
-    expect_refusal(allocator, "/dev/full", ENOSPC);
+    expect_file_error(allocator, folder_path("none/xseg.prom"), ENOENT);
+    expect_file_error(allocator, folder, EISDIR);
+    expect_file_error(allocator, "/dev/full", ENOSPC);
     memset(longest, 'x', sizeof(longest) - 1);
     longest[sizeof(longest) - 1] = '\0';
     assert_int_equal(xseg_metrics_write(allocator, longest), XSEG_ERR_FILE);
@@ -426,8 +426,8 @@ TEST(metrics_file_is_replaced_atomically)
     assert_int_equal(unlink(folder_path("xseg.prom")), 0);
 }
 
-/* A link stays, and the file that it leads to is replaced, with its mode. */
-TEST_ON(a_link_leads_to_the_file, env_open(NULL))
+/* A symbolic link stays, and its target is replaced and keeps the mode. */
+TEST_ON(target_of_a_link_is_replaced, env_open(NULL))
 {
     const char *path = folder_path("link.prom"), *target = folder_path("target.prom");
     struct stat status;
@@ -446,7 +446,7 @@ TEST_ON(a_link_leads_to_the_file, env_open(NULL))
     assert_int_equal(unlink(target), 0);
 }
 
-/* In a child, whose standard output is a file: a path to it, as /dev/stdout is one, adds to the file. */
+/* A path to standard output, such as /dev/stdout, appends to its file. */
 TEST(standard_output_is_written_in_place)
 {
     const char *path = folder_path("link.prom"), *target = folder_path("output");

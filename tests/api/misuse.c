@@ -15,7 +15,7 @@ struct env {
     struct xseg_pool *pool, *second, *retired, *foreign;
     void *live;    /* of the default pool, with a use */
     void *inside;  /* of `pool` */
-    void *kept;    /* of `retired` */
+    void *late;    /* of `retired` */
     void *pending; /* freed, waits for `stream` */
     void *cached;  /* freed */
 };
@@ -33,7 +33,7 @@ static void observe(struct observed *out)
 {
     memset(out, 0, sizeof(*out));
     out->stats = env_stats(env.allocator);
-    out->stats.host_bytes = 0; /* what was touched: looking at tables may touch more of them */
+    out->stats.host_bytes = 0; /* reading tables may touch their pages */
     out->pool_stats = env_pool_stats(env.allocator, env.pool);
     out->live = env_block(env.allocator, env.live);
     out->inside = env_block(env.allocator, env.inside);
@@ -56,7 +56,7 @@ static void expect_same(const struct observed *before)
     assert_true(after.holds && before->holds);
 }
 
-/* Expect that a call fails with words in its message, and changes nothing. */
+/* Expect that a call fails with a message and changes nothing. */
 #define REJECTED(call, status, word)        \
     do {                                    \
         struct observed before_;            \
@@ -74,7 +74,7 @@ static int set_up(void **state)
     env.pool = env_observed_pool(env.allocator);
     env.second = env_observed_pool(env.allocator);
     env.retired = env_observed_pool(env.allocator);
-    env.kept = env_alloc_in(env.allocator, env.retired, 512, NULL);
+    env.late = env_alloc_in(env.allocator, env.retired, 512, NULL);
     env.foreign = env_pool(env.others);
     assert_ok(xseg_pool_release(env.retired));
     env.live = env_alloc(env.allocator, 5 * MIB, NULL);
@@ -91,14 +91,14 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    env_free(env.allocator, env.live, env.inside, env.kept);
+    env_free(env.allocator, env.live, env.inside, env.late);
     assert_ok(xseg_close(env.others));
     env_close(env.allocator, env.stream);
     return 0;
 }
 
 /* The message names the called function, not an internal one. */
-TEST(an_error_names_the_function_that_was_called)
+TEST(error_names_the_called_function)
 {
     struct xseg_block_info info = {sizeof(info)};
     struct xseg_statistics stats = {sizeof(stats)};
@@ -168,7 +168,7 @@ TEST_WITH(free_after_checks_its_events, set_up, tear_down)
     REJECTED(xseg_free_after(env.allocator, env.cached, events, 1), NOT_ALLOCATED, "cached memory");
     REJECTED(xseg_free_after(env.allocator, env.cached, NULL, 0), NOT_ALLOCATED, "cached memory");
 
-    /* An event that a capture recorded never passes. */
+    /* An event that a capture recorded never completes. */
     assert_ok(xseg_capture_begin(env.pool, env.stream));
     env_driver_capture_begin(env.stream);
     assert_int_equal(cuEventRecord(captured, env.stream), 0);
@@ -205,7 +205,7 @@ TEST_WITH(captures_need_a_pool_and_a_stream, set_up, tear_down)
     REJECTED(xseg_capture_end(NULL), ARGUMENT, "pool is NULL");
     REJECTED(xseg_capture_end(env.pool), ARGUMENT, "capture is not active");
     REJECTED(xseg_capture_end(env.retired), ARGUMENT, "capture is not active");
-    /* No capture has begun: events are polled, memory is released. */
+    /* No capture is active: events are polled, and memory is released. */
     assert_ok(xseg_close(env.others));
     env.others = NULL;
     assert_ok(xseg_sim_finish(env.stream));
@@ -256,10 +256,10 @@ TEST_WITH(unknown_pool_options_are_rejected, set_up, tear_down)
     assert_null(pool);
 }
 
-/* A pool that was released, and a pool of another allocator. */
+/* A released pool, and a pool of another allocator. */
 TEST_WITH(released_pools_are_rejected, set_up, tear_down)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
     bool exactly = true;
@@ -272,14 +272,14 @@ TEST_WITH(released_pools_are_rejected, set_up, tear_down)
     REJECTED(xseg_pool_checkpoint(env.retired, &checkpoint), ARGUMENT, "pool has been released");
     struct xseg_request request = {sizeof(request), .bytes = 512, .pool = env.retired};
     REJECTED(xseg_alloc_with(env.allocator, &request, &ptr), ARGUMENT, "pool has been released");
-    request.pool = where.pool = env.foreign;
+    request.pool = scope.pool = env.foreign;
     REJECTED(xseg_alloc_with(env.allocator, &request, &ptr), ARGUMENT, "another");
-    REJECTED(xseg_trim(env.allocator, &where, NULL, NULL), ARGUMENT, "another");
-    REJECTED(xseg_prewarm(env.allocator, &where, 512), ARGUMENT, "another");
+    REJECTED(xseg_trim(env.allocator, &scope, NULL, NULL), ARGUMENT, "another");
+    REJECTED(xseg_prewarm(env.allocator, &scope, 512), ARGUMENT, "another");
     REJECTED(xseg_pool_check_live(NULL, &ptr, 1, &exactly), ARGUMENT, "pool is NULL");
     REJECTED(xseg_pool_check_live(env.pool, NULL, 1, &exactly), ARGUMENT, "is NULL");
     REJECTED(xseg_pool_check_live(env.pool, &ptr, 1, NULL), ARGUMENT, "is NULL");
-    /* A released pool can still be asked; it holds nothing. */
+    /* A query of a released pool succeeds; the pool has no blocks. */
     assert_ok(xseg_pool_check_live(env.retired, &env.inside, 1, &exactly));
     assert_false(exactly);
     assert_null(ptr);
@@ -350,10 +350,10 @@ TEST_WITH(checkpoint_of_another_pool_is_rejected, set_up, tear_down)
     env_free(env.allocator, live);
 }
 
-/* A child that was forked in a capture is refused everything, and its exit takes nothing away. */
+/* All calls of a child that was forked in a capture fail, and its exit has no effect. */
 TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
 {
-    struct xseg_checkpoint *taken = NULL;
+    struct xseg_checkpoint *other = NULL;
     struct xseg_pool *pool = NULL;
     xseg_event event = NULL;
     struct observed before;
@@ -363,7 +363,7 @@ TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
     struct xseg_checkpoint *checkpoint = env_checkpoint(env.second);
     env_capture_begin(env.pool, env.stream);
     observe(&before);
-    env_expect_forked(taken == NULL && pool == NULL && !exactly,
+    env_expect_forked(other == NULL && pool == NULL && !exactly,
                       xseg_record_stream(env.allocator, env.live, env.stream),
                       xseg_free_after(env.allocator, env.live, &event, 1),
                       xseg_stream_synchronized(env.allocator, 0, env.stream),
@@ -371,7 +371,7 @@ TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
                       xseg_capture_begin(env.second, env.stream), xseg_capture_end(env.pool),
                       xseg_pool_create(env.allocator, 0, NULL, &pool), xseg_pool_retain(env.pool),
                       xseg_pool_release(env.pool), xseg_route_begin(env.second, NULL, NULL),
-                      xseg_route_end(env.pool), xseg_pool_checkpoint(env.second, &taken),
+                      xseg_route_end(env.pool), xseg_pool_checkpoint(env.second, &other),
                       xseg_pool_restore(env.second, checkpoint, NULL, NULL),
                       xseg_pool_check_live(env.pool, &env.inside, 1, &exactly));
     expect_same(&before);
@@ -387,7 +387,7 @@ TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
 
 int cuDevicePrimaryCtxReset_v2(int device);
 
-/* No allocation works, and none asks the driver. */
+/* Allocations and trims fail without a driver call. */
 static void expect_lost(struct xseg_allocator *allocator, const char *word)
 {
     const uint64_t calls = xseg_sim_calls(NULL);
@@ -402,8 +402,7 @@ TEST(sticky_error_loses_the_device)
 {
     struct xseg_allocator *allocator = env_open_sim("expandable_segments:True", .devices = 2);
     xseg_stream side = env_stream();
-    void *a = env_alloc(allocator, 5 * MIB, NULL);
-    void *b = env_alloc(allocator, 700, NULL);
+    void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 700, NULL);
     assert_ok(xseg_record_stream(allocator, a, side));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
     assert_error(env_try_alloc(allocator, 100 * MIB, NULL), DEVICE_LOST,
@@ -412,7 +411,7 @@ TEST(sticky_error_loses_the_device)
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 
-    /* The other device is none of its business. */
+    /* The other device still works. */
     void *c = env_alloc_on(allocator, 1, 100 * MIB);
     env_free(allocator, c);
 
@@ -469,17 +468,17 @@ TEST(failed_open_of_a_device_is_retried)
 /* The query for a pending block reports the error, so the request fails although a cached block exists. */
 TEST(error_in_a_query_loses_the_device)
 {
-    for (unsigned is_known = 0; is_known < 2; is_known++) {
+    for (unsigned is_cached = 0; is_cached < 2; is_cached++) {
         struct xseg_allocator *allocator = env_open("expandable_segments:True");
         const xseg_stream side = env_stream();
         void *pending = env_alloc(allocator, 5 * MIB, NULL);
 
         env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
-        /* A stream has a shortcut after its second request, and none after a configuration. */
-        if (is_known != 0)
+        /* The second request of a stream fills the stream lookup cache, and a configuration clears it. */
+        if (is_cached != 0)
             env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
         env_free_in_use(allocator, pending, side);
-        if (is_known == 0)
+        if (is_cached == 0)
             assert_ok(xseg_config_set(allocator, "expandable_segments:True"));
         assert_ok(xseg_sim_fail("cuEventQuery", 1, ILLEGAL_ADDRESS));
         assert_error(env_try_alloc(allocator, 6 * MIB, NULL), DEVICE_LOST, "device 0 is lost");
@@ -487,7 +486,7 @@ TEST(error_in_a_query_loses_the_device)
     }
 }
 
-/* Memory of a pool's own, at the address that `context` is. */
+/* Custom memory functions, which return the address `context`. */
 static void *alloc_memory(void *context, size_t bytes, int ordinal, xseg_stream stream)
 {
     (void)bytes, (void)ordinal, (void)stream;
@@ -500,8 +499,8 @@ static void free_memory(void *context, void *memory, size_t bytes, int ordinal, 
     assert_ptr_equal(memory, context);
 }
 
-/* A rejected close has dropped the pending blocks of a lost device, so their addresses may be reused. */
-static void pending_goes_with_the_device(size_t bytes)
+/* A failed close discards the pending blocks of a lost device, so their addresses can be reused. */
+static void expect_pending_block_discarded(size_t bytes)
 {
     struct xseg_pool_options options = {
         sizeof(options), .memory = (struct xseg_pool_memory){alloc_memory, free_memory,
@@ -512,10 +511,10 @@ static void pending_goes_with_the_device(size_t bytes)
     const xseg_stream side = env_stream();
     for (int device = 0; device < 2; device++)
         assert_ok(xseg_pool_create(allocator, device, &options, &pool[device]));
-    void *gone = env_alloc_in(allocator, pool[0], bytes, NULL);
+    void *pending = env_alloc_in(allocator, pool[0], bytes, NULL);
     assert_ok(xseg_sim_launch(side, UINT64_MAX));
-    assert_ok(xseg_record_stream(allocator, gone, side));
-    env_free(allocator, gone);
+    assert_ok(xseg_record_stream(allocator, pending, side));
+    env_free(allocator, pending);
     assert_ok(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS));
     assert_int_equal(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_DEVICE_LOST);
 
@@ -525,15 +524,15 @@ static void pending_goes_with_the_device(size_t bytes)
     assert_error(xseg_close(allocator), DRIVER, "cuMemFree");
     assert_ok(xseg_sim_fault_set(1, NULL));
 
-    assert_int_equal(xseg_free(allocator, gone), XSEG_ERR_NOT_ALLOCATED);
-    assert_ptr_equal(env_alloc_in(allocator, pool[1], bytes, NULL), gone);
+    assert_int_equal(xseg_free(allocator, pending), XSEG_ERR_NOT_ALLOCATED);
+    assert_ptr_equal(env_alloc_in(allocator, pool[1], bytes, NULL), pending);
     assert_ok(xseg_stream_synchronized(allocator, 0, side));
-    env_free(allocator, gone);
+    env_free(allocator, pending);
     assert_ok(xseg_close(allocator));
 }
 
 TEST(lost_device_frees_pending_blocks)
 {
-    pending_goes_with_the_device(5 * MIB);
-    pending_goes_with_the_device(5000);
+    expect_pending_block_discarded(5 * MIB);
+    expect_pending_block_discarded(5000);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NVTX ranges, counted by an injection library (support/injection.c): each one begins and ends, and a hit has none. */
+/* NVTX ranges, counted by an injection library (support/injection.c): every range ends, and a hit has no range. */
 #include <stdio.h>
 
 #if XSEG_HAVE_NVTX
@@ -30,8 +30,8 @@ static int load_tool(void **state)
     return read_count == NULL || read_others == NULL;
 }
 
-/* Ranges of this name since the last call; all have ended. */
-static unsigned more(const char *name)
+/* Ranges of this name since the previous call; all must have ended. */
+static unsigned count_new(const char *name)
 {
     static struct {
         const char *name;
@@ -53,27 +53,27 @@ static unsigned more(const char *name)
 
 static const char *const names[] = {"growth", "fallback", "trim", "decay", "pause", "resume"};
 
-/* Expect this many more ranges of each name, in this order. */
-static void expect(const unsigned wanted[COUNT_OF(names)])
+/* Expect the number of new ranges of each name, in the order of `names`. */
+static void expect(const unsigned expected[COUNT_OF(names)])
 {
     for (unsigned i = 0; i < COUNT_OF(names); i++) {
-        const unsigned found = more(names[i]);
+        const unsigned count = count_new(names[i]);
 
-        if (found != wanted[i])
-            print_error("%u ranges of %s, not %u\n", found, names[i], wanted[i]);
-        assert_int_equal(found, wanted[i]);
+        if (count != expected[i])
+            print_error("%u ranges of %s, expected %u\n", count, names[i], expected[i]);
+        assert_int_equal(count, expected[i]);
     }
 }
 
-static void forget(void)
+static void discard_counts(void)
 {
     for (unsigned i = 0; i < COUNT_OF(names); i++)
-        (void)more(names[i]);
+        (void)count_new(names[i]);
 }
 
-TEST_IN_POOL(a_range_a_span_and_none_on_a_hit, env_open("expandable_segments:True"))
+TEST_IN_POOL(calls_have_nvtx_ranges_and_hits_do_not, env_open("expandable_segments:True"))
 {
-    forget();
+    discard_counts();
     void *block = env_alloc(allocator, 30 * MIB, NULL);
     expect((unsigned[]){1, 0, 0, 0, 0, 0});
     assert_int_equal(read_count("growth").bytes, 30 * MIB);
@@ -100,21 +100,21 @@ TEST_IN_POOL(a_range_a_span_and_none_on_a_hit, env_open("expandable_segments:Tru
 
 TEST_ON(nvtx_ranges_of_a_failed_request_end, env_open_mib(100, "expandable_segments:True"))
 {
-    void *kept = env_alloc(allocator, 60 * MIB, NULL);
-    forget();
+    void *live = env_alloc(allocator, 60 * MIB, NULL);
+    discard_counts();
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(more("fallback"), 1);
-    assert_in_range(more("growth"), 2, 20);
-    assert_int_equal(more("trim"), 1);
-    env_free(allocator, kept);
+    assert_int_equal(count_new("fallback"), 1);
+    assert_in_range(count_new("growth"), 2, 20);
+    assert_int_equal(count_new("trim"), 1);
+    env_free(allocator, live);
 }
 
-TEST_ON(garbage_is_a_trim,
+TEST_ON(garbage_collection_is_a_trim_range,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
                            "garbage_collection_threshold:0.5"))
 {
     env_free(allocator, env_alloc(allocator, 260 * MIB, NULL));
-    forget();
+    discard_counts();
     void *block = env_alloc(allocator, 30 * MIB, NULL);
     env_free(allocator, block);
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
@@ -125,17 +125,17 @@ TEST_ON(garbage_is_a_trim,
     env_free(allocator, block);
 }
 
-TEST_ON(memory_that_decays, env_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000"))
+TEST_ON(decay_has_an_nvtx_range, env_open_with_clock(NULL, "expandable_segments:True,idle_ms:1000"))
 {
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_ok(trim_due(allocator, 1000));
-    forget();
+    discard_counts();
     xseg_sim_advance(UINT64_C(2000000000));
     assert_ok(trim_due(allocator, 1000));
     expect((unsigned[]){0, 0, 0, 1, 0, 0});
     xseg_sim_advance(UINT64_C(2000000000));
     assert_ok(trim_due(allocator, 1000000));
-    forget();
+    discard_counts();
     xseg_sim_advance(UINT64_C(2000000000));
     assert_ok(trim_due(allocator, 1000));
     expect((unsigned[]){0, 0, 0, 0, 0, 0});
@@ -147,8 +147,7 @@ TEST_GROUP_FIXTURE(load_tool, NULL)
 
 int main(void)
 {
-    (void)printf("1..0 # SKIP nvtx3/nvToolsExt.h was not there when this was built: it comes with "
-                 "a CUDA toolkit\n");
+    (void)printf("1..0 # SKIP built without nvtx3/nvToolsExt.h of a CUDA toolkit\n");
     return 0;
 }
 

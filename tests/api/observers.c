@@ -5,16 +5,16 @@
 #include "tests/support/history_list.h"
 #include "tests/support/trim_due.h"
 
-/* What an observer has recorded, and its actions. */
+/* The records of an observer, and its actions. */
 struct recorder {
     struct xseg_allocator *allocator;
     uint64_t id;       /* of the observer */
-    void *free_one[4]; /* freed one by one when memory is short */
-    unsigned asked, notified, rejected;
-    bool always;       /* answers "try again" even without anything to free */
-    size_t nested;     /* bytes that it asks for itself, in vain */
-    uint64_t ends;     /* the observer that it tries to end */
-    xseg_status ended; /* what came of that */
+    void *free_one[4]; /* each call under memory pressure frees one */
+    unsigned calls, notified, rejected;
+    bool always_retries; /* requests a retry even if no block was freed */
+    size_t nested;       /* bytes of an allocation in the callback, which fails */
+    uint64_t removes;    /* the observer that the callback tries to remove */
+    xseg_status removal;
     struct xseg_oom_info last;
     char text[1024];
     enum xseg_trace_action action[64];
@@ -23,14 +23,14 @@ struct recorder {
     unsigned entries;
 };
 
-/* Whatever the library locks can be taken here. */
+/* These calls lock the locks of the library, which no caller of the callback may hold. */
 static void use_the_library(struct recorder *recorder)
 {
     assert_true(env_stats(recorder->allocator).device_bytes > 0);
     (void)env_trim(recorder->allocator);
 }
 
-static void note(struct recorder *recorder, const struct xseg_oom_info *oom)
+static void record(struct recorder *recorder, const struct xseg_oom_info *oom)
 {
     recorder->last = *oom;
     (void)strncpy(recorder->text, oom->message, sizeof(recorder->text) - 1);
@@ -41,14 +41,14 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
 {
     struct recorder *recorder = context;
 
-    assert_int_equal(oom->attempt, recorder->asked);
-    recorder->asked++;
-    note(recorder, oom);
+    assert_int_equal(oom->attempt, recorder->calls);
+    recorder->calls++;
+    record(recorder, oom);
     if (recorder->nested != 0)
         assert_int_equal(env_try_alloc(recorder->allocator, recorder->nested, NULL),
                          XSEG_ERR_NO_MEMORY);
-    if (recorder->ends != 0)
-        recorder->ended = xseg_observer_remove(recorder->allocator, recorder->ends);
+    if (recorder->removes != 0)
+        recorder->removal = xseg_observer_remove(recorder->allocator, recorder->removes);
     for (unsigned i = 0; i < COUNT_OF(recorder->free_one); i++) {
         if (recorder->free_one[i] == NULL)
             continue;
@@ -56,7 +56,7 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
         recorder->free_one[i] = NULL;
         return true;
     }
-    return recorder->always;
+    return recorder->always_retries;
 }
 
 static void notify(void *context, const struct xseg_oom_info *oom)
@@ -64,7 +64,7 @@ static void notify(void *context, const struct xseg_oom_info *oom)
     struct recorder *recorder = context;
 
     recorder->notified++;
-    note(recorder, oom);
+    record(recorder, oom);
 }
 
 static void reject(void *context, const struct xseg_oom_info *oom)
@@ -72,7 +72,7 @@ static void reject(void *context, const struct xseg_oom_info *oom)
     struct recorder *recorder = context;
 
     recorder->rejected++;
-    note(recorder, oom);
+    record(recorder, oom);
 }
 
 static void trace(void *context, const struct xseg_trace_entry *entry)
@@ -111,10 +111,10 @@ TEST_ON(memory_freed_by_an_observer_serves_the_request,
     observe(allocator, false);
     for (unsigned i = 0; i < 4; i++)
         observed.free_one[i] = env_alloc(allocator, 40 * MIB, NULL);
-    assert_int_equal(observed.asked, 0);
+    assert_int_equal(observed.calls, 0);
     void *ptr = env_alloc(allocator, 70 * MIB, NULL);
     /* 40 MiB are free; one spared block makes 80. */
-    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.calls, 1);
     assert_int_equal(observed.notified, 0);
     assert_int_equal(observed.last.bytes, 70 * MIB);
     assert_int_equal(observed.last.block_bytes, 70 * MIB);
@@ -135,23 +135,23 @@ TEST_ON(observer_is_notified_until_the_request_fits, env_open_mib(200, "expandab
     for (unsigned i = 0; i < 4; i++)
         observed.free_one[i] = env_alloc(allocator, 50 * MIB, NULL);
     void *ptr = env_alloc(allocator, 99 * MIB, NULL);
-    assert_int_equal(observed.asked, 2);
+    assert_int_equal(observed.calls, 2);
     env_free(allocator, ptr, observed.free_one[2], observed.free_one[3]);
 }
 
-/* "Try again" without an end does not go on for ever. */
-TEST_ON(asking_is_bounded, env_open_mib(100, NULL))
+/* An observer that always requests a retry is called a bounded number of times. */
+TEST_ON(low_memory_calls_are_bounded, env_open_mib(100, NULL))
 {
     observe(allocator, false);
-    observed.always = true;
+    observed.always_retries = true;
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), NO_MEMORY,
                  "out of memory on device 0, 120.00 MiB requested");
-    assert_int_equal(observed.asked, XSEG_LOW_MEMORY_CALLS_MAX);
+    assert_int_equal(observed.calls, XSEG_LOW_MEMORY_CALLS_MAX);
     assert_int_equal(observed.notified, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 1);
 }
 
-/* The message of the error, whatever the observer did. */
+/* The notification has the message of the error, although the observer has called the library. */
 TEST_ON(out_of_memory_is_notified_with_its_message, env_open_mib(200, NULL))
 {
     char text[1024];
@@ -160,7 +160,7 @@ TEST_ON(out_of_memory_is_notified_with_its_message, env_open_mib(200, NULL))
     observe(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_true(xseg_error_message(text, sizeof(text)) > 0);
-    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.calls, 1);
     assert_int_equal(observed.notified, 1);
     assert_string_equal(observed.text, text);
     assert_non_null(strstr(text, "150.00 MiB allocated"));
@@ -172,7 +172,7 @@ TEST_ON(nested_request_notifies_no_observer, env_open_mib(100, NULL))
     observe(allocator, false);
     observed.nested = 300 * MIB;
     assert_int_equal(env_try_alloc(allocator, 200 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.calls, 1);
     assert_int_equal(observed.notified, 1);
     assert_int_equal(observed.last.bytes, 200 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 2);
@@ -183,13 +183,13 @@ TEST_ON(rejection_is_notified_separately, env_open_mib(100, "throw_on_cudamalloc
     observe(allocator, false);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(observed.rejected, 1);
-    assert_int_equal(observed.asked + observed.notified, 0);
+    assert_int_equal(observed.calls + observed.notified, 0);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
 
-/* As PyTorch does, traces and the history have an out-of-memory only for what num_ooms counts. */
-TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all"))
+/* As in PyTorch, traces and the history have an out-of-memory entry only for errors that num_ooms counts. */
+TEST_ON(rejection_is_not_traced, env_open_mib(100, "throw_on_cudamalloc_oom:True,history:all"))
 {
     observe(allocator, true);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
@@ -197,7 +197,7 @@ TEST_ON(a_rejection_is_no_entry, env_open_mib(100, "throw_on_cudamalloc_oom:True
     history_expect(allocator, "");
 }
 
-/* During a capture it is asked, too, and told so; the capture is not spoilt. */
+/* The notification reports the capture, which stays valid. */
 TEST_IN_POOL(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
 {
     const xseg_stream stream = env_stream();
@@ -205,7 +205,7 @@ TEST_IN_POOL(observer_is_notified_during_a_capture, env_open_mib(100, NULL))
     observe(allocator, false);
     env_capture_begin(pool, stream);
     assert_int_equal(env_try_alloc(allocator, 120 * MIB, stream), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(observed.asked, 1);
+    assert_int_equal(observed.calls, 1);
     assert_true(observed.last.is_capturing);
     assert_ptr_equal(observed.last.pool, pool);
     assert_ptr_equal(observed.last.stream, stream);
@@ -220,28 +220,28 @@ TEST(removed_observer_is_not_called)
     add_observer(&second, false);
     assert_ok(xseg_observer_remove(first.allocator, first.id));
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(first.asked + first.notified, 0);
+    assert_int_equal(first.calls + first.notified, 0);
     assert_int_equal(second.notified, 1);
     assert_error(xseg_observer_remove(first.allocator, first.id), ARGUMENT,
                  "observer does not exist");
     env_close(first.allocator);
 }
 
-/* Ending itself would be waiting for itself; one observer may end another. */
+/* Removal waits for the callback, so an observer cannot remove itself; it can remove another observer. */
 TEST(observer_cannot_remove_itself)
 {
     struct recorder first = {.allocator = env_open_mib(100, NULL)}, second = first;
 
     add_observer(&first, false);
-    first.ends = first.id;
+    first.removes = first.id;
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(first.ended, XSEG_ERR_BUSY);
-    first.asked = 0;
+    assert_int_equal(first.removal, XSEG_ERR_BUSY);
+    first.calls = 0;
     add_observer(&second, false);
-    first.ends = second.id;
+    first.removes = second.id;
     assert_int_equal(env_try_alloc(first.allocator, 120 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_ok(first.ended);
-    assert_int_equal(second.asked, 0);
+    assert_ok(first.removal);
+    assert_int_equal(second.calls, 0);
     env_close(first.allocator);
 }
 
@@ -264,7 +264,7 @@ TEST_ON(invalid_observers_are_rejected, env_open(NULL))
     assert_int_equal(id, 0);
 }
 
-/* Entries `from` on are these actions about this block. */
+/* The entries from index `from` on are these actions. */
 static void expect_entries(const struct recorder *recorder, unsigned from, const char *actions)
 {
     static const char letter[] = "afcSFmuo";
@@ -274,7 +274,7 @@ static void expect_entries(const struct recorder *recorder, unsigned from, const
         assert_int_equal(letter[recorder->action[from + i]], actions[i]);
 }
 
-TEST_ON(everything_is_traced_in_order, env_open_mib(100, "expandable_segments:True"))
+TEST_ON(actions_are_traced_in_order, env_open_mib(100, "expandable_segments:True"))
 {
     observe(allocator, true);
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
@@ -300,8 +300,8 @@ TEST_ON(everything_is_traced_in_order, env_open_mib(100, "expandable_segments:Tr
     assert_int_equal(observed.entries, 11);
 }
 
-/* A free that waits for another stream is completed later. */
-TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
+/* A free that waits for another stream is traced twice. */
+TEST_ON(completion_of_a_pending_free_is_traced, env_open("expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 1000, NULL);
@@ -317,8 +317,8 @@ TEST_ON(a_pending_free_is_completed_later, env_open("expandable_segments:True"))
     env_free(allocator, other);
 }
 
-/* Notices as entries of the same witness: these segments came or leave. */
-static void come(void *context, const struct xseg_mapping *mapping)
+/* Mapping notifications as entries of the same recorder. */
+static void record_map(void *context, const struct xseg_mapping *mapping)
 {
     struct recorder *recorder = context;
 
@@ -326,7 +326,7 @@ static void come(void *context, const struct xseg_mapping *mapping)
     recorder->base[recorder->entries++] = mapping->base;
 }
 
-static void leave(void *context, const struct xseg_mapping *mapping)
+static void record_unmap(void *context, const struct xseg_mapping *mapping)
 {
     struct recorder *recorder = context;
 
@@ -341,8 +341,8 @@ TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_s
     const xseg_stream stream = env_stream();
     void *first = env_alloc(allocator, 30 * MIB, NULL);
 
-    const uint64_t id = env_observe(allocator, .on_trace = trace, .on_map = come, .on_unmap = leave,
-                                    .context = &recorder);
+    const uint64_t id = env_observe(allocator, .on_trace = trace, .on_map = record_map,
+                                    .on_unmap = record_unmap, .context = &recorder);
     env_free_in_use(allocator, first, stream);
     assert_ok(xseg_sim_finish(stream));
     void *second = env_alloc(allocator, 40 * MIB, NULL);
@@ -353,9 +353,9 @@ TEST_ON(restored_blocks_are_notified_before_their_memory, env_open("expandable_s
     assert_ok(xseg_observer_remove(allocator, id));
 }
 
-/* With the keys that take frees another way, too. */
-TEST_EACH(frees_are_traced_whatever_the_keys, env_open(config), "debug_fill:True", "history:all",
-          "unmap_on_free:True")
+/* Also with configurations whose frees take the slow path. */
+TEST_EACH(frees_are_traced_with_every_configuration, env_open(config), "debug_fill:True",
+          "history:all", "unmap_on_free:True")
 {
     observe(allocator, true);
     env_free(allocator, env_alloc(allocator, 3 * MIB, NULL));
@@ -364,8 +364,7 @@ TEST_EACH(frees_are_traced_whatever_the_keys, env_open(config), "debug_fill:True
 
 static void trace_nothing(void *context, const struct xseg_trace_entry *entry)
 {
-    (void)context;
-    (void)entry;
+    (void)context, (void)entry;
 }
 
 /* There is one function table for each distinct combination of configurations with and without recording. */
@@ -385,11 +384,11 @@ TEST_ON(removed_observers_leave_no_memory, env_open_mib(64, NULL))
         if (i == 1000)
             before = mallinfo2().uordblks;
     }
-    /* A version has more than a thousand bytes.  Some sanitizers do not count. */
+    /* A table has more than 1,000 bytes, so 999 leaked tables exceed the bound.  Some sanitizers do not count. */
     assert_in_range(mallinfo2().uordblks, 0, before + 16384);
 }
 
-/* --- Notices: who registers addresses elsewhere hears before memory goes and after it came. --- */
+/* --- Mapping notifications: after memory is mapped, and before it is unmapped. --- */
 
 #define GRANULE  (2 * MIB)
 #define GRANULES ((size_t)1 << 16)
@@ -398,27 +397,27 @@ TEST_ON(removed_observers_leave_no_memory, env_open_mib(64, NULL))
 struct mirror {
     struct xseg_allocator *allocator;
     uintptr_t origin;
-    uint64_t generation[GRANULES]; /* 0: not there */
-    unsigned came, left;
+    uint64_t generation[GRANULES]; /* 0: unmapped */
+    unsigned maps, unmaps;
     struct xseg_mapping last; /* notified */
-    /* One action of the next notification. */
+    /* An action that the next notification runs once. */
     void (*act)(struct mirror *mirror);
     struct xseg_pool *pool;
     xseg_stream stream;
     void *ptr;
 };
 
-static size_t place_of(struct mirror *mirror, const void *base)
+static size_t granule_of(struct mirror *mirror, const void *base)
 {
     if (mirror->origin == 0)
         mirror->origin = (uintptr_t)base / GIB * GIB;
     assert_true((uintptr_t)base >= mirror->origin);
-    const size_t place = ((uintptr_t)base - mirror->origin) / GRANULE;
-    assert_true(place < GRANULES);
-    return place;
+    const size_t granule = ((uintptr_t)base - mirror->origin) / GRANULE;
+    assert_true(granule < GRANULES);
+    return granule;
 }
 
-static size_t count_of(const struct xseg_mapping *mapping)
+static size_t granules_in(const struct xseg_mapping *mapping)
 {
     return (mapping->bytes + GRANULE - 1) / GRANULE;
 }
@@ -432,30 +431,30 @@ static void act(struct mirror *mirror)
         once(mirror);
 }
 
-static void leaving(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
     struct mirror *mirror = context;
-    const size_t first = place_of(mirror, mapping->base);
+    const size_t first = granule_of(mirror, mapping->base);
 
     mirror->last = *mapping;
-    mirror->left++;
-    for (size_t i = 0; i < count_of(mapping); i++) {
+    mirror->unmaps++;
+    for (size_t i = 0; i < granules_in(mapping); i++) {
         assert_int_equal(mirror->generation[first + i], mapping->generation);
         mirror->generation[first + i] = 0;
     }
     if (mapping->is_expandable)
-        assert_int_equal(env_access_at(mapping->base, 0), ENV_READ_WRITE); /* it is still there */
+        assert_int_equal(env_access_at(mapping->base, 0), ENV_READ_WRITE); /* still mapped */
     act(mirror);
 }
 
-static void came(void *context, const struct xseg_mapping *mapping)
+static void on_map(void *context, const struct xseg_mapping *mapping)
 {
     struct mirror *mirror = context;
-    const size_t first = place_of(mirror, mapping->base);
+    const size_t first = granule_of(mirror, mapping->base);
 
     mirror->last = *mapping;
-    mirror->came++;
-    for (size_t i = 0; i < count_of(mapping); i++) {
+    mirror->maps++;
+    for (size_t i = 0; i < granules_in(mapping); i++) {
         assert_int_equal(mirror->generation[first + i], 0);
         mirror->generation[first + i] = mapping->generation;
     }
@@ -469,23 +468,23 @@ static struct mirror *observe_mappings(struct xseg_allocator *allocator)
     static struct mirror mirror;
 
     mirror = (struct mirror){.allocator = allocator};
-    (void)env_observe(allocator, .context = &mirror, .on_unmap = leaving, .on_map = came);
+    (void)env_observe(allocator, .context = &mirror, .on_unmap = on_unmap, .on_map = on_map);
     return &mirror;
 }
 
 static bool compare(void *context, const struct xseg_mapping *mapping)
 {
     struct mirror *mirror = context;
-    const size_t first = place_of(mirror, mapping->base);
+    const size_t first = granule_of(mirror, mapping->base);
 
-    for (size_t i = 0; i < count_of(mapping); i++) {
+    for (size_t i = 0; i < granules_in(mapping); i++) {
         assert_int_equal(mirror->generation[first + i], mapping->generation);
         mirror->generation[first + i] |= (uint64_t)1 << 63;
     }
     return true;
 }
 
-static void expect_true(struct mirror *mirror)
+static void expect_same_mappings(struct mirror *mirror)
 {
     assert_ok(xseg_for_each_mapping(mirror->allocator, NULL, compare, mirror));
     for (size_t i = 0; i < GRANULES; i++) {
@@ -504,20 +503,20 @@ TEST(growth_and_trim_are_notified)
         struct mirror *mirror = observe_mappings(allocator);
         void *ptr = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 100, NULL);
 
-        assert_int_equal(mirror->came, 2);
-        assert_int_equal(mirror->left, 0);
-        expect_true(mirror);
+        assert_int_equal(mirror->maps, 2);
+        assert_int_equal(mirror->unmaps, 0);
+        expect_same_mappings(mirror);
         env_free(allocator, ptr);
         env_empty_cache(allocator);
-        assert_int_equal(mirror->left, 1);
-        expect_true(mirror);
+        assert_int_equal(mirror->unmaps, 1);
+        expect_same_mappings(mirror);
         env_free(allocator, small);
-        env_close(allocator); /* all of it goes */
-        assert_int_equal(mirror->left, 2);
+        env_close(allocator); /* unmaps all memory */
+        assert_int_equal(mirror->unmaps, 2);
     }
 }
 
-/* During the map notification the memory is not yet used, and no lock is held, so the library can be called. */
+/* During the map notification the memory is claimed, and no lock is held, so the library can be called. */
 static void allocate_more(struct mirror *mirror)
 {
     struct xseg_block_info info = {sizeof(info)};
@@ -530,7 +529,7 @@ static void allocate_more(struct mirror *mirror)
     (void)env_stats(mirror->allocator);
 }
 
-TEST_ON(observers_may_call_the_library, env_open(NULL))
+TEST_ON(observers_can_call_the_library, env_open(NULL))
 {
     struct mirror *mirror = observe_mappings(allocator);
 
@@ -538,13 +537,13 @@ TEST_ON(observers_may_call_the_library, env_open(NULL))
     void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     assert_non_null(mirror->ptr);
     assert_ptr_not_equal(mirror->ptr, ptr);
-    void *held = mirror->ptr;
-    expect_true(mirror);
+    void *first = mirror->ptr;
+    expect_same_mappings(mirror);
     env_free(allocator, ptr);
     mirror->act = allocate_more;
     env_empty_cache(allocator);
-    expect_true(mirror);
-    env_free(allocator, held, mirror->ptr);
+    expect_same_mappings(mirror);
+    env_free(allocator, first, mirror->ptr);
 }
 
 TEST_ON(failed_unmap_is_notified_as_mapped, env_open(NULL))
@@ -556,10 +555,10 @@ TEST_ON(failed_unmap_is_notified_as_mapped, env_open(NULL))
     env_fail_every("cuMemUnmap", 999);
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
-    assert_int_equal(mirror->left, 1);
-    assert_int_equal(mirror->came, 2);
+    assert_int_equal(mirror->unmaps, 1);
+    assert_int_equal(mirror->maps, 2);
     assert_int_equal(mirror->last.generation, generation);
-    expect_true(mirror);
+    expect_same_mappings(mirror);
 }
 
 static void grow(struct mirror *mirror)
@@ -567,12 +566,12 @@ static void grow(struct mirror *mirror)
     mirror->ptr = env_alloc(mirror->allocator, 70 * MIB, NULL);
 }
 
-static void grow_when_told_next(struct mirror *mirror)
+static void grow_in_the_next_notification(struct mirror *mirror)
 {
     mirror->act = grow;
 }
 
-/* Pages are mapped in the segment during the notification that the rest of a block stays mapped. */
+/* Pages are mapped in the segment during the notification of the part of a block that stays mapped. */
 TEST_ON(growth_in_a_notification_is_counted, env_open(NULL))
 {
     struct mirror *mirror = observe_mappings(allocator);
@@ -580,11 +579,11 @@ TEST_ON(growth_in_a_notification_is_counted, env_open(NULL))
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
     /* The call for all pages fails, and so does the one for the third page. */
     env_fault(0, .call = "cuMemUnmap", .every = 3, .error = 999);
-    mirror->act = grow_when_told_next;
+    mirror->act = grow_in_the_next_notification;
     env_empty_cache(allocator);
     assert_ok(xseg_sim_fault_set(0, NULL));
     assert_non_null(mirror->ptr);
-    expect_true(mirror);
+    expect_same_mappings(mirror);
     assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
     env_free(allocator, mirror->ptr);
 }
@@ -605,18 +604,18 @@ TEST_ON(capture_during_a_notification_stops_a_trim, env_open(NULL))
     const struct xseg_trim_result done = env_trim(allocator);
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_capture, 60 * MIB);
-    assert_int_equal(mirror->came, 2);
-    expect_true(mirror);
+    assert_int_equal(mirror->maps, 2);
+    expect_same_mappings(mirror);
     env_capture_end(mirror->pool, mirror->stream);
 }
 
-/* Frees a block in a capture that it begins, when first told that memory leaves. */
+/* The first unmap notification begins a capture and frees a block in it. */
 static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
 {
     struct mirror *mirror = context;
 
     (void)mapping;
-    if (mirror->left++ != 0)
+    if (mirror->unmaps++ != 0)
         return;
     begin_capture(mirror);
     mirror->ptr = env_alloc(mirror->allocator, 1000, mirror->stream);
@@ -624,7 +623,7 @@ static void free_in_a_capture(void *context, const struct xseg_mapping *mapping)
     env_free(mirror->allocator, mirror->ptr);
 }
 
-/* Memory that is freed in this capture waits for its end. */
+/* Memory that is freed in this capture is pending until the capture ends. */
 TEST_ON(capture_during_a_notification_stops_the_fallback_chain,
         env_open("expandable_segments:True,hard_limit_mb:70"))
 {
@@ -635,7 +634,7 @@ TEST_ON(capture_during_a_notification_stops_the_fallback_chain,
     (void)env_observe(allocator, .context = &mirror, .on_unmap = free_in_a_capture);
     env_free(allocator, env_alloc(allocator, 50 * MIB, NULL));
     assert_int_equal(env_try_alloc(allocator, 50 * MIB, side), XSEG_ERR_LIMIT);
-    assert_true(mirror.left > 0);
+    assert_true(mirror.unmaps > 0);
     assert_int_equal(env_block(allocator, mirror.ptr).state, XSEG_BLOCK_PENDING_FREE);
     env_capture_end(mirror.pool, mirror.stream);
     env_free(allocator, env_alloc(allocator, 50 * MIB, side));
@@ -654,18 +653,18 @@ TEST_ON(pauses_are_notified, env_open(NULL))
     mirror->ptr = env_alloc_in(allocator, mirror->pool, 50 * MIB, NULL);
     const uint64_t generation = mirror->last.generation;
     assert_ok(xseg_pool_pause(mirror->pool, XSEG_KEEP_HOST, NULL));
-    assert_int_equal(mirror->left, 1);
-    expect_true(mirror);
+    assert_int_equal(mirror->unmaps, 1);
+    expect_same_mappings(mirror);
     assert_ok(xseg_pool_resume(mirror->pool));
-    assert_int_equal(mirror->came, 2);
+    assert_int_equal(mirror->maps, 2);
     assert_true(mirror->last.generation > generation);
-    expect_true(mirror);
-    /* Work queued during the call blocks the release, and the same memory is reported again. */
+    expect_same_mappings(mirror);
+    /* Work that is queued during the call blocks the pause, and the same memory is reported as mapped. */
     mirror->act = queue_work;
     assert_error(xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL), BUSY, "work");
-    assert_int_equal(mirror->left, 2);
-    assert_int_equal(mirror->came, 3);
-    expect_true(mirror);
+    assert_int_equal(mirror->unmaps, 2);
+    assert_int_equal(mirror->maps, 3);
+    expect_same_mappings(mirror);
     xseg_sim_finish_all();
     env_free(allocator, mirror->ptr);
 }
@@ -676,7 +675,7 @@ static uint64_t next(uint64_t *seed)
     return *seed >> 33;
 }
 
-TEST_EACH(the_mirror_is_always_true, env_open_sim(config, .memory_bytes = 600 * MIB),
+TEST_EACH(mapping_notifications_match_the_mappings, env_open_sim(config, .memory_bytes = 600 * MIB),
           "expandable_segments:True", "expandable_segments:True,idle_ms:0",
           "expandable_segments:False", "expandable_segments:True,page_cache_mb:64",
           ("expandable_segments:True,per_process_memory_fraction:0.8,"
@@ -689,20 +688,20 @@ TEST_EACH(the_mirror_is_always_true, env_open_sim(config, .memory_bytes = 600 * 
     const xseg_stream stream[2] = {NULL, env_stream()};
     mirror->pool = env_pool(allocator);
     for (unsigned step = 0; step < 600; step++) {
-        const uint64_t what = next(&seed) % 20;
+        const uint64_t action = next(&seed) % 20;
         void **at = &block[next(&seed) % COUNT_OF(block)];
         struct xseg_request request = {sizeof(request)};
 
         request.bytes = next(&seed) % 4 == 0 ? next(&seed) % MIB + 1 : next(&seed) % (80 * MIB) + 1;
         request.stream = stream[next(&seed) % 2];
         request.pool = next(&seed) % 4 == 0 ? mirror->pool : NULL;
-        if (what == 0)
+        if (action == 0)
             env_empty_cache(allocator);
-        else if (what == 1)
+        else if (action == 1)
             assert_ok(trim_due(allocator, 1000));
-        else if (what == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
-            expect_true(mirror);
-        else if (what == 3)
+        else if (action == 2 && xseg_pool_pause(mirror->pool, XSEG_KEEP_NOTHING, NULL) == XSEG_OK)
+            expect_same_mappings(mirror);
+        else if (action == 3)
             (void)!xseg_pool_resume(mirror->pool);
         else if (*at == NULL)
             (void)!xseg_alloc_with(allocator, &request, at);
@@ -711,10 +710,10 @@ TEST_EACH(the_mirror_is_always_true, env_open_sim(config, .memory_bytes = 600 * 
             *at = NULL;
         }
         if (step % 10 == 0)
-            expect_true(mirror);
+            expect_same_mappings(mirror);
     }
-    expect_true(mirror);
-    assert_true(mirror->left > 10);
+    expect_same_mappings(mirror);
+    assert_true(mirror->unmaps > 10);
     (void)!xseg_pool_resume(mirror->pool);
     env_free_all(allocator, block, sizeof(block));
 }

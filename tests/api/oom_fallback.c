@@ -22,7 +22,7 @@ TEST_ON(idle_streams_are_reclaimed_first, env_open_mib(200, "expandable_segments
     env_free(allocator, first, second);
 }
 
-/* The last pages are small: exactly what is missing, and both pools can use them. */
+/* The last pages are small pages of exactly the missing size, and both arenas can use them. */
 TEST_ON(growth_ends_with_small_pages, env_open_mib(48, "expandable_segments:True"))
 {
     void *large = env_alloc(allocator, 39 * MIB, NULL), *small[2];
@@ -33,7 +33,7 @@ TEST_ON(growth_ends_with_small_pages, env_open_mib(48, "expandable_segments:True
     small[0] = env_alloc(allocator, 1, NULL);
     assert_int_equal(env_reserved(allocator), 46 * MIB);
     env_free(allocator, more);
-    /* The small pool grows by the pages that the large one does not need. */
+    /* The small arena grows by the pages that the large arena does not need. */
     small[1] = env_alloc(allocator, 1 * MIB, NULL);
     void *others[4];
     for (unsigned i = 0; i < COUNT_OF(others); i++)
@@ -64,14 +64,14 @@ TEST_ON(growth_after_a_flush_uses_the_cheapest_range, env_open_mib(60, "expandab
     void *live[2];
 
     live[0] = env_alloc(allocator, 20 * MIB, NULL);
-    void *hole = env_alloc(allocator, 20 * MIB, NULL);
+    void *middle = env_alloc(allocator, 20 * MIB, NULL);
     live[1] = env_alloc(allocator, 15 * MIB, NULL);
-    env_free(allocator, hole);
-    /* The page stays with the driver until the flush, which then gets half of it. */
+    env_free(allocator, middle);
+    /* The release of the page fails, so the page is unreleased until the flush. */
     assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
     assert_int_equal(env_trim(allocator).kept_failed, 20 * MIB);
     assert_ok(xseg_sim_set_external_memory(0, 10 * MIB));
-    /* Behind the second block 5 MiB are cached. */
+    /* After the second block 5 MiB are cached. */
     void *ptr = env_alloc(allocator, 12 * MIB, NULL);
     assert_ptr_equal(ptr, (char *)live[1] + 15 * MIB);
     assert_int_equal(env_reserved(allocator), 48 * MIB);
@@ -118,11 +118,11 @@ TEST_ON(full_page_is_replaced_by_small_pages, env_open_mib(40, "expandable_segme
     env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
     for (unsigned i = 0; i < COUNT_OF(small); i++)
         small[i] = env_alloc(allocator, 1 * MIB, NULL);
-    assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* two were the trial's */
+    assert_int_equal(xseg_sim_calls("cuMemRelease") - 2, 1); /* the probe creates two */
     env_free_all(allocator, small, sizeof(small));
 }
 
-/* PyTorch #123548: a small block at the fence, blocks above max_split_size_mb, many cycles. */
+/* PyTorch #123548: many cycles of a block above max_split_size_mb, and a small block as a fence. */
 TEST_ON(large_blocks_do_not_fragment_the_device,
         env_open_mib(
             6000, "expandable_segments:True,max_split_size_mb:128,per_process_memory_fraction:0.1"))
@@ -156,14 +156,14 @@ TEST_ON(garbage_collection_releases_old_blocks,
     ptr = env_alloc(allocator, 80 * MIB, NULL);
     assert_int_equal(env_stats(allocator).num_device_free, 0);
     void *more = env_alloc(allocator, 90 * MIB, NULL);
-    /* 60 + 70 + 76 + 80 MiB were above 250: the old one went, the young ones did not. */
+    /* 60 + 70 + 76 + 80 MiB exceed 250 MiB: the old block is released, and the younger blocks are not. */
     assert_int_equal(env_stats(allocator).num_device_free, 1);
     assert_error(xseg_free(allocator, old), NOT_ALLOCATED, "");
     assert_int_equal(env_block(allocator, young).state, XSEG_BLOCK_CACHED);
     env_free(allocator, ptr, more);
 }
 
-/* A request is one tick of the clock that garbage ages by, also when it has to grow. */
+/* The age of garbage is a number of requests, including requests that allocate from the driver. */
 TEST_ON(garbage_ages_by_requests,
         env_open_mib(1000, "expandable_segments:False,per_process_memory_fraction:0.5,"
                            "garbage_collection_threshold:0.8"))
@@ -178,7 +178,7 @@ TEST_ON(garbage_ages_by_requests,
     env_free(allocator, ptr[1]);
     assert_ptr_equal(env_alloc(allocator, 66 * MIB, NULL), ptr[3]);
     env_free(allocator, ptr[3], ptr[2]);
-    /* Ages 4, 2, 1, 1: the first two are no younger than the average. */
+    /* The ages are 4, 2, 1 and 1: the first two are not below the average. */
     live[2] = env_alloc(allocator, 100 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), (64 + 66 + 80 + 90 + 100) * MIB);
     env_free_all(allocator, live, sizeof(live));
@@ -213,7 +213,7 @@ TEST_ON(garbage_age_threshold_is_a_fraction,
     env_free_all(allocator, ptr, sizeof(ptr));
 }
 
-/* Many pools, each with a small and a large segment: their ranges get shorter, all of them work. */
+/* The address ranges become shorter with the number of pools, which have a small and a large segment each. */
 TEST_ON(many_segments_share_the_address_space, env_open(NULL))
 {
     enum { POOLS = 300 };
@@ -226,7 +226,7 @@ TEST_ON(many_segments_share_the_address_space, env_open(NULL))
         ptr[i][1] = env_alloc_in(allocator, pool[i], 5 * MIB, NULL);
     }
     assert_true(env_stats(allocator).address_bytes <= (uint64_t)33 << 40);
-    /* Ten GiB in one of the last ones: a chain, or a range that is long enough. */
+    /* 10 GiB in the last pool exceed its range. */
     ptr[0][2] = env_alloc_in(allocator, pool[POOLS - 1], 10 * GIB, NULL);
     env_free(allocator, ptr[0][2]);
     for (unsigned i = 0; i < POOLS; i++) {
@@ -257,7 +257,7 @@ TEST_ON(segments_of_many_devices_share_the_address_space, env_open_sim(NULL, .de
     }
 }
 
-/* Ranges are as long as asked for, and longer for a request that would not fit; others follow. */
+/* Ranges have the configured size, or the size of a larger request; more ranges follow when they are full. */
 TEST_EACH(reserved_ranges_follow_the_key, env_open(config), "expandable_segments_reserve:2G",
           "expandable_segments_reserve:0.025")
 {
@@ -273,56 +273,55 @@ TEST_EACH(reserved_ranges_follow_the_key, env_open(config), "expandable_segments
     env_free_all(allocator, ptr, sizeof(ptr));
 }
 
-/* A driver that has few addresses gets by with short ranges. */
-TEST_ON(few_addresses_are_enough, env_open_sim(NULL, .address_bytes = 6 * GIB))
+/* If the driver has few addresses, the ranges are shorter. */
+TEST_ON(few_addresses_are_sufficient, env_open_sim(NULL, .address_bytes = 6 * GIB))
 {
-    void *small = env_alloc(allocator, 1000, NULL);
-    void *large = env_alloc(allocator, 2 * GIB, NULL);
+    void *small = env_alloc(allocator, 1000, NULL), *large = env_alloc(allocator, 2 * GIB, NULL);
     assert_true(env_stats(allocator).address_bytes <= 6 * GIB);
     assert_error(env_try_alloc(allocator, 5 * GIB, NULL), NO_ADDRESSES, "cuMemAddressReserve");
     env_free(allocator, small, large);
 }
 
-/* After the first low memory, events are queried on every miss whose block fits. */
-TEST_ON(events_are_queried_only_if_it_helps, env_open_mib(200, "expandable_segments:True"))
+/* After the first memory pressure, a miss queries the events of blocks that fit. */
+TEST_ON(events_are_queried_only_if_their_block_fits, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream side = env_stream(), own = env_stream();
     void *pending = env_alloc(allocator, 30 * MIB, side);
 
     env_free(allocator, env_alloc(allocator, 50 * MIB, own));
     env_free_in_use(allocator, pending, own);
-    uint64_t asked = xseg_sim_calls("cuEventQuery");
+    uint64_t queries = xseg_sim_calls("cuEventQuery");
     env_free(allocator, env_alloc(allocator, 5 * MIB, own));
-    assert_int_equal(xseg_sim_calls("cuEventQuery") - asked, 1);
+    assert_int_equal(xseg_sim_calls("cuEventQuery") - queries, 1);
     void *ptr = env_alloc(allocator, 150 * MIB, own);
     env_free(allocator, ptr);
     assert_ok(xseg_record_stream(allocator, pending = env_alloc(allocator, 30 * MIB, side), own));
     assert_ok(xseg_sim_launch(own, UINT64_MAX));
     env_free(allocator, pending);
-    asked = xseg_sim_calls("cuEventQuery");
+    queries = xseg_sim_calls("cuEventQuery");
     for (unsigned i = 0; i < 10; i++)
         env_free(allocator, env_alloc(allocator, 5 * MIB, own));
-    assert_int_equal(xseg_sim_calls("cuEventQuery"), asked);
-    /* An allocation on the block's own stream asks. */
+    assert_int_equal(xseg_sim_calls("cuEventQuery"), queries);
+    /* An allocation on the stream of the block queries the event. */
     ptr = env_alloc(allocator, 2 * MIB, side);
     env_free(allocator, ptr);
     assert_int_equal(env_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
-    assert_true(xseg_sim_calls("cuEventQuery") > asked);
+    assert_true(xseg_sim_calls("cuEventQuery") > queries);
     assert_ok(xseg_sim_finish(own));
     ptr = env_alloc(allocator, 2 * MIB, side);
     assert_int_not_equal(env_block(allocator, pending).state, XSEG_BLOCK_PENDING_FREE);
     env_free(allocator, ptr);
 }
 
-static void keep_line(void *context, enum xseg_log_level level, const char *line)
+static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
-    char *kept = context;
+    char *lines = context;
 
     if (level == XSEG_LOG_WARNING)
-        (void)snprintf(kept + strlen(kept), 1024 - strlen(kept), "%s\n", line);
+        (void)snprintf(lines + strlen(lines), 1024 - strlen(lines), "%s\n", line);
 }
 
-/* Without addresses for a segment, classic ones take just what they need; that is said once. */
+/* Without addresses for expandable segments, classic segments are allocated, and one warning is logged. */
 TEST(segments_are_classic_without_addresses)
 {
     struct xseg_allocator *allocator = NULL;
@@ -330,7 +329,7 @@ TEST(segments_are_classic_without_addresses)
     char lines[1024] = "";
 
     assert_ok(xseg_sim_reset(&settings));
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line,
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = record_line,
                                    .log_context = lines};
     assert_ok(xseg_open("expandable_segments:True", &options, &allocator));
     void *large = env_alloc(allocator, 5 * MIB, NULL);
@@ -340,11 +339,10 @@ TEST(segments_are_classic_without_addresses)
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
     assert_non_null(strstr(lines, "out of virtual addresses for expandable segments"));
-    const size_t said = strlen(lines);
-    void *ptr = env_alloc(allocator, 1 * MIB, NULL);
-    void *other = env_alloc(allocator, 2 * MIB, NULL);
+    const size_t length = strlen(lines);
+    void *ptr = env_alloc(allocator, 1 * MIB, NULL), *other = env_alloc(allocator, 2 * MIB, NULL);
     assert_true(env_block(allocator, other).is_expandable);
-    assert_int_equal(strlen(lines), said);
+    assert_int_equal(strlen(lines), length);
     /* A request larger than every range fails without memory pressure. */
     assert_error(env_try_alloc(allocator, 2 * GIB, NULL), NO_ADDRESSES, "");
     env_free(allocator, ptr, other, small, large);
@@ -368,13 +366,13 @@ TEST_ON(failed_growth_keeps_its_addresses, env_open_mib(200, "expandable_segment
     env_free(allocator, ptr);
 }
 
-/* page_size:small has no page of 20 MiB, so a request takes what it needs, to 2 MiB, at any time. */
+/* With page_size:small there are no pages of 20 MiB, so a request allocates its size, rounded up to 2 MiB. */
 TEST_ON(all_pages_may_be_small, env_open_mib(200, "page_size:small"))
 {
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
 
     assert_int_equal(env_reserved(allocator), 6 * MIB);
-    assert_int_equal(xseg_sim_calls("cuMemCreate") - 2, 3); /* two were the trial's */
+    assert_int_equal(xseg_sim_calls("cuMemCreate") - 2, 3); /* the probe creates two */
     void *more = env_alloc(allocator, 41 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 46 * MIB);
     env_free(allocator, ptr);
@@ -382,7 +380,7 @@ TEST_ON(all_pages_may_be_small, env_open_mib(200, "page_size:small"))
     env_free(allocator, more);
 }
 
-/* With the key a growth past the device is refused at once; what is cached is served. */
+/* With the key, growth past the device is rejected without a retry; cached memory still serves requests. */
 TEST_ON(a_growth_past_the_device_is_rejected,
         env_open_mib(100, "expandable_segments:True,throw_on_cudamalloc_oom:True"))
 {
@@ -401,21 +399,21 @@ TEST_ON(a_growth_past_the_device_is_rejected,
 
 #define HALF "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5"
 
-/* The fraction of rejections is that of the configuration, or of xseg_limits_set(); a limit below it refuses first. */
+/* The configuration or xseg_limits_set() sets the rejection fraction.  A lower limit fails the request first. */
 TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200, config),
           HALF ",expandable_segments:True", HALF ",expandable_segments:False")
 {
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     assert_int_equal(env_stats(allocator).num_ooms, 1);
     assert_int_equal(env_stats(allocator).num_oom_rejections, 0);
-    /* Without the limit the fraction of rejections is still that of the configuration. */
-    assert_ok(xseg_limits_get(allocator, &where, &limits));
+    /* Without the limit, the rejection fraction is still that of the configuration. */
+    assert_ok(xseg_limits_get(allocator, &scope, &limits));
     assert_true(limits.has_rejection_fraction && limits.rejection_fraction == 0.5);
     limits.fraction = 1;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
                  "throw_on_cudamalloc_oom rejects the request on device 0, 120.00 MiB "
                  "requested, limit 0.5 of the device");
@@ -423,11 +421,11 @@ TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200
     assert_int_equal(env_stats(allocator).num_oom_rejections, 1);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     limits.rejection_fraction = 0.8;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     /* Cached memory serves the request, and nothing is rejected without the key. */
     limits.rejection_fraction = 0;
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     env_empty_cache(allocator);
     assert_error(env_try_alloc(allocator, 120 * MIB, NULL), LIMIT,
@@ -436,7 +434,7 @@ TEST_EACH(a_growth_past_the_fraction_of_rejections_is_rejected, env_open_mib(200
     assert_ok(xseg_config_set(allocator, "throw_on_cudamalloc_oom:False"));
     env_free(allocator, env_alloc(allocator, 120 * MIB, NULL));
     limits.rejection_fraction = 1.5;
-    assert_error(xseg_limits_set(allocator, &where, &limits), ARGUMENT,
+    assert_error(xseg_limits_set(allocator, &scope, &limits), ARGUMENT,
                  "rejection_fraction is out of range, 1.5; ");
 }
 
@@ -453,7 +451,7 @@ TEST_IN_POOL(oom_error_lists_the_memory_by_use, env_open_mib(200, "expandable_se
     env_free(allocator, live);
 }
 
-/* Two pages of 20 MiB, each with 11 MiB cached beside a live block: on small pages 20 of the 22 can move. */
+/* Two pages of 20 MiB, each with 11 MiB cached and 9 MiB allocated: 20 of the 22 MiB are whole small pages. */
 TEST_EACH(oom_error_recommends_small_pages, env_open_mib(40, config), "page_size:fixed",
           "page_size:small")
 {
@@ -470,18 +468,18 @@ TEST_EACH(oom_error_recommends_small_pages, env_open_mib(40, config), "page_size
     env_free(allocator, ptr, block[1], block[3]);
 }
 
-/* --- The steps of the chain: a request that exactly this step serves; later steps have not run. --- */
+/* --- The steps of the chain: exactly this step serves the request; later steps do not run. --- */
 
 /* Driver calls and counters of a step. */
-struct traces {
+struct counters {
     uint64_t creates, releases, unmaps, frees, event_waits, stream_waits, retries, syncs;
 };
 
-static struct traces look(struct xseg_allocator *allocator)
+static struct counters read_counters(struct xseg_allocator *allocator)
 {
     const struct xseg_statistics stats = env_stats(allocator);
 
-    return (struct traces){
+    return (struct counters){
         .creates = xseg_sim_calls("cuMemCreate"),
         .releases = xseg_sim_calls("cuMemRelease"),
         .unmaps = xseg_sim_calls("cuMemUnmap"),
@@ -493,16 +491,16 @@ static struct traces look(struct xseg_allocator *allocator)
     };
 }
 
-static void expect_no_flush(struct xseg_allocator *allocator, const struct traces *before)
+static void expect_no_flush(struct xseg_allocator *allocator, const struct counters *before)
 {
-    const struct traces now = look(allocator);
+    const struct counters after = read_counters(allocator);
 
-    assert_int_equal(now.retries, before->retries);
-    assert_int_equal(now.syncs, before->syncs);
+    assert_int_equal(after.retries, before->retries);
+    assert_int_equal(after.syncs, before->syncs);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
 
-static void expect_no_wait(struct xseg_allocator *allocator, const struct traces *before)
+static void expect_no_wait(struct xseg_allocator *allocator, const struct counters *before)
 {
     expect_no_flush(allocator, before);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), before->event_waits);
@@ -519,7 +517,7 @@ TEST_ON(step_polls_completed_events, env_open_mib(200, "expandable_segments:True
     assert_ok(xseg_sim_launch(stream, 5000));
     assert_ok(xseg_sim_set_external_memory(0, 40 * MIB));
     env_free(allocator, ptr);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     assert_ptr_equal(env_alloc(allocator, 100 * MIB, NULL), ptr);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
@@ -539,13 +537,13 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
     return true;
 }
 
-/* Observers: only the callback can free enough memory. */
+/* Only the callback can free enough memory. */
 TEST_ON(step_uses_memory_freed_by_an_observer, env_open_mib(200, "expandable_segments:True"))
 {
     void *block[2] = {allocator, env_alloc(allocator, 200 * MIB, NULL)};
 
     (void)env_observe(allocator, .on_low_memory = free_one, .context = block);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     assert_ptr_equal(ptr, block[1]);
     expect_no_wait(allocator, &before);
@@ -553,27 +551,27 @@ TEST_ON(step_uses_memory_freed_by_an_observer, env_open_mib(200, "expandable_seg
     env_free(allocator, ptr);
 }
 
-/* The range of 240 MiB has 60 left, so the request gets another range and the idle 60 MiB at the start of the first. */
-TEST_ON(pages_of_another_segment_move, env_open_mib(200, "expandable_segments:True"))
+/* The range of 240 MiB has 60 MiB left, so the request gets another range, to which the idle 60 MiB are remapped. */
+TEST_ON(idle_pages_of_another_segment_are_remapped, env_open_mib(200, "expandable_segments:True"))
 {
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
     void *live = env_alloc(allocator, 120 * MIB, NULL);
 
     env_free(allocator, idle);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     void *ptr = env_alloc(allocator, 80 * MIB, NULL);
     assert_ptr_not_equal(env_block(allocator, ptr).segment_base,
                          env_block(allocator, live).segment_base);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
-    /* Of the four pages one was free; the other three moved. */
+    /* Of the four pages one is created, and three are remapped. */
     assert_int_equal(xseg_sim_calls("cuMemCreate") - before.creates, 1);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     assert_int_equal(env_block(allocator, live).state, XSEG_BLOCK_ALLOCATED);
     env_free(allocator, ptr, live);
 }
 
-/* The arena's own idle pages go before those of another stream. */
+/* The idle pages of the arena are remapped before those of another stream. */
 TEST_ON(own_idle_pages_are_remapped_first, env_open_mib(240, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
@@ -585,18 +583,18 @@ TEST_ON(own_idle_pages_are_remapped_first, env_open_mib(240, "expandable_segment
     void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     env_free(allocator, ptr);
     ptr = env_alloc(allocator, 100 * MIB, NULL);
-    /* Of the 100 MiB 60 were the arena's own. */
+    /* 60 of the 100 MiB are of the same arena, and 40 of the other stream. */
     assert_int_equal(env_block(allocator, other).segment_mapped, 20 * MIB);
     env_free(allocator, ptr, live);
 }
 
-/* The example E10: all that is free belongs to another stream.  Three full pages move, and the other seven remain. */
-TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segments:True"))
+/* Example E10: all idle memory is of another stream.  Three full pages are remapped, and the other seven remain. */
+TEST_ON(idle_pages_of_another_stream_are_remapped, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, stream));
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     void *ptr = env_alloc(allocator, 60 * MIB, NULL);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), before.creates);
@@ -608,12 +606,12 @@ TEST_ON(idle_pages_of_another_stream_move, env_open_mib(200, "expandable_segment
     env_free(allocator, ptr);
 }
 
-TEST_ON(a_full_device_creates_nothing, env_open_mib(200, "expandable_segments:True"))
+TEST_ON(a_full_device_creates_no_pages, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream[] = {NULL, env_stream(), env_stream()};
 
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     for (unsigned i = 1; i < 30; i++) {
         void *first = env_alloc(allocator, (1 + i % 7) * 20 * MIB, stream[i % 3]);
         void *second = env_alloc(allocator, 60 * MIB, stream[(i + 1) % 3]);
@@ -627,8 +625,8 @@ TEST_ON(a_full_device_creates_nothing, env_open_mib(200, "expandable_segments:Tr
     assert_true(xseg_sim_calls("cuMemUnmap") > before.unmaps);
 }
 
-/* From a released private pool, and from a small arena to a large one. */
-TEST_ON(pages_of_other_pools_move, env_open_mib(40, "expandable_segments:True"))
+/* Pages are remapped from the small arena of a released private pool to a large arena. */
+TEST_ON(pages_of_released_pools_are_remapped, env_open_mib(40, "expandable_segments:True"))
 {
     struct xseg_pool *pool = env_pool(allocator);
     void *small[20];
@@ -637,7 +635,7 @@ TEST_ON(pages_of_other_pools_move, env_open_mib(40, "expandable_segments:True"))
         small[i] = env_alloc_in(allocator, pool, MIB, NULL);
     env_free_all(allocator, small, sizeof(small));
     assert_ok(xseg_pool_release(pool));
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     void *ptr = env_alloc(allocator, 30 * MIB, NULL);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), before.releases);
@@ -645,7 +643,7 @@ TEST_ON(pages_of_other_pools_move, env_open_mib(40, "expandable_segments:True"))
     env_free(allocator, ptr);
 }
 
-/* Waiting for the stream of idle pages: they are all on one that works. */
+/* All idle pages are of a busy stream, so the request waits for this stream. */
 TEST_ON(a_busy_stream_is_waited_for, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
@@ -653,7 +651,7 @@ TEST_ON(a_busy_stream_is_waited_for, env_open_mib(200, "expandable_segments:True
 
     assert_ok(xseg_sim_launch_on(stream, 1000000, (uintptr_t)ptr, 200 * MIB));
     env_free(allocator, ptr);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     ptr = env_alloc(allocator, 60 * MIB, NULL);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") - before.stream_waits, 1);
@@ -666,7 +664,7 @@ TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segme
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true);
     void *inside = env_alloc_in(allocator, pool, 80 * MIB, NULL);
     env_free(allocator, inside);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), inside);
     expect_no_wait(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), before.unmaps);
@@ -674,14 +672,14 @@ TEST_ON(step_allocates_from_a_fallback_pool, env_open_mib(100, "expandable_segme
     assert_ok(xseg_pool_release(pool));
 }
 
-/* Waiting serves the request from the cache, without unmapping. */
+/* After the wait the request is served from the cache, without an unmap. */
 TEST_ON(pending_frees_are_waited_for, env_open_mib(200, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
     void *ptr = env_alloc(allocator, 200 * MIB, NULL);
 
     env_free_in_use(allocator, ptr, stream);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     assert_ptr_equal(env_alloc(allocator, 60 * MIB, NULL), ptr);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize") - before.event_waits, 1);
@@ -689,7 +687,7 @@ TEST_ON(pending_frees_are_waited_for, env_open_mib(200, "expandable_segments:Tru
     env_free(allocator, ptr);
 }
 
-/* Oversize segments: one classic segment of max_split_size_mb or more is released; the other stays. */
+/* One classic segment of max_split_size_mb or more is released; the other segment stays cached. */
 TEST_ON(step_releases_one_oversize_segment,
         env_open_mib(200, "expandable_segments:False,max_split_size_mb:40"))
 {
@@ -697,8 +695,8 @@ TEST_ON(step_releases_one_oversize_segment,
     void *small = env_alloc(allocator, 80 * MIB, NULL);
 
     env_free(allocator, large, small);
-    const struct traces before = look(allocator);
-    /* Both cached segments are too large to be used as they are. */
+    const struct counters before = read_counters(allocator);
+    /* Both cached blocks are too large to be split for the request. */
     void *ptr = env_alloc(allocator, 50 * MIB, NULL);
     expect_no_flush(allocator, &before);
     assert_int_equal(xseg_sim_calls("cuMemFree") - before.frees, 1);
@@ -707,7 +705,7 @@ TEST_ON(step_releases_one_oversize_segment,
     env_free(allocator, ptr);
 }
 
-/* Flush: classic segments of other sizes go all together, and that is a retry, as PyTorch counts. */
+/* The flush releases all classic segments and counts as a retry, as in PyTorch. */
 TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:False"))
 {
     void *ptr[4];
@@ -723,7 +721,7 @@ TEST_ON(step_releases_all_idle_memory, env_open_mib(200, "expandable_segments:Fa
     env_free(allocator, ptr[0]);
 }
 
-/* During a capture: small pages where no full one fits, and nothing is taken or waited for. */
+/* A capture allocates small pages if no full page fits, and neither remaps memory nor waits. */
 TEST_IN_POOL(capture_allocates_without_reclaim, env_open_mib(70, "expandable_segments:True"))
 {
     const xseg_stream stream = env_stream();
@@ -731,7 +729,7 @@ TEST_IN_POOL(capture_allocates_without_reclaim, env_open_mib(70, "expandable_seg
 
     env_free(allocator, idle);
     env_capture_begin(pool, stream);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     void *ptr = env_alloc(allocator, 25 * MIB, stream);
     assert_int_equal(env_reserved(allocator), 66 * MIB);
     assert_int_equal(env_try_alloc(allocator, 30 * MIB, stream), XSEG_ERR_NO_MEMORY);
@@ -748,9 +746,9 @@ TEST_IN_POOL(capture_begins_after_a_trim_under_memory_pressure,
     const xseg_stream stream = env_stream();
     void *idle = env_alloc(allocator, 60 * MIB, NULL);
 
-    /* While memory lasts, nothing goes, and nothing is waited for. */
+    /* Without memory pressure no memory is released, and the capture does not wait. */
     env_free(allocator, idle);
-    const struct traces before = look(allocator);
+    const struct counters before = read_counters(allocator);
     env_capture_begin(pool, stream);
     expect_no_wait(allocator, &before);
     env_capture_end(pool, stream);
@@ -785,13 +783,13 @@ TEST_IN_POOL(capture_begins_after_pending_frees_complete,
     env_free(allocator, ptr);
 }
 
-/* The example E11: the increment in pages is what a limit counts. */
-TEST_ON(a_limit_counts_the_pages,
+/* Example E11: a limit counts the pages that a request adds. */
+TEST_ON(a_limit_counts_the_added_pages,
         env_open_mib(1000, "expandable_segments:True,per_process_memory_fraction:0.12"))
 {
     assert_int_equal(env_stats(allocator).limit_bytes, 120 * MIB);
     void *first = env_alloc(allocator, 85 * MIB, NULL);
-    /* 100 MiB are mapped, of which 15 are the free tail; PyTorch refuses 100 + 30 > 120. */
+    /* 100 MiB are mapped, with a free tail of 15 MiB; PyTorch rejects 100 + 30 > 120. */
     assert_int_equal(env_reserved(allocator), 100 * MIB);
     void *second = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
@@ -799,8 +797,8 @@ TEST_ON(a_limit_counts_the_pages,
     assert_error(env_try_alloc(allocator, 6 * MIB, NULL), LIMIT, "per_process_memory_fraction");
     env_free(allocator, second, first);
     env_empty_cache(allocator);
-    /* 130 MiB allowed, 100 mapped, no tail: PyTorch grants 30 and maps 40.  Two pages are refused
-     * here; small ones do for 30 MiB, and for no more. */
+    /* 130 MiB are allowed, 100 are mapped, without a tail: PyTorch accepts 30 MiB and maps 40.  xseg rejects two full
+     * pages; small pages serve 30 MiB, but not 31. */
     assert_ok(xseg_config_set(allocator, "per_process_memory_fraction:0.13"));
     first = env_alloc(allocator, 100 * MIB, NULL);
     assert_error(env_try_alloc(allocator, 31 * MIB, NULL), LIMIT, "per_process_memory_fraction");

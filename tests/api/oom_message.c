@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The out-of-memory message: the limit or device that is exhausted, figures that add up, and advice that helps. */
+/* The out-of-memory message: the exhausted limit or device, consistent figures, and effective advice. */
 #include "tests/support/env.h"
 
 #include <math.h>
@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The message of a request that has to fail, without the operation. */
-static const char *error_message(xseg_status got, xseg_status want)
+/* The message of an expected failure, without the operation. */
+static const char *error_message(xseg_status status, xseg_status expected)
 {
     static char text[2048];
 
-    assert_int_equal(got, want);
+    assert_int_equal(status, expected);
     assert_in_range(xseg_error_message(text, sizeof(text)), 1, 1000);
     assert_memory_equal(text, "xseg_", strlen("xseg_"));
     return strstr(text, ": ") + strlen(": ");
@@ -30,7 +30,7 @@ static void expect_no_advice(const char *text)
 
     for (unsigned i = 0; i < COUNT_OF(word); i++)
         if (strstr(text, word[i]) != NULL)
-            fail_msg("\"%s\" advises what does not help", text);
+            fail_msg("\"%s\" has ineffective advice", text);
 }
 
 /* The figure before a term, in MiB; 0 if the term does not occur. */
@@ -50,7 +50,7 @@ static double figure(const char *text, const char *term)
     return strtod(at, NULL);
 }
 
-/* The value of an advice, after the words that begin it; 0 if there is no such advice. */
+/* The value after the words of an advice; 0 if the message does not have the advice. */
 static double advised_value(const char *text, const char *words)
 {
     const char *at = strstr(text, words);
@@ -58,7 +58,7 @@ static double advised_value(const char *text, const char *words)
     return at != NULL ? strtod(at + strlen(words), NULL) : 0;
 }
 
-/* The parts add up to the memory of this allocator, and with free and other memory to the device, in MiB. */
+/* The parts add up to the memory of this allocator, and together with free and other memory to the device, in MiB. */
 static void expect_figures_agree(const char *text, double total)
 {
     static const char *const part[] = {
@@ -81,19 +81,19 @@ static void expect_figures_agree(const char *text, double total)
     assert_null(strstr(text, "GiB"));
     assert_null(strstr(text, "bytes needed"));
     if (fabs(sum - figure(text, "used by this allocator")) > 0.05)
-        fail_msg("the parts are %.2f: \"%s\"", sum, text);
+        fail_msg("the sum of the parts is %.2f: \"%s\"", sum, text);
     (void)snprintf(words, sizeof(words), " of %.2f MiB free", total);
-    const char *free = strstr(text, words);
-    assert_non_null(free);
-    while (free > text && free[-1] != ',')
-        free--;
-    sum += strtod(free, NULL) + figure(text, "used by others");
+    const char *at = strstr(text, words);
+    assert_non_null(at);
+    while (at > text && at[-1] != ',')
+        at--;
+    sum += strtod(at, NULL) + figure(text, "used by others");
     if (fabs(sum - total) > 0.05)
-        fail_msg("all together are %.2f: \"%s\"", sum, text);
+        fail_msg("the sum of all memory is %.2f: \"%s\"", sum, text);
 }
 
-/* 81 GiB of an empty device with 80. */
-TEST_ON(an_empty_device_is_free, env_open_mib(81920, NULL))
+/* A request of 81 GiB on an empty device of 80 GiB. */
+TEST_ON(error_reports_an_empty_device_as_free, env_open_mib(81920, NULL))
 {
     const char *text = error_message(env_try_alloc(allocator, 81 * GIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_string_equal(
@@ -115,12 +115,11 @@ TEST_ON(error_has_the_requested_and_the_mapped_size, env_open_mib(20, NULL))
     env_free(allocator, all);
 }
 
-/* Memory in every state that the message names. */
-TEST_IN_POOL(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
+/* Memory in most states that the message lists. */
+TEST_IN_POOL(figures_of_the_error_add_up, env_open_mib(400, "page_cache_mb:1000"))
 {
     const xseg_stream other = env_stream();
-    void *live = env_alloc(allocator, 50 * MIB, NULL);
-    void *small = env_alloc(allocator, 1000, NULL);
+    void *live = env_alloc(allocator, 50 * MIB, NULL), *small = env_alloc(allocator, 1000, NULL);
 
     xseg_sim_set_external_memory(0, 60 * MIB);
     env_free(allocator, env_alloc_in(allocator, pool, 70 * MIB, NULL));
@@ -132,11 +131,11 @@ TEST_IN_POOL(figures_add_up, env_open_mib(400, "page_cache_mb:1000"))
     const char *text = error_message(env_try_alloc(allocator, 300 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_figures_agree(text, 400);
     assert_true(figure(text, "used by others") == 60);
-    const double held = figure(text, "cached by private pools");
-    assert_true(held == 80 || held == 70);
+    const double cached = figure(text, "cached by private pools");
+    assert_true(cached == 80 || cached == 70);
     assert_true(figure(text, "cached and pinned") >= 20);
     assert_ok(xseg_unpin(allocator, pinned, 40 * MIB));
-    /* In a capture nothing is waited for: what is pending stays. */
+    /* A capture does not wait, so pending frees stay pending. */
     struct xseg_pool *graph = env_pool(allocator);
     const xseg_stream stream = env_stream();
     pending = env_alloc(allocator, 30 * MIB, NULL);
@@ -163,7 +162,7 @@ TEST_EACH(error_has_the_driver_result, env_open_mib(1000, config), ENV_KINDS)
     const char *text = error_message(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     (void)snprintf(words, sizeof(words), "; %s failed, CUDA_ERROR_OUT_OF_MEMORY", call[i]);
     if (strstr(text, words) == NULL)
-        fail_msg("\"%s\" does not name %s", text, call[i]);
+        fail_msg("\"%s\" does not contain %s", text, call[i]);
     expect_start(text,
                  "out of memory on device 0, 100.00 MiB requested; 100.00 MiB needed from the "
                  "driver, 998.00");
@@ -176,7 +175,7 @@ TEST_EACH(error_has_the_driver_result, env_open_mib(1000, config), ENV_KINDS)
 static const struct {
     const char *config;
     size_t pool_mib, limit_mib; /* 0: none */
-    bool own;
+    bool has_own_memory;
     xseg_status status;
     const char *start;
 } limit_rows[] = {
@@ -208,7 +207,7 @@ static const struct {
 TEST_TIMES(error_begins_with_the_limit_or_device, COUNT_OF(limit_rows),
            env_open_mib(200, limit_rows[i].config))
 {
-    /* Only the first case is short of device memory. */
+    /* Only in the first case the device is out of memory. */
     struct xseg_pool *pool = NULL;
     void *ptr = NULL;
 
@@ -216,16 +215,16 @@ TEST_TIMES(error_begins_with_the_limit_or_device, COUNT_OF(limit_rows),
         env_limit(allocator, NULL, limit_rows[i].limit_mib * MIB);
     struct xseg_pool_options options = {sizeof(options),
                                         .limit_bytes = limit_rows[i].pool_mib * MIB};
-    if (limit_rows[i].own)
+    if (limit_rows[i].has_own_memory)
         options.memory = env_no_memory;
-    if (limit_rows[i].pool_mib != 0 || limit_rows[i].own)
+    if (limit_rows[i].pool_mib != 0 || limit_rows[i].has_own_memory)
         pool = env_pool_with(allocator, &options);
     if (i == 0)
         xseg_sim_set_external_memory(0, 150 * MIB);
     const char *text =
         error_message(env_try_alloc_in(allocator, pool, 100 * MIB, &ptr), limit_rows[i].status);
     expect_start(text, limit_rows[i].start);
-    if (limit_rows[i].own || i == 0)
+    if (limit_rows[i].has_own_memory || i == 0)
         expect_no_advice(text);
 }
 
@@ -252,7 +251,7 @@ TEST_IN_POOL(resume_error_begins_with_the_limit_or_device, env_open_mib(200, NUL
 }
 
 /* A workload with one failing request; `advised` is the change that the message recommends. */
-struct play {
+struct workload {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     xseg_stream stream;
@@ -261,54 +260,54 @@ struct play {
     bool is_capturing;
 };
 
-static void keep(struct play *play, void *ptr)
+static void keep_block(struct workload *workload, void *ptr)
 {
-    play->block[play->blocks++] = ptr;
+    workload->block[workload->blocks++] = ptr;
 }
 
-static void end_play(struct play *play)
+static void end_workload(struct workload *workload)
 {
-    if (play->is_capturing)
-        env_capture_end(play->pool, play->stream);
-    env_free_all(play->allocator, play->block, sizeof(play->block));
-    assert_ok(xseg_close(play->allocator));
-    if (play->stream != NULL)
-        env_stream_destroy(play->stream);
+    if (workload->is_capturing)
+        env_capture_end(workload->pool, workload->stream);
+    env_free_all(workload->allocator, workload->block, sizeof(workload->block));
+    assert_ok(xseg_close(workload->allocator));
+    if (workload->stream != NULL)
+        env_stream_destroy(workload->stream);
 }
 
-static xseg_status ask(struct play *play, struct xseg_pool *pool, size_t bytes)
+static xseg_status request(struct workload *workload, struct xseg_pool *pool, size_t bytes)
 {
     void *ptr = NULL;
-    const xseg_status status = env_try_alloc_in(play->allocator, pool, bytes, &ptr);
+    const xseg_status status = env_try_alloc_in(workload->allocator, pool, bytes, &ptr);
 
     if (ptr != NULL)
-        keep(play, ptr);
+        keep_block(workload, ptr);
     return status;
 }
 
-/* 100 MiB live, and 30 more. */
-static xseg_status two_blocks(struct play *play, size_t device_mib, const char *config)
+/* Allocate 100 MiB, then request 30 MiB. */
+static xseg_status two_blocks(struct workload *workload, size_t device_mib, const char *config)
 {
-    play->allocator = env_open_mib(device_mib, config);
-    keep(play, env_alloc(play->allocator, 100 * MIB, NULL));
-    return ask(play, NULL, 30 * MIB);
+    workload->allocator = env_open_mib(device_mib, config);
+    keep_block(workload, env_alloc(workload->allocator, 100 * MIB, NULL));
+    return request(workload, NULL, 30 * MIB);
 }
 
-/* Take the advice of a sentence, which has this form, as a configuration string. */
+/* Append the advice that follows `form` in a message to a configuration string. */
 static void apply(const char *text, const char *form, const char *key, char *config, size_t bytes)
 {
     const char *at = strstr(text, form);
     double value;
 
     if (at == NULL)
-        fail_msg("\"%s\" does not say \"%s\"", text, form);
+        fail_msg("\"%s\" does not contain \"%s\"", text, form);
     value = strtod(at + strlen(form), NULL);
     (void)snprintf(config + strlen(config), bytes - strlen(config), "%s%s:%.10g",
                    config[0] != '\0' ? "," : "", key, value);
 }
 
-/* Each key named is raised: by then, and from the start, the request is served; by less it is not. */
-TEST(raising_the_limits_that_are_named_helps)
+/* Raise each key of the message: the request succeeds, also with the raised limits from the start; 2 MiB more fail. */
+TEST(raised_limits_serve_the_request)
 {
     static const struct {
         const char *config;
@@ -330,9 +329,10 @@ TEST(raising_the_limits_that_are_named_helps)
     };
 
     for (unsigned i = 0; i < COUNT_OF(row); i++) {
-        struct play play = {0}, again = {0};
+        struct workload workload = {0}, again = {0};
         char advised[256] = "", whole[512];
-        const char *text = error_message(two_blocks(&play, 1000, row[i].config), XSEG_ERR_LIMIT);
+        const char *text =
+            error_message(two_blocks(&workload, 1000, row[i].config), XSEG_ERR_LIMIT);
 
         expect_figures_agree(text, 1000);
         if (row[i].hard)
@@ -346,166 +346,169 @@ TEST(raising_the_limits_that_are_named_helps)
         assert_int_equal(strstr(text, "hard_limit_mb to ") != NULL, row[i].hard);
         assert_int_equal(strstr(text, "per_process_memory_fraction to ") != NULL, row[i].fraction);
         assert_int_equal(strstr(text, "device_free_min_mb to ") != NULL, row[i].free_min);
-        assert_ok(xseg_config_set(play.allocator, advised));
-        assert_ok(ask(&play, NULL, 30 * MIB));
-        assert_int_equal(ask(&play, NULL, 2 * MIB), XSEG_ERR_LIMIT);
-        end_play(&play);
+        assert_ok(xseg_config_set(workload.allocator, advised));
+        assert_ok(request(&workload, NULL, 30 * MIB));
+        assert_int_equal(request(&workload, NULL, 2 * MIB), XSEG_ERR_LIMIT);
+        end_workload(&workload);
         (void)snprintf(whole, sizeof(whole), "%s,%s",
                        strstr(row[i].config, "False") != NULL ? "expandable_segments:False"
                                                               : "expandable_segments:True",
                        advised);
         assert_ok(two_blocks(&again, 1000, whole));
-        end_play(&again);
+        end_workload(&again);
     }
 }
 
-/* No higher limit is recommended if the device has no memory. */
-TEST(a_limit_is_not_raised_past_the_device)
+/* The message recommends no higher limit if the device is out of memory. */
+TEST(advice_does_not_exceed_the_device)
 {
     static const char *const config[] = {"hard_limit_mb:120", "per_process_memory_fraction:0.96",
                                          "hard_limit_mb:120,expandable_segments:False"};
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct play play = {0};
-        const xseg_status status = two_blocks(&play, 126, config[i]);
+        struct workload workload = {0};
+        const xseg_status status = two_blocks(&workload, 126, config[i]);
 
         assert_int_not_equal(status, XSEG_OK);
         expect_no_advice(error_message(status, status));
-        end_play(&play);
-        play = (struct play){.allocator = env_open_mib(200, config[i])};
-        keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
+        end_workload(&workload);
+        workload = (struct workload){.allocator = env_open_mib(200, config[i])};
+        keep_block(&workload, env_alloc(workload.allocator, 100 * MIB, NULL));
         xseg_sim_set_external_memory(0, 90 * MIB);
-        const xseg_status again = ask(&play, NULL, 30 * MIB);
+        const xseg_status again = request(&workload, NULL, 30 * MIB);
         assert_int_not_equal(again, XSEG_OK);
         expect_no_advice(error_message(again, again));
-        end_play(&play);
+        end_workload(&workload);
     }
 }
 
-TEST(raising_what_xseg_limits_has_set_helps)
+TEST(raised_hard_bytes_serve_the_request)
 {
-    struct play play = {.allocator = env_open_mib(1000, NULL)};
+    struct workload workload = {.allocator = env_open_mib(1000, NULL)};
 
-    keep(&play, env_alloc(play.allocator, 100 * MIB, NULL));
-    env_limit(play.allocator, NULL, 120 * MIB);
-    const char *text = error_message(ask(&play, NULL, 30 * MIB), XSEG_ERR_LIMIT);
-    env_limit(play.allocator, NULL,
+    keep_block(&workload, env_alloc(workload.allocator, 100 * MIB, NULL));
+    env_limit(workload.allocator, NULL, 120 * MIB);
+    const char *text = error_message(request(&workload, NULL, 30 * MIB), XSEG_ERR_LIMIT);
+    env_limit(workload.allocator, NULL,
               (uint64_t)advised_value(text, "raise hard_bytes of xseg_limits_set() to ") * MIB);
-    assert_ok(ask(&play, NULL, 30 * MIB));
-    end_play(&play);
+    assert_ok(request(&workload, NULL, 30 * MIB));
+    end_workload(&workload);
 }
 
-/* Cached memory of the default pool can serve the pool, so only the limit of the pool is named. */
-TEST(raising_the_limit_of_a_pool_helps)
+/* Cached memory of the default pool can serve the pool, so with 140 MiB the message has only the pool limit. */
+TEST(raised_pool_limit_serves_the_request)
 {
     static const char *const config[] = {"hard_limit_mb:140", "hard_limit_mb:110"};
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct play play = {.allocator = env_open_mib(200, config[i])};
+        struct workload workload = {.allocator = env_open_mib(200, config[i])};
         char advised[64] = "";
 
-        play.pool = env_pool_of(play.allocator, .limit_bytes = 100 * MIB);
-        env_free(play.allocator, env_alloc(play.allocator, 20 * MIB, NULL));
-        keep(&play, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
-        const char *text = error_message(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
+        workload.pool = env_pool_of(workload.allocator, .limit_bytes = 100 * MIB);
+        env_free(workload.allocator, env_alloc(workload.allocator, 20 * MIB, NULL));
+        keep_block(&workload, env_alloc_in(workload.allocator, workload.pool, 80 * MIB, NULL));
+        const char *text =
+            error_message(request(&workload, workload.pool, 50 * MIB), XSEG_ERR_LIMIT);
         const double limit_mib = advised_value(text, "raise limit_bytes of pool 1 to ");
         assert_int_equal(strstr(text, "hard_limit_mb") != NULL, i == 1);
         if (i == 1)
             apply(text, "and hard_limit_mb to ", "hard_limit_mb", advised, sizeof(advised));
-        env_limit(play.allocator, play.pool, (uint64_t)limit_mib * MIB);
+        env_limit(workload.allocator, workload.pool, (uint64_t)limit_mib * MIB);
         if (i == 1) {
-            assert_int_equal(ask(&play, play.pool, 50 * MIB), XSEG_ERR_LIMIT);
-            assert_ok(xseg_config_set(play.allocator, advised));
+            assert_int_equal(request(&workload, workload.pool, 50 * MIB), XSEG_ERR_LIMIT);
+            assert_ok(xseg_config_set(workload.allocator, advised));
         }
-        assert_ok(ask(&play, play.pool, 50 * MIB));
-        end_play(&play);
+        assert_ok(request(&workload, workload.pool, 50 * MIB));
+        end_workload(&workload);
     }
 }
 
-TEST(ending_a_capture_helps)
+TEST(end_of_capture_serves_the_request)
 {
-    static const size_t wanted[] = {120 * MIB, 60 * MIB, 122 * MIB};
+    static const size_t bytes[] = {120 * MIB, 60 * MIB, 122 * MIB};
 
-    for (unsigned i = 0; i < COUNT_OF(wanted); i++) {
-        struct play play = {.allocator = env_open_mib(200, NULL)};
+    for (unsigned i = 0; i < COUNT_OF(bytes); i++) {
+        struct workload workload = {.allocator = env_open_mib(200, NULL)};
         void *pending;
 
-        play.stream = env_stream();
-        play.pool = env_pool(play.allocator);
-        void *idle = env_alloc(play.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
-        pending = env_alloc(play.allocator, 80 * MIB, NULL);
-        assert_ok(xseg_record_stream(play.allocator, pending, play.stream));
-        env_capture_begin(play.pool, play.stream);
-        play.is_capturing = true;
+        workload.stream = env_stream();
+        workload.pool = env_pool(workload.allocator);
+        void *idle = env_alloc(workload.allocator, i == 2 ? 20 * MIB : 100 * MIB, NULL);
+        pending = env_alloc(workload.allocator, 80 * MIB, NULL);
+        assert_ok(xseg_record_stream(workload.allocator, pending, workload.stream));
+        env_capture_begin(workload.pool, workload.stream);
+        workload.is_capturing = true;
         if (i != 1)
-            env_free(play.allocator, idle);
+            env_free(workload.allocator, idle);
         else
-            env_free(play.allocator, pending);
-        const char *text = error_message(ask(&play, NULL, wanted[i]), XSEG_ERR_NO_MEMORY);
+            env_free(workload.allocator, pending);
+        const char *text = error_message(request(&workload, NULL, bytes[i]), XSEG_ERR_NO_MEMORY);
         expect_figures_agree(text, 200);
         if (i == 2) { /* 20 MiB are not enough */
             expect_no_advice(text);
         } else {
             assert_non_null(strstr(text, "end the capture first"));
-            env_capture_end(play.pool, play.stream);
-            play.is_capturing = false;
-            assert_ok(ask(&play, NULL, wanted[i]));
+            env_capture_end(workload.pool, workload.stream);
+            workload.is_capturing = false;
+            assert_ok(request(&workload, NULL, bytes[i]));
         }
-        keep(&play, i != 1 ? pending : idle);
-        end_play(&play);
+        keep_block(&workload, i != 1 ? pending : idle);
+        end_workload(&workload);
     }
 }
 
-TEST(releasing_pools_helps)
+TEST(released_pools_serve_the_request)
 {
     static const char *const config[] = {NULL, "expandable_segments:False", "hard_limit_mb:190"};
 
     for (unsigned i = 0; i < 2 * COUNT_OF(config); i++) {
-        struct play play = {.allocator = env_open_mib(200, config[i % COUNT_OF(config)])};
-        const bool helps = i < COUNT_OF(config);
+        struct workload workload = {.allocator = env_open_mib(200, config[i % COUNT_OF(config)])};
+        const bool is_effective = i < COUNT_OF(config);
 
-        play.pool = env_pool(play.allocator);
-        keep(&play, env_alloc(play.allocator, helps ? 50 * MIB : 100 * MIB, NULL));
-        env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 80 * MIB, NULL));
-        const xseg_status status = ask(&play, NULL, 120 * MIB);
+        workload.pool = env_pool(workload.allocator);
+        keep_block(&workload,
+                   env_alloc(workload.allocator, is_effective ? 50 * MIB : 100 * MIB, NULL));
+        env_free(workload.allocator,
+                 env_alloc_in(workload.allocator, workload.pool, 80 * MIB, NULL));
+        const xseg_status status = request(&workload, NULL, 120 * MIB);
         assert_int_not_equal(status, XSEG_OK);
         const char *text = error_message(status, status);
         expect_figures_agree(text, 200);
-        if (!helps) {
+        if (!is_effective) {
             expect_no_advice(text);
         } else if (config[i] == NULL || i == 1) {
             assert_non_null(strstr(text, "; release unused private pools"));
-            assert_ok(xseg_pool_release(play.pool));
-            assert_ok(ask(&play, NULL, 120 * MIB));
+            assert_ok(xseg_pool_release(workload.pool));
+            assert_ok(request(&workload, NULL, 120 * MIB));
         }
-        end_play(&play);
+        end_workload(&workload);
     }
 }
 
-/* Segments of 90 MiB with 60 free in each. */
-static xseg_status half_free_segments(struct play *play, size_t device_mib, const char *config,
-                                      size_t wanted)
+/* Segments of 90 MiB with 60 MiB cached in each. */
+static xseg_status half_free_segments(struct workload *workload, size_t device_mib,
+                                      const char *config, size_t bytes)
 {
     void *idle[3];
 
-    play->allocator = env_open_mib(device_mib, config);
+    workload->allocator = env_open_mib(device_mib, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        env_free(play->allocator, env_alloc(play->allocator, 90 * MIB, NULL));
-        idle[i] = env_alloc(play->allocator, 60 * MIB, NULL);
-        keep(play, env_alloc(play->allocator, 30 * MIB, NULL));
+        env_free(workload->allocator, env_alloc(workload->allocator, 90 * MIB, NULL));
+        idle[i] = env_alloc(workload->allocator, 60 * MIB, NULL);
+        keep_block(workload, env_alloc(workload->allocator, 30 * MIB, NULL));
     }
-    env_free_all(play->allocator, idle, sizeof(idle));
-    return ask(play, NULL, wanted);
+    env_free_all(workload->allocator, idle, sizeof(idle));
+    return request(workload, NULL, bytes);
 }
 
-/* A limit is in the way, and so is the kind of segments: each change is named, and is enough. */
-TEST(a_limit_does_not_hide_expandable_segments)
+/* Expandable segments and a higher limit would each serve the request, and the message recommends both. */
+TEST(error_at_a_limit_recommends_expandable_segments)
 {
     static const char *const limit[] = {"hard_limit_mb:280", "per_process_memory_fraction:0.28"};
     static const char *const raised[] = {"hard_limit_mb", "per_process_memory_fraction"};
 
     for (unsigned i = 0; i < COUNT_OF(limit); i++) {
-        struct play classic = {0}, expandable = {0};
+        struct workload classic = {0}, expandable = {0};
         char config[128], form[64], advised[64] = "";
 
         (void)snprintf(config, sizeof(config), "expandable_segments:False,%s", limit[i]);
@@ -517,78 +520,78 @@ TEST(a_limit_does_not_hide_expandable_segments)
         (void)snprintf(form, sizeof(form), "or raise %s to ", raised[i]);
         apply(text, form, raised[i], advised, sizeof(advised));
         assert_ok(xseg_config_set(classic.allocator, advised));
-        assert_ok(ask(&classic, NULL, 100 * MIB));
-        end_play(&classic);
+        assert_ok(request(&classic, NULL, 100 * MIB));
+        end_workload(&classic);
         (void)snprintf(config, sizeof(config), "expandable_segments:True,%s", limit[i]);
         assert_ok(half_free_segments(&expandable, 1000, config, 100 * MIB));
-        end_play(&expandable);
+        end_workload(&expandable);
     }
 }
 
-TEST(a_limit_does_not_hide_pools_that_are_held)
+TEST(error_at_a_limit_recommends_the_release_of_pools)
 {
-    struct play play = {.allocator = env_open_mib(1000, "hard_limit_mb:200")};
+    struct workload workload = {.allocator = env_open_mib(1000, "hard_limit_mb:200")};
 
-    play.pool = env_pool(play.allocator);
-    env_free(play.allocator, env_alloc_in(play.allocator, play.pool, 120 * MIB, NULL));
-    const char *text = error_message(ask(&play, NULL, 100 * MIB), XSEG_ERR_LIMIT);
+    workload.pool = env_pool(workload.allocator);
+    env_free(workload.allocator, env_alloc_in(workload.allocator, workload.pool, 120 * MIB, NULL));
+    const char *text = error_message(request(&workload, NULL, 100 * MIB), XSEG_ERR_LIMIT);
     assert_non_null(
         strstr(text, "; release unused private pools, or raise hard_limit_mb to 220 or more"));
-    assert_ok(xseg_pool_release(play.pool));
-    assert_ok(ask(&play, NULL, 100 * MIB));
-    end_play(&play);
+    assert_ok(xseg_pool_release(workload.pool));
+    assert_ok(request(&workload, NULL, 100 * MIB));
+    end_workload(&workload);
 }
 
-/* Classic segments of 30 MiB with 24 cached in each: full pages of 20 MiB do not fit each piece, small ones do. */
-static xseg_status small_pieces(struct play *play, const char *config, size_t wanted)
+/* Classic segments of 30 MiB with 24 MiB cached in each: small pages use them better than full pages of 20 MiB. */
+static xseg_status small_pieces(struct workload *workload, const char *config, size_t bytes)
 {
     void *idle[8];
 
-    play->allocator = env_open_mib(240, config);
+    workload->allocator = env_open_mib(240, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        env_free(play->allocator, env_alloc(play->allocator, 30 * MIB, NULL));
-        idle[i] = env_alloc(play->allocator, 24 * MIB, NULL);
-        keep(play, env_alloc(play->allocator, 6 * MIB, NULL));
+        env_free(workload->allocator, env_alloc(workload->allocator, 30 * MIB, NULL));
+        idle[i] = env_alloc(workload->allocator, 24 * MIB, NULL);
+        keep_block(workload, env_alloc(workload->allocator, 6 * MIB, NULL));
     }
-    env_free_all(play->allocator, idle, sizeof(idle));
-    return ask(play, NULL, wanted);
+    env_free_all(workload->allocator, idle, sizeof(idle));
+    return request(workload, NULL, bytes);
 }
 
-/* Pages of 20 MiB, each with 11 cached beside 9 live: on small pages 10 of the 11 can move. */
-static xseg_status shared_pages(struct play *play, const char *config, size_t wanted)
+/* Pages of 20 MiB, each with 11 MiB cached and 9 MiB allocated: with small pages 10 of the 11 MiB can be remapped. */
+static xseg_status shared_pages(struct workload *workload, const char *config, size_t bytes)
 {
     void *idle[2];
 
-    play->allocator = env_open_mib(40, config);
+    workload->allocator = env_open_mib(40, config);
     for (unsigned i = 0; i < COUNT_OF(idle); i++) {
-        idle[i] = env_alloc(play->allocator, 11 * MIB, NULL);
-        keep(play, env_alloc(play->allocator, 9 * MIB, NULL));
+        idle[i] = env_alloc(workload->allocator, 11 * MIB, NULL);
+        keep_block(workload, env_alloc(workload->allocator, 9 * MIB, NULL));
     }
-    env_free_all(play->allocator, idle, sizeof(idle));
-    return ask(play, NULL, wanted);
+    env_free_all(workload->allocator, idle, sizeof(idle));
+    return request(workload, NULL, bytes);
 }
 
-/* 60 of 100 MiB are idle, in pieces that have to be given back to make one. */
-static xseg_status idle_elsewhere(struct play *play, const char *config, size_t wanted)
+/* 60 of 100 MiB are idle pages of another stream, which must be released or remapped. */
+static xseg_status idle_elsewhere(struct workload *workload, const char *config, size_t bytes)
 {
-    play->allocator = env_open_mib(100, config);
-    play->stream = env_stream();
-    env_free(play->allocator, env_alloc(play->allocator, 60 * MIB, play->stream));
-    return ask(play, NULL, wanted);
+    workload->allocator = env_open_mib(100, config);
+    workload->stream = env_stream();
+    env_free(workload->allocator, env_alloc(workload->allocator, 60 * MIB, workload->stream));
+    return request(workload, NULL, bytes);
 }
 
-static xseg_status half_free_on_280(struct play *play, const char *config, size_t wanted)
+static xseg_status half_free_on_280(struct workload *workload, const char *config, size_t bytes)
 {
-    return half_free_segments(play, 280, config, wanted);
+    return half_free_segments(workload, 280, config, bytes);
 }
 
-/* The request is served with the configuration that the message advises, and may be served without it as well. */
-TEST(advice_on_the_configuration_helps)
+/* The recommended configuration serves the request.  A row without advice may have a configuration that does, too. */
+TEST(advised_configuration_serves_the_request)
 {
     static const struct {
-        xseg_status (*run)(struct play *play, const char *config, size_t wanted);
+        xseg_status (*run)(struct workload *workload, const char *config, size_t bytes);
         const char *config, *advice, *advised;
-        size_t device_mib, wanted_mib;
+        size_t device_mib, requested_mib;
         bool is_advised, is_served;
     } rows[] = {
 #define SEGMENTS "expandable_segments:False", "expandable_segments:True", "expandable_segments:True"
@@ -612,18 +615,18 @@ TEST(advice_on_the_configuration_helps)
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        const size_t wanted = rows[i].wanted_mib * MIB;
-        struct play play = {0}, again = {0};
+        const size_t bytes = rows[i].requested_mib * MIB;
+        struct workload workload = {0}, again = {0};
         const char *text =
-            error_message(rows[i].run(&play, rows[i].config, wanted), XSEG_ERR_NO_MEMORY);
+            error_message(rows[i].run(&workload, rows[i].config, bytes), XSEG_ERR_NO_MEMORY);
 
         expect_figures_agree(text, (double)rows[i].device_mib);
         assert_int_equal(strstr(text, rows[i].advice) != NULL, rows[i].is_advised);
         if (!rows[i].is_advised)
             expect_no_advice(text);
-        end_play(&play);
-        assert_int_equal(rows[i].run(&again, rows[i].advised, wanted),
+        end_workload(&workload);
+        assert_int_equal(rows[i].run(&again, rows[i].advised, bytes),
                          rows[i].is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-        end_play(&again);
+        end_workload(&again);
     }
 }

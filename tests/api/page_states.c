@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Every call of ranges, pins, descriptors, exports and registrations, in every state of a page, during another call.
- * A case is STATE/CALL/WHERE: it brings two granules of a range, or a page of a block, into a state, and makes a call
- * while another call runs a callback, from that callback or a second thread.  It checks
- * - the status: XSEG_ERR_BUSY for granules that another call works on (xseg/range.h); a second thread may wait;
+ * A case is STATE/CALL/ORIGIN: it brings two granules of a range, or a page of a block, into a state.  While another
+ * call runs a callback, that callback or a second thread makes the call.  The case checks
+ * - the status: XSEG_ERR_BUSY for granules that another call has claimed (xseg/range.h); a second thread may wait;
  * - that observers and registrars are notified once for each page, and only while it is mapped;
- * - that the call was effective or had no effect: held and pinned memory stays mapped, contents are kept, memory in use
- *   is not unmapped (the simulator ends the process otherwise), and granules can be committed or decommitted later.
+ * - that a failed call has no effect, and a successful call is effective: held and pinned memory is mapped, contents are
+ *   kept, memory in use is not unmapped (the simulator ends the process otherwise), and granules can be used later.
  */
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -19,8 +19,8 @@
 #include "xseg/share.h"
 
 /* Granules of the range. */
-enum { SOURCE = 0, TARGET = 8, COUNT = 2, BESIDE = 10, ELSEWHERE = 40, GRANULES = 64 };
-/* More than the device has where memory is to be short. */
+enum { SOURCE = 0, TARGET = 8, COUNT = 2, NEXT = 10, ELSEWHERE = 40, GRANULES = 64 };
+/* The pages of a small device, and more pages than it has. */
 enum { SHORT_PAGES = 16, MANY = 20 };
 #define BLOCK_PAGE  (20 * MIB) /* the pages of blocks */
 #define AT(granule) ((granule)*PAGE)
@@ -34,13 +34,13 @@ enum class {
     UNMAPPED,
     MAPPED,
     PENDING,     /* decommitted, and its stream is busy */
-    CLAIMED,     /* by a commit, whether it has a page or not */
+    CLAIMED,     /* by a commit; with or without a page */
     MAPPING,     /* mapped, and observers or registrars are notified */
     UNMAPPING,   /* about to be unmapped, and observers or registrars are notified */
-    ALIASED,     /* the pages of an alias that is being made */
-    POOL_MOVING, /* with its pool, which is being paused or resumed */
+    ALIASED,     /* source of an alias call in progress */
+    POOL_MOVING, /* its pool is being paused or resumed */
     POOL_PAUSED, /* its pool is paused */
-    RELEASED,    /* its range is */
+    RELEASED,    /* its range is released */
 };
 
 /* The runs that a registration has. */
@@ -50,22 +50,22 @@ struct runs {
     unsigned entered;
 };
 
-enum event { CAME, LEAVING, SHORT_OF_MEMORY, ENTER, LEAVE };
+enum event { ON_MAP, ON_UNMAP, LOW_MEMORY, ENTER, LEAVE };
 
 struct env;
 struct state {
     const char *name;
     enum class now, after;
-    enum event on; /* in which callback the call is made */
+    enum event on; /* the callback during which the call is made */
     void (*prepare)(struct env *env);
     xseg_status (*act)(struct env *env);
-    int expected; /* of `act` */
+    int expected; /* status of `act` */
     enum {
-        HELD = 1,       /* the granules */
-        BLOCK = 2,      /* the pages of a block, not of a range */
-        KEEPS = 4,      /* the contents of the granules, if they are mapped afterwards */
+        HELD = 1,       /* the granules are held */
+        BLOCK = 2,      /* pages of a block instead of a range */
+        KEEPS = 4,      /* granules that are mapped afterwards keep their contents */
         SHORT = 8,      /* a device with SHORT_PAGES pages */
-        AT_SOURCE = 16, /* the granules are those at SOURCE, not at TARGET */
+        AT_SOURCE = 16, /* the granules at SOURCE, not at TARGET */
     } flags;
 };
 
@@ -92,9 +92,9 @@ struct env {
     struct xseg_range *range, *other, *apart; /* `apart`: in a separate pool */
     unsigned char *base;
     unsigned first; /* granule */
-    void *address;  /* of what the call names */
+    void *address;  /* argument of the call */
     size_t bytes;
-    void *block, *beside;
+    void *block, *neighbor;
     xseg_stream stream, second;
     bool has_registration;
     struct xseg_registrar registrar;
@@ -115,8 +115,8 @@ struct env {
 
 /* --- Callbacks. --- */
 
-/* Ends the case: a callback cannot use cmocka's, which leave by longjmp(). */
-#define PROMISE(condition, ...)                 \
+/* An assertion that ends the process: cmocka's assertions call longjmp(), which must not skip the library's frames. */
+#define CHECK_IN_CALLBACK(condition, ...)       \
     do {                                        \
         if (!(condition)) {                     \
             (void)fprintf(stderr, __VA_ARGS__); \
@@ -144,7 +144,7 @@ static void *call_from_thread(void *context)
 
 static pthread_t thread;
 
-/* Make the call.  A second thread is waited for until it has returned or sleeps, so waits for the call under way. */
+/* Make the call.  Wait until a second thread has returned or sleeps, which means that it waits for the other call. */
 static void trigger(struct env *env)
 {
     env->was_triggered = true;
@@ -152,44 +152,45 @@ static void trigger(struct env *env)
     if (!env->by_thread) {
         make_call(env);
     } else {
-        PROMISE(pthread_create(&thread, NULL, call_from_thread, env) == 0, "no thread");
+        CHECK_IN_CALLBACK(pthread_create(&thread, NULL, call_from_thread, env) == 0,
+                          "pthread_create failed");
         child_case_wait_for(&env->thread);
     }
     env->was_during = atomic_load(&env->thread.has_returned);
 }
 
-/* Reached by the callback in which the call is due, and by the others. */
+/* Every callback calls this function; the callback of the state makes the call. */
 static void notify(struct env *env, enum event event, const void *base, size_t bytes)
 {
-    PROMISE(event == SHORT_OF_MEMORY || env_access_at(base, 0) != 0,
-            "a callback hears of %p, which is not mapped", base);
+    CHECK_IN_CALLBACK(event == LOW_MEMORY || env_access_at(base, 0) != 0,
+                      "a callback reports %p, which is not mapped", base);
     if (!env->is_armed || event != env->state->on)
         return;
-    if (has(env->state, BLOCK) && event != SHORT_OF_MEMORY) {
+    if (has(env->state, BLOCK) && event != LOW_MEMORY) {
         env->address = (void *)(uintptr_t)base;
         env->bytes = bytes;
     }
     trigger(env);
 }
 
-static void on_came(void *context, const struct xseg_mapping *mapping)
+static void on_map(void *context, const struct xseg_mapping *mapping)
 {
-    notify(context, CAME, mapping->base, mapping->bytes);
+    notify(context, ON_MAP, mapping->base, mapping->bytes);
 }
 
-static void on_leaving(void *context, const struct xseg_mapping *mapping)
+static void on_unmap(void *context, const struct xseg_mapping *mapping)
 {
-    notify(context, LEAVING, mapping->base, mapping->bytes);
+    notify(context, ON_UNMAP, mapping->base, mapping->bytes);
 }
 
-static bool on_short(void *context, const struct xseg_oom_info *oom)
+static bool on_low_memory(void *context, const struct xseg_oom_info *oom)
 {
     (void)oom;
-    notify(context, SHORT_OF_MEMORY, NULL, 0);
+    notify(context, LOW_MEMORY, NULL, 0);
     return false;
 }
 
-/* Callbacks of one registration may run in two threads at once. */
+/* Callbacks of one registration may run in two threads concurrently. */
 static pthread_mutex_t runs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void add_run(struct runs *runs, const struct xseg_registered *run)
@@ -197,11 +198,12 @@ static void add_run(struct runs *runs, const struct xseg_registered *run)
     (void)pthread_mutex_lock(&runs_lock);
     const uintptr_t begin = (uintptr_t)run->base, end = begin + run->bytes;
 
-    PROMISE(env_access_at(run->base, 0) != 0, "enter for %p, which is not mapped", run->base);
+    CHECK_IN_CALLBACK(env_access_at(run->base, 0) != 0, "enter for %p, which is not mapped",
+                      run->base);
     for (size_t i = 0; i < runs->count; i++)
-        PROMISE(end <= runs->begin[i] || begin >= runs->end[i],
-                "enter for %p, which has entered already", run->base);
-    PROMISE(runs->count < 16, "more runs than there are");
+        CHECK_IN_CALLBACK(end <= runs->begin[i] || begin >= runs->end[i], "second enter for %p",
+                          run->base);
+    CHECK_IN_CALLBACK(runs->count < 16, "more than 16 runs");
     runs->begin[runs->count] = begin;
     runs->end[runs->count++] = end;
     runs->entered++;
@@ -213,12 +215,12 @@ static void remove_run(struct runs *runs, const struct xseg_registered *run)
     size_t at = 0;
 
     (void)pthread_mutex_lock(&runs_lock);
-    PROMISE(env_access_at(run->base, 0) != 0, "leave for %p, which is not mapped any more",
-            run->base);
+    CHECK_IN_CALLBACK(env_access_at(run->base, 0) != 0, "leave for %p, which is not mapped",
+                      run->base);
     while (at < runs->count && runs->begin[at] != (uintptr_t)run->base)
         at++;
-    PROMISE(at < runs->count && runs->end[at] == (uintptr_t)run->base + run->bytes,
-            "leave for %p, which has not entered", run->base);
+    CHECK_IN_CALLBACK(at < runs->count && runs->end[at] == (uintptr_t)run->base + run->bytes,
+                      "leave for %p without enter", run->base);
     runs->count--;
     runs->begin[at] = runs->begin[runs->count];
     runs->end[at] = runs->end[runs->count];
@@ -261,7 +263,7 @@ static void own_leave(void *context, const struct xseg_registered *run)
 
 static xseg_status act_release(struct env *env);
 
-/* A function of a call, which is one expression, and one that undoes a call. */
+/* Functions that make or undo a call, which is one expression. */
 #define CALL(name, ...)                      \
     static xseg_status name(struct env *env) \
     {                                        \
@@ -281,10 +283,10 @@ static uint64_t offset_of(const struct env *env)
 CALL(call_commit, xseg_range_commit(env->range, offset_of(env), RUN, env->stream))
 CALL(call_decommit, xseg_range_decommit(env->range, offset_of(env), RUN, env->stream))
 CALL(call_hold, xseg_range_hold(env->range, offset_of(env), RUN))
-CALL(call_let_go, xseg_range_unhold(env->range, offset_of(env), RUN, env->second))
-CALL(call_share_onto, xseg_range_alias(env->range, offset_of(env), RUN, env->other, 0))
-CALL(call_share_from, xseg_range_alias(env->other, AT(ELSEWHERE), RUN, env->range, offset_of(env)))
-UNDO(undo_share_from, decommit(env->other, ELSEWHERE, COUNT, env->stream))
+CALL(call_unhold, xseg_range_unhold(env->range, offset_of(env), RUN, env->second))
+CALL(call_alias_onto, xseg_range_alias(env->range, offset_of(env), RUN, env->other, 0))
+CALL(call_alias_from, xseg_range_alias(env->other, AT(ELSEWHERE), RUN, env->range, offset_of(env)))
+UNDO(undo_alias_from, decommit(env->other, ELSEWHERE, COUNT, env->stream))
 CALL(call_release, xseg_range_release(env->range))
 
 static xseg_status call_info(struct env *env)
@@ -299,7 +301,7 @@ CALL(call_quota, xseg_range_set_quota(env->range, 2 * COUNT * PAGE))
 
 static void undo_quota(struct env *env)
 {
-    if (env->state->act != act_release) /* the quota ends with the range */
+    if (env->state->act != act_release) /* the range, and so its quota, is destroyed */
         assert_ok(xseg_range_set_quota(env->range, 0));
 }
 
@@ -312,7 +314,7 @@ UNDO(undo_dmabuf, assert_int_equal(close(env->fd), 0))
 CALL(call_dmabuf_pin, xseg_dmabuf_open(env->allocator, env->address, env->bytes, XSEG_DMABUF_PIN,
                                        &env->fd, &env->offset))
 
-/* The memory is there still. */
+/* The memory is still mapped. */
 static void undo_dmabuf_pin(struct env *env)
 {
     uint64_t id = 0;
@@ -361,7 +363,7 @@ CALL(call_trim, xseg_trim(env->allocator, NULL, NULL, NULL))
 
 static xseg_status call_pause(struct env *env)
 {
-    /* A pause waits for the streams of commits only; the second one is that of a graph. */
+    /* A pause waits only for the streams of commits; the second stream is that of a graph. */
     assert_ok(xseg_sim_finish(env->second));
     return xseg_pool_pause(env->pool, XSEG_KEEP_HOST, NULL);
 }
@@ -372,9 +374,9 @@ static const struct call calls[] = {
     {"commit", call_commit, NULL, true},
     {"decommit", call_decommit, NULL, true},
     {"hold", call_hold, NULL, true},
-    {"let_go", call_let_go, NULL, true},
-    {"share_onto", call_share_onto, NULL, true},
-    {"share_from", call_share_from, undo_share_from, true},
+    {"unhold", call_unhold, NULL, true},
+    {"alias_onto", call_alias_onto, NULL, true},
+    {"alias_from", call_alias_from, undo_alias_from, true},
     {"release", call_release, NULL, true},
     {"info", call_info, NULL, true},
     {"prepare", call_prepare, NULL, true},
@@ -391,21 +393,21 @@ static const struct call calls[] = {
     {"pause", call_pause, undo_pause, false},
 };
 
-/* --- What each call may return. --- */
+/* --- The statuses that each call may return. --- */
 
 static bool is_call(const struct env *env, xseg_status (*make)(struct env *env))
 {
     return env->call->make == make;
 }
 
-/* Of pages that no call works on. */
-static unsigned allowed_at_rest(const struct env *env, enum class class)
+/* For pages that no other call has claimed. */
+static unsigned allowed_unclaimed(const struct env *env, enum class class)
 {
     const bool is_mapped = class == MAPPED;
 
     if (class == POOL_PAUSED)
         return is_call(env, call_hold) || is_call(env, call_info) || is_call(env, call_trim) ? OK
-               : is_call(env, call_let_go) ? (has(env->state, HELD) ? OK : ARGUMENT)
+               : is_call(env, call_unhold) ? (has(env->state, HELD) ? OK : ARGUMENT)
                : is_call(env, call_unpin)  ? ARGUMENT | PAUSED
                : is_call(env, call_export) || is_call(env, call_pin) ? PAUSED | NOT_ALLOCATED
                : is_call(env, call_pause)                            ? ARGUMENT | PAUSED
@@ -415,11 +417,11 @@ static unsigned allowed_at_rest(const struct env *env, enum class class)
         return env->call->of_range                                   ? ARGUMENT
                : is_call(env, call_trim) || is_call(env, call_pause) ? OK
                                                                      : NOT_ALLOCATED;
-    if (is_call(env, call_commit) || is_call(env, call_share_onto))
+    if (is_call(env, call_commit) || is_call(env, call_alias_onto))
         return class == UNMAPPED || (class == PENDING && is_call(env, call_commit)) ? OK : ARGUMENT;
-    if (is_call(env, call_decommit) || is_call(env, call_share_from))
+    if (is_call(env, call_decommit) || is_call(env, call_alias_from))
         return is_mapped ? OK : ARGUMENT;
-    if (is_call(env, call_let_go))
+    if (is_call(env, call_unhold))
         return has(env->state, HELD) ? OK : ARGUMENT;
     if (is_call(env, call_release))
         return BUSY;
@@ -435,8 +437,8 @@ static unsigned allowed_at_rest(const struct env *env, enum class class)
     return OK;
 }
 
-/* Of pages that another call works on. */
-static unsigned allowed_meanwhile(const struct env *env, enum class class)
+/* For pages that another call has claimed. */
+static unsigned allowed_claimed(const struct env *env, enum class class)
 {
     const unsigned paused = class == POOL_MOVING ? PAUSED : 0;
 
@@ -444,13 +446,13 @@ static unsigned allowed_meanwhile(const struct env *env, enum class class)
         return OK | BUSY;
     if (is_call(env, call_info))
         return OK;
-    if (is_call(env, call_let_go))
+    if (is_call(env, call_unhold))
         return (has(env->state, HELD) ? OK : ARGUMENT) | BUSY;
     if (is_call(env, call_pin) || is_call(env, call_export))
         return BUSY | paused | (class == POOL_MOVING ? NOT_ALLOCATED : 0);
     if (is_call(env, call_unpin))
         return ARGUMENT | BUSY | paused;
-    /* Callbacks may ask for a descriptor of the memory that they hear of; a pin has to hold. */
+    /* Callbacks may open a descriptor of the notified memory, or pin it: a successful pin must be effective. */
     if (is_call(env, call_dmabuf) || is_call(env, call_dmabuf_pin) || is_call(env, call_register) ||
         is_call(env, call_register_pin))
         return OK | NOT_ALLOCATED | BUSY | paused;
@@ -461,7 +463,7 @@ static unsigned allowed_meanwhile(const struct env *env, enum class class)
 
 static unsigned allowed(const struct env *env, enum class class)
 {
-    /* These name no granules; the memory of a range that is being released is not theirs. */
+    /* These calls have no granules as arguments. */
     if ((is_call(env, call_prepare) || is_call(env, call_quota)) && class != RELEASED)
         return OK | NO_MEMORY | (env->state->act == act_release ? BUSY | ARGUMENT : 0) |
                (class == POOL_MOVING || class == POOL_PAUSED ? PAUSED | BUSY : 0);
@@ -471,11 +473,11 @@ static unsigned allowed(const struct env *env, enum class class)
     case PENDING:
     case POOL_PAUSED:
     case RELEASED:
-        return allowed_at_rest(env, class);
+        return allowed_unclaimed(env, class);
     case ALIASED:
-        return allowed_at_rest(env, MAPPED) | BUSY;
+        return allowed_unclaimed(env, MAPPED) | BUSY;
     default:
-        return allowed_meanwhile(env, class);
+        return allowed_claimed(env, class);
     }
 }
 
@@ -532,7 +534,7 @@ static void pending(struct env *env)
     decommit(env->range, env->first, COUNT, env->stream);
 }
 
-/* Held memory of a graph, which has been launched on the second stream. */
+/* Held memory of a graph that has been launched on the second stream. */
 static void mapped_and_held(struct env *env)
 {
     mapped(env);
@@ -570,19 +572,18 @@ static void mapped_and_registered(struct env *env)
     registered(env);
 }
 
-/* All of the pool moves, so what is granted meanwhile is seen by its callbacks. */
+/* The pause moves the whole pool, including memory that is committed during the pause. */
 static void paused(struct env *env)
 {
     mapped(env);
     assert_ok(call_pause(env));
 }
 
-/* A callback that has nothing to do with the granules. */
+/* A callback for memory other than the granules. */
 CALL(act_elsewhere, xseg_range_commit(env->apart, 0, PAGE, NULL))
 
-/* Also of granules that have no page yet, which observers hear of. */
-CALL(act_commit_beside,
-     xseg_range_commit(env->range, offset_of(env), 2 * COUNT * PAGE, env->stream))
+/* A commit that includes unmapped granules, so observers are notified. */
+CALL(act_commit_more, xseg_range_commit(env->range, offset_of(env), 2 * COUNT * PAGE, env->stream))
 CALL(act_commit_many, xseg_range_commit(env->range, offset_of(env), AT(MANY), env->stream))
 
 static xseg_status act_trim(struct env *env)
@@ -591,7 +592,7 @@ static xseg_status act_trim(struct env *env)
     return call_trim(env);
 }
 
-CALL(act_share, xseg_range_alias(env->range, AT(TARGET), RUN, env->range, AT(SOURCE)))
+CALL(act_alias, xseg_range_alias(env->range, AT(TARGET), RUN, env->range, AT(SOURCE)))
 CALL(act_resume, xseg_pool_resume(env->pool))
 
 static void paused_and_registered(struct env *env)
@@ -607,10 +608,10 @@ static xseg_status act_release(struct env *env)
     return xseg_range_release(env->range);
 }
 
-/* Pages of the granules are taken for another range; the commit waits for their stream. */
-CALL(act_steal, xseg_range_commit(env->other, AT(TARGET), (SHORT_PAGES - 2 * COUNT) * PAGE, NULL))
+/* Pages of the granules are remapped to another range; the commit waits for their stream. */
+CALL(act_remap, xseg_range_commit(env->other, AT(TARGET), (SHORT_PAGES - 2 * COUNT) * PAGE, NULL))
 
-/* A block that is cached, and is registered or not. */
+/* A block that `act` frees, so that it is cached. */
 static void cached(struct env *env)
 {
     env->block = env_alloc_in(env->allocator, env->pool, 4 * MIB, NULL);
@@ -633,60 +634,59 @@ static xseg_status act_free(struct env *env)
 
 CALL(act_alloc, env_try_alloc_in(env->allocator, env->pool, 4 * MIB, &env->block))
 
-/* Memory is registered that comes later. */
-static void registered_beyond(struct env *env)
+/* A registration of memory of which a part is not yet mapped. */
+static void registered_partly_mapped(struct env *env)
 {
-    env->beside = env_alloc_in(env->allocator, env->pool, BLOCK_PAGE, NULL);
-    registered_at(env, env->beside, 2 * BLOCK_PAGE);
+    env->neighbor = env_alloc_in(env->allocator, env->pool, BLOCK_PAGE, NULL);
+    registered_at(env, env->neighbor, 2 * BLOCK_PAGE);
 }
 
-CALL(act_alloc_beyond, env_try_alloc_in(env->allocator, env->pool, BLOCK_PAGE, &env->block))
+CALL(act_alloc_registered, env_try_alloc_in(env->allocator, env->pool, BLOCK_PAGE, &env->block))
 
 static const struct state states[] = {
-    {"unmapped", UNMAPPED, UNMAPPED, CAME, nothing, act_elsewhere, OK, 0},
-    {"mapped", MAPPED, MAPPED, CAME, mapped, act_elsewhere, OK, KEEPS},
-    {"pending", PENDING, PENDING, CAME, pending, act_elsewhere, OK, KEEPS},
-    {"held_unmapped", UNMAPPED, UNMAPPED, CAME, held, act_elsewhere, OK, HELD},
-    {"held_mapped", MAPPED, MAPPED, CAME, mapped_and_held, act_elsewhere, OK, HELD | KEEPS},
-    {"held_pending", PENDING, PENDING, CAME, pending_and_held, act_elsewhere, OK, HELD | KEEPS},
-    {"aliased", MAPPED, MAPPED, CAME, aliased, act_elsewhere, OK, 0},
-    {"commit_short", CLAIMED, UNMAPPED, SHORT_OF_MEMORY, nothing, act_commit_many, NO_MEMORY,
-     SHORT},
-    {"commit_short_held", CLAIMED, UNMAPPED, SHORT_OF_MEMORY, held, act_commit_many, NO_MEMORY,
+    {"unmapped", UNMAPPED, UNMAPPED, ON_MAP, nothing, act_elsewhere, OK, 0},
+    {"mapped", MAPPED, MAPPED, ON_MAP, mapped, act_elsewhere, OK, KEEPS},
+    {"pending", PENDING, PENDING, ON_MAP, pending, act_elsewhere, OK, KEEPS},
+    {"held_unmapped", UNMAPPED, UNMAPPED, ON_MAP, held, act_elsewhere, OK, HELD},
+    {"held_mapped", MAPPED, MAPPED, ON_MAP, mapped_and_held, act_elsewhere, OK, HELD | KEEPS},
+    {"held_pending", PENDING, PENDING, ON_MAP, pending_and_held, act_elsewhere, OK, HELD | KEEPS},
+    {"aliased", MAPPED, MAPPED, ON_MAP, aliased, act_elsewhere, OK, 0},
+    {"commit_short", CLAIMED, UNMAPPED, LOW_MEMORY, nothing, act_commit_many, NO_MEMORY, SHORT},
+    {"commit_short_held", CLAIMED, UNMAPPED, LOW_MEMORY, held, act_commit_many, NO_MEMORY,
      HELD | SHORT},
-    {"retake_short", CLAIMED, PENDING, SHORT_OF_MEMORY, pending, act_commit_many, NO_MEMORY, SHORT},
-    {"retake_short_held", CLAIMED, PENDING, SHORT_OF_MEMORY, pending_and_held, act_commit_many,
+    {"recommit_short", CLAIMED, PENDING, LOW_MEMORY, pending, act_commit_many, NO_MEMORY, SHORT},
+    {"recommit_short_held", CLAIMED, PENDING, LOW_MEMORY, pending_and_held, act_commit_many,
      NO_MEMORY, HELD | KEEPS | SHORT},
-    {"retake_notified", CLAIMED, MAPPED, CAME, pending, act_commit_beside, OK, KEEPS},
-    {"retake_notified_held", CLAIMED, MAPPED, CAME, pending_and_held, act_commit_beside, OK,
+    {"recommit_notified", CLAIMED, MAPPED, ON_MAP, pending, act_commit_more, OK, KEEPS},
+    {"recommit_notified_held", CLAIMED, MAPPED, ON_MAP, pending_and_held, act_commit_more, OK,
      HELD | KEEPS},
-    {"commit_notified", MAPPING, MAPPED, CAME, nothing, call_commit, OK, 0},
-    {"commit_notified_held", MAPPING, MAPPED, CAME, held, call_commit, OK, HELD},
+    {"commit_notified", MAPPING, MAPPED, ON_MAP, nothing, call_commit, OK, 0},
+    {"commit_notified_held", MAPPING, MAPPED, ON_MAP, held, call_commit, OK, HELD},
     {"commit_entering", MAPPING, MAPPED, ENTER, registered, call_commit, OK, 0},
-    {"alias_notified", MAPPING, MAPPED, CAME, nothing, act_share, OK, 0},
-    {"alias_notified_held", MAPPING, MAPPED, CAME, held, act_share, OK, HELD},
-    {"alias_entering", MAPPING, MAPPED, ENTER, registered, act_share, OK, 0},
-    {"alias_source", ALIASED, MAPPED, CAME, nothing, act_share, OK, AT_SOURCE},
-    {"decommit_notified", UNMAPPING, UNMAPPED, LEAVING, mapped, call_decommit, OK, 0},
+    {"alias_notified", MAPPING, MAPPED, ON_MAP, nothing, act_alias, OK, 0},
+    {"alias_notified_held", MAPPING, MAPPED, ON_MAP, held, act_alias, OK, HELD},
+    {"alias_entering", MAPPING, MAPPED, ENTER, registered, act_alias, OK, 0},
+    {"alias_source", ALIASED, MAPPED, ON_MAP, nothing, act_alias, OK, AT_SOURCE},
+    {"decommit_notified", UNMAPPING, UNMAPPED, ON_UNMAP, mapped, call_decommit, OK, 0},
     {"decommit_leaving", UNMAPPING, UNMAPPED, LEAVE, mapped_and_registered, call_decommit, OK, 0},
-    {"trim_notified", UNMAPPING, UNMAPPED, LEAVING, pending, act_trim, OK, 0},
-    {"steal_notified", UNMAPPING, UNMAPPED, LEAVING, pending, act_steal, OK, SHORT},
-    {"release_notified", UNMAPPING, RELEASED, LEAVING, pending, act_release, OK, 0},
-    {"pause_notified", POOL_MOVING, POOL_PAUSED, LEAVING, mapped, call_pause, OK, KEEPS},
+    {"trim_notified", UNMAPPING, UNMAPPED, ON_UNMAP, pending, act_trim, OK, 0},
+    {"remap_notified", UNMAPPING, UNMAPPED, ON_UNMAP, pending, act_remap, OK, SHORT},
+    {"release_notified", UNMAPPING, RELEASED, ON_UNMAP, pending, act_release, OK, 0},
+    {"pause_notified", POOL_MOVING, POOL_PAUSED, ON_UNMAP, mapped, call_pause, OK, KEEPS},
     {"pause_leaving", POOL_MOVING, POOL_PAUSED, LEAVE, mapped_and_registered, call_pause, OK,
      KEEPS},
-    {"resume_notified", POOL_MOVING, MAPPED, CAME, paused, act_resume, OK, KEEPS},
+    {"resume_notified", POOL_MOVING, MAPPED, ON_MAP, paused, act_resume, OK, KEEPS},
     {"resume_entering", POOL_MOVING, MAPPED, ENTER, paused_and_registered, act_resume, OK, KEEPS},
-    {"block_trim_notified", UNMAPPING, UNMAPPED, LEAVING, cached, act_free, OK, BLOCK},
+    {"block_trim_notified", UNMAPPING, UNMAPPED, ON_UNMAP, cached, act_free, OK, BLOCK},
     {"block_trim_leaving", UNMAPPING, UNMAPPED, LEAVE, cached_and_registered, act_free, OK, BLOCK},
-    {"block_growth_notified", MAPPING, MAPPED, CAME, nothing, act_alloc, OK, BLOCK},
-    {"block_growth_entering", MAPPING, MAPPED, ENTER, registered_beyond, act_alloc_beyond, OK,
-     BLOCK},
+    {"block_growth_notified", MAPPING, MAPPED, ON_MAP, nothing, act_alloc, OK, BLOCK},
+    {"block_growth_entering", MAPPING, MAPPED, ENTER, registered_partly_mapped,
+     act_alloc_registered, OK, BLOCK},
 };
 
 /* --- A case. --- */
 
-static void open_world(struct env *env)
+static void set_up(struct env *env)
 {
     env->allocator = env_open_sim_with_clock(
         "expandable_segments:True",
@@ -706,14 +706,14 @@ static void open_world(struct env *env)
     commit(env->range, SOURCE, COUNT, NULL);
     commit(env->other, 0, COUNT, NULL);
     env->fd = -1;
-    env->observer = env_observe(env->allocator, .context = env, .on_map = on_came,
-                                .on_unmap = on_leaving, .on_low_memory = on_short);
+    env->observer = env_observe(env->allocator, .context = env, .on_map = on_map,
+                                .on_unmap = on_unmap, .on_low_memory = on_low_memory);
 }
 
-/* Whether the granules have memory after the other call and this one: `after`, unless this one has changed that. */
+/* The state of the granules after both calls. */
 static enum class state_after(const struct env *env) {
     if (env->status == XSEG_OK &&
-        (is_call(env, call_commit) || is_call(env, call_share_onto))) return MAPPED;
+        (is_call(env, call_commit) || is_call(env, call_alias_onto))) return MAPPED;
     if (env->status == XSEG_OK && is_call(env, call_decommit)) return PENDING;
     return env->state->after == POOL_PAUSED ? MAPPED : env->state->after; /* resumed by now */
 }
@@ -724,10 +724,10 @@ static void check_contents(const struct env *env)
         assert_int_equal(env->base[(env->first + i) * PAGE], i + 7);
 }
 
-/* The granules are what the other call promised, and can be used. */
+/* The granules have the state that the other call guarantees, and can be used. */
 static void check_granules(struct env *env)
 {
-    const bool is_kept =
+    const bool keeps_contents =
         has(env->state, KEEPS) || (is_call(env, call_hold) && env->status == XSEG_OK &&
                                    env->was_during && env->state->now == UNMAPPING);
 
@@ -736,24 +736,24 @@ static void check_granules(struct env *env)
     decommit(env->range, GRANULES - 1, 1, NULL);
     if (state_after(env) != MAPPED)
         commit(env->range, env->first, COUNT, env->stream);
-    if (is_kept && !(is_call(env, call_decommit) && env->status == XSEG_OK))
+    if (keeps_contents && !(is_call(env, call_decommit) && env->status == XSEG_OK))
         check_contents(env);
     env_stream_wait(env->stream, env->second);
     decommit(env->range, env->first, COUNT, env->stream);
 }
 
-static void close_world(struct env *env)
+static void tear_down(struct env *env)
 {
     if (env->has_registration)
         assert_ok(xseg_unregister(env->allocator, env->registration));
     assert_int_equal(env->runs.count, 0);
-    env_free(env->allocator, env->block, env->beside);
+    env_free(env->allocator, env->block, env->neighbor);
     while (env->holds-- != 0)
-        assert_ok(call_let_go(env));
-    if (env->state->act == act_share && has(env->state, AT_SOURCE))
+        assert_ok(call_unhold(env));
+    if (env->state->act == act_alias && has(env->state, AT_SOURCE))
         decommit(env->range, TARGET, COUNT, NULL);
-    if (env->state->act == act_commit_beside)
-        decommit(env->range, BESIDE, COUNT, env->stream);
+    if (env->state->act == act_commit_more)
+        decommit(env->range, NEXT, COUNT, env->stream);
     if (env->state->act == act_elsewhere)
         decommit(env->apart, 0, 1, NULL);
     if (env->first != SOURCE && env->state->act != act_release)
@@ -777,11 +777,12 @@ struct page_case {
 
 static void run_case(const void *argument)
 {
-    const struct page_case *one = argument;
+    const struct page_case *page_case = argument;
     static struct env env;
 
-    env = (struct env){.state = one->state, .call = one->call, .by_thread = one->by_thread};
-    open_world(&env);
+    env = (struct env){
+        .state = page_case->state, .call = page_case->call, .by_thread = page_case->by_thread};
+    set_up(&env);
     env.state->prepare(&env);
     env.is_armed = env.state->act != act_release;
     child_case_begin();
@@ -790,30 +791,31 @@ static void run_case(const void *argument)
         assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(env.was_triggered);
 
-    const unsigned may = allowed(&env, env.was_during ? env.state->now : env.state->after);
-    if ((set_of(env.status) & may) == 0)
-        fail_msg("%s %s: %s: %s", env.call->name, env.was_during ? "meanwhile" : "afterwards",
+    const unsigned statuses = allowed(&env, env.was_during ? env.state->now : env.state->after);
+    if ((set_of(env.status) & statuses) == 0)
+        fail_msg("%s %s: %s: %s", env.call->name,
+                 env.was_during ? "during the other call" : "afterwards",
                  xseg_status_name(env.status), env.text);
-    /* A call that was granted in time may block the other call. */
+    /* A call that succeeded before the other call ended may block the other call. */
     if (set_of(env.acted) != (unsigned)env.state->expected)
         assert_true(env.state->now >= UNMAPPING && env.status == XSEG_OK && env.was_during);
     if (env.status == XSEG_OK)
-        env.holds += (unsigned)is_call(&env, call_hold) - (unsigned)is_call(&env, call_let_go);
+        env.holds += (unsigned)is_call(&env, call_hold) - (unsigned)is_call(&env, call_unhold);
     if (env.status == XSEG_OK && env.call->undo != NULL)
         env.call->undo(&env);
     if (env.state->act == call_pause && env.acted == XSEG_OK)
         assert_ok(xseg_pool_resume(env.pool));
-    if (env.state->act == act_steal && env.acted == XSEG_OK)
+    if (env.state->act == act_remap && env.acted == XSEG_OK)
         decommit(env.other, TARGET, SHORT_PAGES - 2 * COUNT, NULL);
     if (env.state->act == act_release && env.acted == XSEG_OK)
         env.range = NULL;
     if (!has(env.state, BLOCK) && env.range != NULL)
         check_granules(&env);
-    close_world(&env);
+    tear_down(&env);
 }
 
-/* Whether a case says something. */
-static bool is_apt(const struct state *state, const struct call *call)
+/* Whether a call applies to a state. */
+static bool is_applicable(const struct state *state, const struct call *call)
 {
     const bool has_registration = state->on == ENTER || state->on == LEAVE;
 
@@ -836,7 +838,7 @@ int main(int argc, char **argv)
         for (size_t j = 0; j < CALLS * 2; j++) {
             const struct call *call = &calls[j / 2];
 
-            if (!is_apt(&states[i], call))
+            if (!is_applicable(&states[i], call))
                 continue;
             page[count] = (struct page_case){&states[i], call, j % 2 == 1};
             (void)snprintf(name[count], sizeof(name[count]), "%s/%s/%s", states[i].name, call->name,

@@ -14,7 +14,7 @@ static struct xseg_allocator *open_with_bytes(uint64_t memory, const char *confi
     return env_open_sim(config, .memory_bytes = memory, .real_bytes = true);
 }
 
-/* The name of a file that is not there; free() it. */
+/* The path of a file that does not exist; free() it. */
 static char *new_name(void)
 {
     char folder[] = P_tmpdir "/xseg-pause-XXXXXX";
@@ -29,12 +29,12 @@ static char *new_name(void)
     return name;
 }
 
-static bool is_there(const char *name)
+static bool exists(const char *name)
 {
     return access(name, F_OK) == 0;
 }
 
-/* 4 KiB in each 2 MiB of a block, different in each. */
+/* Write 4 KiB of each 2 MiB of a block, with different contents. */
 static void write_pattern(void *ptr, size_t bytes, uint64_t seed)
 {
     for (size_t at = 0; at < bytes; at += 2 * MIB) {
@@ -67,17 +67,17 @@ TEST_IN_POOL(pause_releases_memory_and_keeps_addresses, env_open(NULL))
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_int_equal(xseg_sim_used(0), used - 62 * MIB); /* three large pages and a small one */
     assert_int_equal(xseg_sim_calls("cuMemUnmap"), calls + 2);
-    const struct xseg_statistics away = env_stats(allocator);
-    assert_int_equal(away.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
-    assert_int_equal(away.paused_bytes, 62 * MIB);
-    assert_int_equal(away.allocation[XSEG_STAT_ALL].current, 3);
+    const struct xseg_statistics paused = env_stats(allocator);
+    assert_int_equal(paused.reserved_bytes[XSEG_STAT_ALL].current, 2 * MIB);
+    assert_int_equal(paused.paused_bytes, 62 * MIB);
+    assert_int_equal(paused.allocation[XSEG_STAT_ALL].current, 3);
     assert_int_equal(env_block(allocator, large).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(env_block(allocator, small).requested, 1000);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(env_reserved(allocator), 64 * MIB);
     assert_int_equal(env_stats(allocator).paused_bytes, 0);
-    /* The device may use them again. */
+    /* Work on the device can use the blocks again. */
     env_launch(allocator, NULL, large);
     env_launch(allocator, NULL, small);
     xseg_sim_finish_all();
@@ -85,7 +85,7 @@ TEST_IN_POOL(pause_releases_memory_and_keeps_addresses, env_open(NULL))
 }
 
 /* Disk blocks of a file.  Some file systems allocate them only when the data is written. */
-static off_t room_of(const char *name)
+static off_t disk_blocks(const char *name)
 {
     const int file = open(name, O_RDWR);
     struct stat status = {0};
@@ -95,8 +95,8 @@ static off_t room_of(const char *name)
     return status.st_blocks;
 }
 
-/* As room_of(), of a file with 4 KiB in each 2 MiB and nothing between: that depends on the file system. */
-static off_t room_of_some(size_t bytes)
+/* The disk blocks of a sparse file with 4 KiB in each 2 MiB, which depend on the file system. */
+static off_t disk_blocks_of_pattern(size_t bytes)
 {
     char *name = new_name(), some[4 * KIB];
     const int file = open(name, O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
@@ -107,10 +107,10 @@ static off_t room_of_some(size_t bytes)
     for (size_t at = 0; at < bytes; at += 2 * MIB)
         assert_int_equal(pwrite(file, some, sizeof(some), (off_t)at), sizeof(some));
     assert_int_equal(close(file), 0);
-    const off_t room = room_of(name);
+    const off_t blocks = disk_blocks(name);
     assert_int_equal(unlink(name), 0);
     free(name);
-    return room;
+    return blocks;
 }
 
 TEST_IN_POOL(contents_are_kept, open_with_bytes(GIB, NULL))
@@ -131,11 +131,11 @@ TEST_IN_POOL(contents_are_kept, open_with_bytes(GIB, NULL))
         if (keep[i] == XSEG_KEEP_FILE) {
             assert_int_equal(stat(name, &file), 0);
             assert_int_equal(file.st_size, 102 * MIB);
-            assert_true(room_of(name) <=
-                        2 * room_of_some(102 * MIB)); /* zero pages need no memory */
+            assert_true(disk_blocks(name) <=
+                        2 * disk_blocks_of_pattern(102 * MIB)); /* zero pages are not written */
         }
         assert_ok(xseg_pool_resume(pool));
-        assert_false(is_there(name));
+        assert_false(exists(name));
         assert_true(has_pattern(large, 90 * MIB, i));
         assert_true(has_pattern(small, 3000, 77 + i));
     }
@@ -143,7 +143,7 @@ TEST_IN_POOL(contents_are_kept, open_with_bytes(GIB, NULL))
     env_free(allocator, large, small);
 }
 
-TEST_IN_POOL(others_use_the_memory_meanwhile, open_with_bytes(200 * MIB, NULL))
+TEST_IN_POOL(memory_of_a_paused_pool_serves_other_requests, open_with_bytes(200 * MIB, NULL))
 {
     void *weights = env_alloc_in(allocator, pool, 120 * MIB, NULL);
 
@@ -153,7 +153,7 @@ TEST_IN_POOL(others_use_the_memory_meanwhile, open_with_bytes(200 * MIB, NULL))
     write_pattern(other, 120 * MIB, 2);
     assert_error(xseg_pool_resume(pool), NO_MEMORY, "still paused");
     assert_true(has_pattern(other, 120 * MIB, 2));
-    /* Cached memory gives way. */
+    /* The resume reclaims cached memory. */
     env_free(allocator, other);
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(weights, 120 * MIB, 1));
@@ -176,7 +176,7 @@ TEST_IN_POOL(resume_without_memory_stays_paused, open_with_bytes(400 * MIB, NULL
     env_limit(allocator, NULL, 100 * MIB);
     assert_error(xseg_pool_resume(pool), LIMIT, "limit");
     env_limit(allocator, NULL, UINT64_MAX);
-    assert_true(is_there(name));
+    assert_true(exists(name));
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(ptr, 150 * MIB, 3));
     free(name);
@@ -184,11 +184,11 @@ TEST_IN_POOL(resume_without_memory_stays_paused, open_with_bytes(400 * MIB, NULL
 }
 
 /* Calls on a paused pool and its blocks. */
-TEST_IN_POOL(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
+TEST_IN_POOL(a_paused_pool_supports_host_operations, open_with_bytes(GIB, NULL))
 {
     const xseg_stream stream = env_stream();
     void *keep = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    void *gone = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *freed = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     void *small[2] = {env_alloc_in(allocator, pool, 600, NULL),
                       env_alloc_in(allocator, pool, 600, NULL)};
     void *other = NULL;
@@ -197,30 +197,30 @@ TEST_IN_POOL(a_paused_pool_works_on_the_host_side, open_with_bytes(GIB, NULL))
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     const uint64_t calls = xseg_sim_calls(NULL);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "xseg_pool_resume");
     assert_error(env_try_alloc_in(allocator, pool, 500 * MIB, &other), PAUSED, "paused");
-    assert_error(xseg_prewarm(allocator, &where, 100), PAUSED, "paused");
+    assert_error(xseg_prewarm(allocator, &scope, 100), PAUSED, "paused");
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_error(xseg_alloc(allocator, 0, 100, NULL, &small[0]), PAUSED, "paused");
     assert_ok(xseg_route_end(pool));
     assert_error(xseg_capture_begin(pool, stream), PAUSED, "paused");
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), PAUSED, "paused");
-    env_free(allocator, gone, small[1]);
+    env_free(allocator, freed, small[1]);
     assert_error(env_try_alloc_in(allocator, pool, 100, &other), PAUSED, "paused");
     struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, &scope, NULL, &done));
     assert_int_equal(done.released + done.kept_pool + done.kept_fragmented, 0);
-    assert_true(xseg_sim_calls(NULL) <= calls + 8); /* the new stream is asked about */
+    assert_true(xseg_sim_calls(NULL) <= calls + 8); /* queries of the new stream */
     assert_ok(xseg_pool_resume(pool));
     assert_true(has_pattern(keep, 30 * MIB, 4));
     /* Memory freed during the pause is reused. */
-    assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), gone);
+    assert_ptr_equal(env_alloc_in(allocator, pool, 40 * MIB, NULL), freed);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(allocator, gone, keep, small[0]);
+    env_free(allocator, freed, keep, small[0]);
 }
 
-TEST_IN_POOL(work_that_is_queued_stands_in_the_way, env_open(NULL))
+TEST_IN_POOL(pending_work_blocks_a_pause, env_open(NULL))
 {
     const xseg_stream own = env_stream(), other = env_stream(), third = env_stream();
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, own);
@@ -242,7 +242,7 @@ TEST_IN_POOL(work_that_is_queued_stands_in_the_way, env_open(NULL))
     env_free(allocator, freed);
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), BUSY, "pending free");
     assert_int_equal(xseg_sim_used(0), used);
-    /* The pool works on. */
+    /* The pool still serves requests. */
     env_free(allocator, env_alloc_in(allocator, pool, 1000, own));
     assert_ok(xseg_sim_finish(other));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -251,7 +251,7 @@ TEST_IN_POOL(work_that_is_queued_stands_in_the_way, env_open(NULL))
     env_free(allocator, ptr);
 }
 
-TEST_IN_POOL(bad_input_changes_nothing, env_open(NULL))
+TEST_IN_POOL(invalid_calls_change_nothing, env_open(NULL))
 {
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     char *name = new_name();
@@ -262,12 +262,12 @@ TEST_IN_POOL(bad_input_changes_nothing, env_open(NULL))
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, NULL), ARGUMENT, "file is NULL");
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_HOST, name), ARGUMENT, "file is set");
     assert_error(xseg_pool_resume(pool), ARGUMENT, "not paused");
-    /* A file that is there is not overwritten; a folder must be there. */
+    /* An existing file is not overwritten; the folder must exist. */
     FILE *file = fopen(name, "w");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, name), FILE, name);
-    assert_true(is_there(name));
+    assert_true(exists(name));
     assert_int_equal(unlink(name), 0);
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_FILE, "no/such/folder/file"), FILE,
                  "no/such/folder/file");
@@ -280,7 +280,7 @@ TEST_IN_POOL(bad_input_changes_nothing, env_open(NULL))
     env_free(allocator, ptr);
 }
 
-/* Addresses of a classic segment go with it; beside them, expandable pools are paused as ever. */
+/* A classic segment cannot keep its addresses without memory.  Pools without classic segments can be paused. */
 TEST_ON(classic_segments_cannot_be_paused, env_open("expandable_segments:False"))
 {
     struct xseg_pool *classic = env_pool(allocator), *pool = env_pool(allocator);
@@ -299,7 +299,7 @@ TEST_ON(classic_segments_cannot_be_paused, env_open("expandable_segments:False")
     env_free(allocator, old, ptr, mixed);
 }
 
-/* Including memory that was freed in the capture. */
+/* The memory of a graph includes memory that was freed in the capture. */
 TEST_IN_POOL(graphs_stay_valid, env_open(NULL))
 {
     const xseg_stream stream = env_stream();
@@ -317,7 +317,7 @@ TEST_IN_POOL(graphs_stay_valid, env_open(NULL))
     assert_error(xseg_pool_resume(pool), BUSY, "capture");
     env_capture_end(other, stream);
     assert_ok(xseg_pool_resume(pool));
-    /* Memory of a replay: the block, and the freed block. */
+    /* A replay uses the block and the freed block. */
     assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)held, 30 * MIB));
     assert_ok(xseg_sim_launch_on(stream, 1000, (uintptr_t)temporary, 50 * MIB));
     xseg_sim_finish_all();
@@ -325,8 +325,8 @@ TEST_IN_POOL(graphs_stay_valid, env_open(NULL))
     env_free(allocator, held);
 }
 
-/* Without allocated blocks the pool is destroyed. */
-TEST(a_released_pool_is_forgotten_with_its_last_block)
+/* A paused pool that is released is destroyed with its last block. */
+TEST(a_released_pool_is_discarded_with_its_last_block)
 {
     struct xseg_allocator *allocator = open_with_bytes(GIB, NULL);
     struct xseg_pool *pool = env_observed_pool(allocator);
@@ -346,17 +346,17 @@ TEST(a_released_pool_is_forgotten_with_its_last_block)
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
     assert_ok(xseg_pool_release(pool));
     env_free(allocator, ptr);
-    assert_true(is_there(name));
+    assert_true(exists(name));
     env_empty_cache(allocator);
-    assert_false(is_there(name));
+    assert_false(exists(name));
     assert_int_equal(env_stats(allocator).address_bytes, 0);
     assert_int_equal(env_stats(allocator).paused_bytes, 0);
-    /* Closing forgets what is paused, too, held or not. */
+    /* A close discards paused pools as well. */
     pool = env_pool(allocator);
     env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_FILE, name));
     env_close(allocator);
-    assert_false(is_there(name));
+    assert_false(exists(name));
     free(name);
 }
 
@@ -409,8 +409,8 @@ TEST_IN_POOL(an_empty_pool_can_be_paused, env_open(NULL))
 #define HALF   (5 * GIB) /* whole pages */
 #define PIECES 10u
 
-/* The half that is not paused: no driver call touches its pages while `watched`. */
-static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
+/* While `watched`, driver calls on the pages that are not paused fail. */
+static void watch_calls(uint64_t base, uint64_t bytes, bool watched)
 {
     if (watched) {
         env_fault(0, .address = base, .bytes = bytes, .every = 1, .error = 999);
@@ -420,52 +420,52 @@ static void expect_untouched(uint64_t base, uint64_t bytes, bool watched)
     }
 }
 
-/* 10 GiB in total, with work queued all the time. */
+/* 10 GiB in total, with queued work throughout. */
 TEST_IN_POOL(half_of_the_pools_pause_while_the_others_serve, open_with_bytes(16 * GIB, NULL))
 {
     static const enum xseg_keep keep[] = {XSEG_KEEP_NOTHING, XSEG_KEEP_HOST, XSEG_KEEP_FILE};
     const xseg_stream serving = env_stream();
-    void *stays = env_alloc(allocator, HALF, serving), *goes[PIECES];
+    void *active = env_alloc(allocator, HALF, serving), *paused[PIECES];
     char *name = new_name();
 
     for (unsigned i = 0; i < PIECES; i++)
-        goes[i] = env_alloc_in(allocator, pool, HALF / PIECES, NULL);
-    write_pattern(stays, HALF, 1000);
-    env_launch(allocator, serving, stays);
+        paused[i] = env_alloc_in(allocator, pool, HALF / PIECES, NULL);
+    write_pattern(active, HALF, 1000);
+    env_launch(allocator, serving, active);
     for (unsigned mode = 0; mode < COUNT_OF(keep); mode++) {
         for (unsigned i = 0; i < PIECES; i++)
-            write_pattern(goes[i], HALF / PIECES, mode * PIECES + i);
+            write_pattern(paused[i], HALF / PIECES, mode * PIECES + i);
         const uint64_t used = xseg_sim_used(0);
-        expect_untouched((uintptr_t)stays, HALF, true);
+        watch_calls((uintptr_t)active, HALF, true);
         assert_ok(xseg_pool_pause(pool, keep[mode], keep[mode] == XSEG_KEEP_FILE ? name : NULL));
         assert_int_equal(xseg_sim_used(0), used - HALF);
         void *request = env_alloc(allocator, 2 * GIB, serving);
         env_launch(allocator, serving, request);
         env_free(allocator, request);
         assert_ok(xseg_pool_resume(pool));
-        expect_untouched((uintptr_t)stays, HALF, false);
+        watch_calls((uintptr_t)active, HALF, false);
         for (unsigned i = 0; i < PIECES && keep[mode] != XSEG_KEEP_NOTHING; i++)
-            assert_true(has_pattern(goes[i], HALF / PIECES, mode * PIECES + i));
+            assert_true(has_pattern(paused[i], HALF / PIECES, mode * PIECES + i));
     }
-    assert_true(has_pattern(stays, HALF, 1000));
+    assert_true(has_pattern(active, HALF, 1000));
     free(name);
-    env_free_all(allocator, goes, PIECES * sizeof(*goes));
-    env_free(allocator, stays);
+    env_free_all(allocator, paused, PIECES * sizeof(*paused));
+    env_free(allocator, active);
     xseg_sim_finish_all();
 }
 
-/* --- The file that keeps a pool's contents: it is removed, and no other file is, whatever happens to names. --- */
+/* --- The file with the contents of a pool: exactly this file is removed, although paths change. --- */
 
 #define BYTES (4 * MIB)
 
-/* A pool with contents, and two folders, in the first of which the process is. */
+/* A pool with contents, and two folders; the first is the current folder. */
 static struct {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     unsigned char *block;
     char here[64], there[64];
-    int before;     /* the folder that the process was in */
-    unsigned files; /* descriptors that were open */
+    int before;     /* the initial current folder */
+    unsigned files; /* initial number of open descriptors */
 } f;
 
 static void make_folder(char *name, size_t bytes)
@@ -490,7 +490,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* Both folders are empty, or the test has left something in them; `here` may be gone. */
+/* Both folders must be empty; `here` may have been renamed. */
 static int tear_down(void **state)
 {
     (void)state;
@@ -527,8 +527,8 @@ static void write_file(const char *name)
     assert_int_equal(close(file), 0);
 }
 
-/* Remove a file that must still be the one that write_file() made. */
-static void remove_own(const char *name)
+/* Remove a file after a check that write_file() created it. */
+static void remove_written(const char *name)
 {
     char text[8] = "";
     const int file = open(name, O_RDONLY | O_CLOEXEC);
@@ -541,22 +541,22 @@ static void remove_own(const char *name)
 
 TEST_WITH(relative_path_refers_to_the_folder_at_the_pause, set_up, tear_down)
 {
-    char kept[80];
+    char path[80];
 
-    (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
+    (void)snprintf(path, sizeof(path), "%s/kept", f.here);
     pause_pool("kept");
     assert_int_equal(chdir(f.there), 0);
     write_file("kept");
     resume_pool();
-    remove_own("kept");
-    assert_int_not_equal(access(kept, F_OK), 0);
+    remove_written("kept");
+    assert_int_not_equal(access(path, F_OK), 0);
 }
 
 TEST_WITH(discarded_pool_removes_its_file, set_up, tear_down)
 {
-    char kept[80];
+    char path[80];
 
-    (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
+    (void)snprintf(path, sizeof(path), "%s/kept", f.here);
     pause_pool("./kept");
     assert_int_equal(chdir(f.there), 0);
     write_file("kept");
@@ -564,8 +564,8 @@ TEST_WITH(discarded_pool_removes_its_file, set_up, tear_down)
     env_free(f.allocator, f.block);
     f.block = NULL;
     env_empty_cache(f.allocator);
-    assert_int_not_equal(access(kept, F_OK), 0);
-    remove_own("kept");
+    assert_int_not_equal(access(path, F_OK), 0);
+    remove_written("kept");
 }
 
 TEST_WITH(replaced_file_is_not_removed, set_up, tear_down)
@@ -574,16 +574,16 @@ TEST_WITH(replaced_file_is_not_removed, set_up, tear_down)
     assert_int_equal(unlink("kept"), 0);
     write_file("kept");
     resume_pool();
-    remove_own("kept");
+    remove_written("kept");
 
     pause_pool("kept");
     write_file("other");
     assert_int_equal(rename("other", "kept"), 0);
     resume_pool();
-    remove_own("kept");
+    remove_written("kept");
 }
 
-/* The link is another file, even where it leads to the one that was kept. */
+/* A link to the renamed file is another file. */
 TEST_WITH(replaced_link_is_not_removed, set_up, tear_down)
 {
     pause_pool("kept");
@@ -595,37 +595,37 @@ TEST_WITH(replaced_link_is_not_removed, set_up, tear_down)
 
 TEST_WITH(file_is_removed_from_a_renamed_folder, set_up, tear_down)
 {
-    char moved[80], kept[96];
+    char moved[80], path[96];
 
     (void)snprintf(moved, sizeof(moved), "%s/moved", f.there);
-    (void)snprintf(kept, sizeof(kept), "%s/kept", f.here);
-    pause_pool(kept);
+    (void)snprintf(path, sizeof(path), "%s/kept", f.here);
+    pause_pool(path);
     assert_int_equal(rename(f.here, moved), 0);
     assert_int_equal(mkdir(f.here, S_IRWXU), 0);
-    write_file(kept);
+    write_file(path);
     resume_pool();
-    remove_own(kept);
-    assert_int_equal(rmdir(moved), 0); /* so it is empty */
+    remove_written(path);
+    assert_int_equal(rmdir(moved), 0); /* fails unless empty */
 }
 
 TEST_WITH(removed_folder_is_no_error, set_up, tear_down)
 {
-    char folder[80], kept[96];
+    char folder[80], path[96];
 
     (void)snprintf(folder, sizeof(folder), "%s/folder", f.here);
-    (void)snprintf(kept, sizeof(kept), "%s/kept", folder);
+    (void)snprintf(path, sizeof(path), "%s/kept", folder);
     assert_int_equal(mkdir(folder, S_IRWXU), 0);
-    pause_pool(kept);
-    assert_int_equal(unlink(kept) + rmdir(folder), 0);
+    pause_pool(path);
+    assert_int_equal(unlink(path) + rmdir(folder), 0);
     resume_pool();
 
-    /* Another folder of that name, with a file of that name, is none of the library's business. */
+    /* A file of the same path in another folder is not removed. */
     assert_int_equal(mkdir(folder, S_IRWXU), 0);
     pause_pool("folder/kept");
-    assert_int_equal(unlink(kept) + rmdir(folder) + mkdir(folder, S_IRWXU), 0);
-    write_file(kept);
+    assert_int_equal(unlink(path) + rmdir(folder) + mkdir(folder, S_IRWXU), 0);
+    write_file(path);
     resume_pool();
-    remove_own(kept);
+    remove_written(path);
     assert_int_equal(rmdir(folder), 0);
 }
 
@@ -641,7 +641,7 @@ TEST_WITH(paths_without_a_file_name_are_rejected, set_up, tear_down)
     assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, link), FILE, "exists");
     assert_error(xseg_pool_pause(f.pool, XSEG_KEEP_FILE, "file"), FILE, "exists");
     assert_int_not_equal(access("nowhere", F_OK), 0);
-    remove_own("file");
+    remove_written("file");
     assert_int_equal(unlink(link), 0);
 }
 

@@ -7,7 +7,7 @@
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-/* By its plain C types. */
+/* An entry point of the driver, by its plain C types. */
 struct CUctx_st;
 int cuDevicePrimaryCtxRetain(struct CUctx_st **context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
@@ -20,12 +20,12 @@ int cuCtxSynchronize(void);
 #define ENABLED_ALREADY 704
 #define UNKNOWN         999
 
-static unsigned long long number_of(const void *ptr)
+static unsigned long long address_of(const void *ptr)
 {
     return (uintptr_t)ptr;
 }
 
-/* An allocator on devices of 1 GiB with real contents; further members of struct xseg_sim_settings. */
+/* An allocator on devices of 1 GiB with real contents, and other members of struct xseg_sim_settings. */
 #define open_devices(config, ...)                                                            \
     env_open_with_clock(&(struct xseg_sim_settings){sizeof(struct xseg_sim_settings),        \
                                                     .memory_bytes = GIB, .real_bytes = true, \
@@ -65,14 +65,14 @@ static void leave(int device)
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(device), 0);
 }
 
-/* Allow device 1 to use memory of device 0, which it does. */
-static void use_memory_of_0_on_1(struct xseg_allocator *allocator)
+/* Enable access of device 1 to memory of device 0, and use it. */
+static void enable_access_of_1_to_0(struct xseg_allocator *allocator)
 {
     void *block = env_alloc_on(allocator, 0, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(1);
-    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(block), 3 * MIB));
+    assert_ok(xseg_sim_launch_on(NULL, 10, address_of(block), 3 * MIB));
     leave(1);
     env_free(allocator, block);
 }
@@ -87,37 +87,37 @@ static void copy_between(bool is_allowed)
     if (is_allowed)
         assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(1);
-    assert_int_equal(cuMemcpyDtoD_v2(number_of(there), number_of(here), 30 * MIB), 0);
-    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(here), 30 * MIB));
+    assert_int_equal(cuMemcpyDtoD_v2(address_of(there), address_of(here), 30 * MIB), 0);
+    assert_ok(xseg_sim_launch_on(NULL, 10, address_of(here), 30 * MIB));
     leave(1);
     assert_int_equal(there[30 * MIB - 1], 41);
     env_free(allocator, here, there);
     env_close(allocator);
 }
 
-static void copy_without_a_right(void)
+static void copy_without_access(void)
 {
     copy_between(false);
 }
 
-static void launch_the_wrong_way(void)
+static void launch_in_reverse_direction(void)
 {
     struct xseg_allocator *allocator = open_three(NULL);
     unsigned char *there = env_alloc_on(allocator, 1, 3 * MIB);
 
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     enter(0);
-    (void)xseg_sim_launch_on(NULL, 10, number_of(there), 3 * MIB);
+    (void)xseg_sim_launch_on(NULL, 10, address_of(there), 3 * MIB);
 }
 
-TEST(work_of_a_peer_needs_the_right)
+TEST(work_of_a_peer_requires_peer_access)
 {
     char text[2048];
 
-    assert_true(child_aborted(child_run_part(copy_without_a_right, text, sizeof(text))));
+    assert_true(child_aborted(child_run_part(copy_without_access, text, sizeof(text))));
     assert_non_null(strstr(text, "access to memory without access rights"));
     assert_non_null(strstr(text, "accessed by device 1"));
-    assert_true(child_aborted(child_run_part(launch_the_wrong_way, text, sizeof(text))));
+    assert_true(child_aborted(child_run_part(launch_in_reverse_direction, text, sizeof(text))));
     assert_non_null(strstr(text, "accessed by device 0"));
     copy_between(true);
 }
@@ -140,18 +140,18 @@ TEST_IN_POOL(peer_access_covers_present_and_future_mappings, open_three(NULL))
     assert_true(reaches_all(1, own, 20 * MIB));
     assert_true(reaches_all(0, first, 50 * MIB));
     assert_false(reaches(2, first));
-    /* A growth makes as many calls as before. */
+    /* A growth makes as many driver calls as without peers. */
     calls = xseg_sim_calls(NULL);
     void *later = env_alloc_on(allocator, 0, 60 * MIB);
     assert_int_equal(xseg_sim_calls(NULL) - calls, growth);
     assert_true(reaches_all(1, later, 60 * MIB) && reaches_all(0, later, 60 * MIB));
-    /* A second peer, and the first one once more, which costs nothing. */
+    /* A second peer, and the first one again, which makes no driver call. */
     assert_ok(xseg_peer_allow(allocator, 0, 2));
     assert_true(reaches_all(2, later, 60 * MIB) && reaches_all(1, later, 60 * MIB));
     calls = xseg_sim_calls(NULL);
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    /* It goes one way. */
+    /* Peer access is one-directional. */
     void *there = env_alloc_on(allocator, 1, 3 * MIB);
     assert_false(reaches(0, there));
     env_free(allocator, there, first, small, later, own);
@@ -171,7 +171,7 @@ TEST(peer_access_has_the_documented_cost)
     env_free(allocator, first, small);
     env_close(allocator);
 
-    /* If the driver accepts one mapping a call, 50 MiB are three pages. */
+    /* If the driver accepts one mapping per call, the three pages of 50 MiB need three calls. */
     allocator = open_devices(NULL, .devices = 3, .single_mapping_calls = true);
     first = env_alloc_on(allocator, 0, 50 * MIB);
     env_free(allocator, env_alloc_on(allocator, 1, 1000));
@@ -191,7 +191,7 @@ TEST_ON(peer_access_survives_a_pause, open_three(NULL))
 
     memset(one, 7, 30 * MIB);
     memset(two, 8, 30 * MIB);
-    /* The right comes while one is paused; the other is paused after it. */
+    /* Peer access is enabled while one pool is paused, and before the other pool is paused. */
     assert_ok(xseg_pool_pause(paused, XSEG_KEEP_HOST, NULL));
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_ok(xseg_pool_pause(before, XSEG_KEEP_HOST, NULL));
@@ -204,7 +204,7 @@ TEST_ON(peer_access_survives_a_pause, open_three(NULL))
     assert_ok(xseg_pool_release(paused));
 }
 
-/* The idle pages of one stream back a block of another, once the device is full. */
+/* On a full device, idle pages of one stream are remapped to a block of another. */
 TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
 {
     xseg_stream stream = env_stream();
@@ -214,7 +214,7 @@ TEST_ON(peer_access_follows_remapped_pages, open_three(NULL))
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     void *block = env_alloc(allocator, 900 * MIB, stream);
-    /* Fewer pages were created than the block has. */
+    /* The block has more pages than were created. */
     assert_true(xseg_sim_calls("cuMemCreate") - created < 900 / 20);
     assert_true(reaches_all(1, block, 900 * MIB));
     env_free(allocator, block);
@@ -250,9 +250,9 @@ TEST_ON(peer_access_covers_classic_segments, open_three("expandable_segments:Fal
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     void *later = env_alloc_on(allocator, 0, 40 * MIB);
     enter(1);
-    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(first), 3 * MIB));
-    assert_ok(xseg_sim_launch_on(NULL, 10, number_of(later), 40 * MIB));
-    /* Peer access that the runtime enables is no error, before or after. */
+    assert_ok(xseg_sim_launch_on(NULL, 10, address_of(first), 3 * MIB));
+    assert_ok(xseg_sim_launch_on(NULL, 10, address_of(later), 40 * MIB));
+    /* Peer access that the program has enabled or enables later is no error. */
     assert_int_equal(cuDevicePrimaryCtxRetain(&owner, 2), 0);
     assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
     assert_ok(xseg_peer_allow(allocator, 2, 1));
@@ -262,26 +262,26 @@ TEST_ON(peer_access_covers_classic_segments, open_three("expandable_segments:Fal
     env_free(allocator, first, later);
 }
 
-/* A close that fails half-way has released contexts, with the peer access that was enabled on them. */
+/* A failed close has released contexts, and with them their peer access. */
 TEST_TIMES(peer_access_survives_a_failed_close, 2, open_three("expandable_segments:False"))
 {
     assert_ok(xseg_peer_allow(allocator, 0, 1));
     assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
     assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
-    /* The driver refuses to enable it again: so the pair is allowed anew. */
+    /* The driver fails to enable it again, so a new call enables the pair. */
     if (i != 0) {
         env_fault(1, .call = "cuCtxEnablePeerAccess", .error = UNKNOWN);
         assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
         assert_int_equal(xseg_close(allocator), XSEG_ERR_DRIVER);
         assert_int_equal(xseg_sim_fault_count(1), 1);
     }
-    use_memory_of_0_on_1(allocator);
+    enable_access_of_1_to_0(allocator);
 }
 
 TEST_ON(peer_access_covers_devices_without_vmm,
         open_devices(NULL, .devices = 3, .without_vmm = true))
 {
-    use_memory_of_0_on_1(allocator);
+    enable_access_of_1_to_0(allocator);
 }
 
 TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_peers = true))
@@ -298,7 +298,7 @@ TEST_ON(invalid_peers_are_rejected, open_devices(NULL, .devices = 3, .without_pe
     env_free(allocator, block);
 }
 
-/* The driver has room for eight peers of a context. */
+/* The driver supports eight peers of a context. */
 TEST_ON(excess_peers_are_rejected, open_devices(NULL, .devices = 10))
 {
     for (int owner = 1; owner < 9; owner++)
@@ -314,7 +314,7 @@ static void fail_set_access(uint64_t nth, uint64_t every)
     env_fault(0, .call = "cuMemSetAccess", .nth = nth, .every = every, .error = UNKNOWN);
 }
 
-/* The second run of pages gets no access, so the first one loses it again. */
+/* The call for the second run of pages fails, so the access of the first run is rolled back. */
 TEST_ON(failed_peer_access_changes_nothing,
         open_devices(NULL, .devices = 3, .single_mapping_calls = true))
 {
@@ -333,7 +333,7 @@ TEST_ON(failed_peer_access_changes_nothing,
         assert_int_equal(cuCtxEnablePeerAccess(owner, 0), 0);
         assert_int_equal(cuDevicePrimaryCtxRelease_v2(0), 0);
         leave(1);
-        /* It was enabled before by another user, so it stays enabled. */
+        /* Another user had enabled it before, so it stays enabled. */
         fail_set_access(nth, 0);
         assert_int_equal(xseg_peer_allow(allocator, 0, 1), XSEG_ERR_DRIVER);
         enter(1);
@@ -344,7 +344,7 @@ TEST_ON(failed_peer_access_changes_nothing,
     /* Memory mapped after a failure is accessible by the owner only. */
     void *later = env_alloc_on(allocator, 0, 100 * MIB);
     assert_false(reaches(1, later));
-    /* The driver refuses the undo as well. */
+    /* The rollback fails as well. */
     fail_set_access(2, 1);
     assert_error(xseg_peer_allow(allocator, 0, 1), DRIVER, "device 1 keeps access to some memory");
     assert_ok(xseg_sim_fault_set(0, NULL));
@@ -353,14 +353,14 @@ TEST_ON(failed_peer_access_changes_nothing,
     env_free(allocator, first, small, later);
 }
 
-/* Called while the pool moves: its pages are mapped with the rights of before. */
+/* Runs during the pause or resume of the pool, whose pages are mapped with the previous access. */
 struct meddling {
     struct xseg_allocator *allocator;
     xseg_status answers[8];
     unsigned count;
 };
 
-static void meddle(void *context, const struct xseg_mapping *mapping)
+static void call_in_notification(void *context, const struct xseg_mapping *mapping)
 {
     struct meddling *meddling = context;
 
@@ -369,12 +369,13 @@ static void meddle(void *context, const struct xseg_mapping *mapping)
         meddling->answers[meddling->count++] = xseg_peer_allow(meddling->allocator, 0, 1);
 }
 
-TEST_IN_POOL(a_pool_that_moves_is_in_the_way, open_three(NULL))
+TEST_IN_POOL(pause_and_resume_block_changes_of_peers, open_three(NULL))
 {
     struct meddling meddling = {allocator, {0}, 0};
     void *block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    const uint64_t id = env_observe(allocator, .on_unmap = meddle, .context = &meddling);
+    const uint64_t id =
+        env_observe(allocator, .on_unmap = call_in_notification, .context = &meddling);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_true(meddling.count > 0);
     assert_int_equal(meddling.answers[0], XSEG_ERR_BUSY);
@@ -385,7 +386,7 @@ TEST_IN_POOL(a_pool_that_moves_is_in_the_way, open_three(NULL))
     env_free(allocator, block);
 }
 
-static void refuse_in_a_child(const void *argument)
+static void expect_failure_in_child(const void *argument)
 {
     struct xseg_allocator *allocator = *(struct xseg_allocator *const *)argument;
 
@@ -396,5 +397,5 @@ TEST_ON(calls_of_a_forked_child_fail, open_three(NULL))
 {
     char text[256];
 
-    assert_int_equal(child_run(refuse_in_a_child, &allocator, text, sizeof(text)), 0);
+    assert_int_equal(child_run(expect_failure_in_child, &allocator, text, sizeof(text)), 0);
 }

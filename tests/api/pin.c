@@ -40,7 +40,7 @@ static const struct xseg_mapping *find(const struct list *list, const void *ptr)
     return NULL;
 }
 
-TEST_IN_POOL(every_mapped_byte_is_named_once, env_open(NULL))
+TEST_IN_POOL(iteration_visits_each_mapped_byte_once, env_open(NULL))
 {
     void *ptr[4] = {env_alloc(allocator, 50 * MIB, NULL), env_alloc(allocator, 1000, NULL),
                     env_alloc_in(allocator, pool, 30 * MIB, NULL),
@@ -65,7 +65,7 @@ TEST_IN_POOL(every_mapped_byte_is_named_once, env_open(NULL))
     list = mappings(allocator, pool);
     assert_int_equal(list.count, 1);
     assert_int_equal(list.mapping[0].bytes, 40 * MIB);
-    /* The return value of the callback ends the iteration. */
+    /* The callback ends the iteration by its return value. */
     list = (struct list){.most = 1};
     assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
     assert_int_equal(list.count, 1);
@@ -73,8 +73,8 @@ TEST_IN_POOL(every_mapped_byte_is_named_once, env_open(NULL))
     env_free_all(allocator, ptr, sizeof(ptr));
 }
 
-/* A generation is another one exactly where other memory came. */
-TEST_IN_POOL(a_generation_rises_with_other_memory, env_open(NULL))
+/* Only mappings of new memory have a new generation. */
+TEST_IN_POOL(new_memory_has_a_new_generation, env_open(NULL))
 {
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
     void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -93,7 +93,7 @@ TEST_IN_POOL(a_generation_rises_with_other_memory, env_open(NULL))
     after = mappings(allocator, NULL);
     assert_true(find(&after, high)->generation > find(&before, high)->generation);
     assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
-    /* A pause, and each block can be asked. */
+    /* A paused pool has no mappings, but its blocks can be queried. */
     const uint64_t tagged = env_block(allocator, tag).generation;
     assert_int_equal(tagged, find(&after, tag)->generation);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
@@ -113,7 +113,7 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
     char *ptr = env_alloc(allocator, 200 * MIB, NULL); /* ten pages */
     void *small = env_alloc(allocator, 1000, NULL);
 
-    /* In the third and fourth page, and once more in the eighth; and a small page. */
+    /* Pin parts of the third, fourth and eighth page, and a small page. */
     assert_ok(xseg_pin(allocator, ptr + 59 * MIB, 2 * MIB));
     assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
     assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
@@ -143,8 +143,8 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
     assert_ok(xseg_unpin(allocator, small, 1000));
 }
 
-/* Reclaim under memory pressure takes all idle memory except pinned pages. */
-TEST_ON(pinned_pages_are_not_stolen, env_open_mib(200, NULL))
+/* Under memory pressure all idle memory is reclaimed except pinned pages. */
+TEST_ON(pinned_pages_are_not_remapped, env_open_mib(200, NULL))
 {
     const xseg_stream other = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
@@ -155,7 +155,7 @@ TEST_ON(pinned_pages_are_not_stolen, env_open_mib(200, NULL))
     const struct list left = mappings(allocator, NULL);
     assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
-    /* A limit does not take the pinned page, either. */
+    /* A limit does not release the pinned page, either. */
     env_limit(allocator, NULL, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
@@ -221,18 +221,18 @@ TEST_ON(pins_outside_a_block_are_rejected, env_open(NULL))
     assert_error(xseg_unpin(allocator, ptr, 1), ARGUMENT, "pinned");
     assert_error(xseg_unpin(allocator, &local, 1), NOT_ALLOCATED, "not in memory");
     assert_error(xseg_unpin(allocator, ptr, (size_t)1 << 46), ARGUMENT, "segment");
-    /* Part of it is pinned: nothing changes. */
+    /* A part of the range is pinned, so the call fails and changes nothing. */
     assert_ok(xseg_pin(allocator, ptr, MIB));
     assert_error(xseg_unpin(allocator, ptr, 3 * MIB), ARGUMENT, "pinned");
     assert_ok(xseg_unpin(allocator, ptr, MIB));
     env_free(allocator, ptr);
 }
 
-/* --- Descriptors of mapped memory: whom they serve, what they pin, and what is refused. --- */
+/* --- Descriptors of mapped memory: importers, pins and errors. --- */
 
 #define EXPANDABLE "expandable_segments:True,rdma:True"
 
-/* The registrar takes a range by its descriptor, from another place in it on. */
+/* Register the range of a descriptor with the simulator, at an offset. */
 static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
 {
     uint64_t id = 0;
@@ -273,7 +273,7 @@ TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE
     env_free(allocator, block);
 }
 
-TEST_ON(a_pin_keeps_the_pages_until_the_close, env_open(EXPANDABLE))
+TEST_ON(pinned_descriptor_keeps_pages_until_its_close, env_open(EXPANDABLE))
 {
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
@@ -311,7 +311,7 @@ TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
     assert_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), ARGUMENT,
                  "unknown flags, 0x8");
     assert_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), ARGUMENT, "fd is NULL");
-    /* Nothing here maps memory over PCIe. */
+    /* The simulated driver does not map memory over PCIe. */
     assert_error(xseg_dmabuf_open(allocator, block, MIB, XSEG_DMABUF_PCIE, &fd, &offset),
                  UNSUPPORTED, "cuMemGetHandleForAddressRange");
     struct xseg_pool *pool = env_pool(allocator);
@@ -344,8 +344,8 @@ TEST(memory_without_rdma_is_rejected_with_the_reason)
 
 /* --- Two processes. --- */
 
-/* Give out two descriptors, one of which pins, have them registered, and wait to be killed. */
-static void give_out(int socket, const struct xseg_sim_settings *settings)
+/* Send two descriptors, one of which pins, wait for their registration, and wait to be killed. */
+static void send_descriptors(int socket, const struct xseg_sim_settings *settings)
 {
     struct xseg_allocator *allocator = NULL;
     void *block = NULL;
@@ -364,7 +364,7 @@ static void give_out(int socket, const struct xseg_sim_settings *settings)
             _exit(2);
     if (write(socket, "y", 1) != 1)
         _exit(3);
-    (void)read(socket, &order, 1); /* until the test ends, should it not be killed */
+    (void)read(socket, &order, 1); /* until the test ends, if it is not killed */
     _exit(4);
 }
 
@@ -375,7 +375,7 @@ TEST(killed_process_leaves_no_descriptors)
     struct xseg_allocator *own = NULL;
     int result = 0;
 
-    if (!process_start(&process, &settings, give_out))
+    if (!process_start(&process, &settings, send_descriptors))
         return;
     assert_int_equal(write(process.socket, "g", 1), 1);
     assert_true(process_answer(&process));
@@ -392,7 +392,7 @@ TEST(killed_process_leaves_no_descriptors)
     assert_ok(xseg_sim_reset(&settings));
 }
 
-TEST_ON(a_forked_child_has_descriptors_and_no_calls, env_open(EXPANDABLE))
+TEST_ON(forked_child_inherits_descriptors_and_its_calls_fail, env_open(EXPANDABLE))
 {
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;

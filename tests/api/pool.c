@@ -6,12 +6,12 @@
 
 #include "tests/support/env.h"
 
-static bool is_this(void *context, xseg_stream stream)
+static bool is_context(void *context, xseg_stream stream)
 {
     return stream == (xseg_stream)context;
 }
 
-/* The route that was begun last, and accepts the stream, serves it. */
+/* Among the routes that accept the stream, the route that was begun last serves the request. */
 TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
 {
     const xseg_stream stream = env_stream();
@@ -19,7 +19,7 @@ TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
     void *ptr[4];
 
     assert_ok(xseg_route_begin(all, NULL, NULL));
-    assert_ok(xseg_route_begin(one, is_this, stream));
+    assert_ok(xseg_route_begin(one, is_context, stream));
     assert_error(xseg_route_begin(one, NULL, NULL), BUSY, "already");
     ptr[0] = env_alloc(allocator, 100, stream);
     ptr[1] = env_alloc(allocator, 100, NULL);
@@ -41,18 +41,18 @@ TEST_ON(the_latest_route_that_accepts_serves, env_open(NULL))
     assert_ok(xseg_pool_release(all));
 }
 
-/* A released pool is not found any more, so memory that it got would serve no request. */
+/* A released pool serves no requests, so prewarming it would waste memory. */
 TEST_EACH(a_released_pool_is_not_prewarmed, env_open(config), ENV_KINDS)
 {
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = env_observed_pool(allocator)};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = env_observed_pool(allocator)};
 
-    assert_ok(xseg_prewarm(allocator, &where, MIB));
-    assert_ok(xseg_pool_release(where.pool));
-    assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "pool has been released");
+    assert_ok(xseg_prewarm(allocator, &scope, MIB));
+    assert_ok(xseg_pool_release(scope.pool));
+    assert_error(xseg_prewarm(allocator, &scope, MIB), ARGUMENT, "pool has been released");
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-TEST_ON(a_pool_has_a_limit_of_its_own, env_open(NULL))
+TEST_ON(pool_limit_rejects_growth, env_open(NULL))
 {
     void *outside = env_alloc(allocator, 30 * MIB, NULL), *b = NULL;
 
@@ -60,7 +60,7 @@ TEST_ON(a_pool_has_a_limit_of_its_own, env_open(NULL))
     env_free(allocator, outside);
     void *a = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_error(env_try_alloc_in(allocator, pool, 11 * MIB, &b), LIMIT, "of pool 1");
-    /* Requests that fit on its pages are served; no other cache was released. */
+    /* The pool serves requests that fit on its pages; no cached memory of other pools was released. */
     b = env_alloc_in(allocator, pool, 10 * MIB, NULL);
     const struct xseg_statistics stats = env_pool_stats(allocator, pool);
     assert_int_equal(stats.limit_bytes, 41 * MIB);
@@ -97,7 +97,7 @@ TEST_ON(fallback_pool_serves_under_memory_pressure, env_open_mib(64, NULL))
     assert_ptr_equal(env_block(allocator, ptr).fallback_pool, pool);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     env_free(allocator, ptr);
-    /* No memory for private pools, and none after the release: then its memory is released. */
+    /* Private pools do not use the fallback pool.  After its release its memory is released to the driver. */
     request.pool = other = env_pool(allocator);
     request.bytes = 30 * MIB;
     assert_error(xseg_alloc_with(allocator, &request, &ptr), NO_MEMORY,
@@ -115,8 +115,7 @@ TEST_ON(messages_name_the_pool, env_open(NULL))
 {
     char name[XSEG_POOL_NAME_MAX + 1] = "kv cache";
     struct xseg_pool *named = env_pool_of(allocator, .name = name);
-    struct xseg_pool *other = env_pool_of(allocator, .name = "");
-    struct xseg_pool *third = env_pool(allocator);
+    struct xseg_pool *other = env_pool_of(allocator, .name = ""), *third = env_pool(allocator);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
@@ -142,20 +141,20 @@ TEST_ON(messages_name_the_pool, env_open(NULL))
                  UNSUPPORTED, "pool 3 has no soft_bytes");
 }
 
-TEST_ON(a_name_has_an_end, env_open(NULL))
+TEST_ON(pool_name_is_bounded, env_open(NULL))
 {
     char name[XSEG_POOL_NAME_MAX + 2];
     struct xseg_pool *pool = NULL;
 
     memset(name, 'n', sizeof(name));
     struct xseg_pool_options options = {sizeof(options), .name = name};
-    /* Not terminated: at most the limit is read. */
+    /* The name is not terminated, so at most XSEG_POOL_NAME_MAX + 1 bytes may be read. */
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "at most 63 bytes");
     assert_null(pool);
     name[XSEG_POOL_NAME_MAX] = '\0';
     pool = env_pool_with(allocator, &options);
     assert_error(xseg_pool_resume(pool), ARGUMENT, "nnn\" is not paused");
-    /* A caller that knows no names. */
+    /* A caller that was compiled without the member `name`. */
     options.struct_size = offsetof(struct xseg_pool_options, name);
     memset(name, 'n', sizeof(name));
     pool = env_pool_with(allocator, &options);
@@ -164,8 +163,8 @@ TEST_ON(a_name_has_an_end, env_open(NULL))
 
 struct own {
     unsigned char *memory;
-    size_t given, taken, skew;
-    bool refuses;
+    size_t allocated, freed, misalignment;
+    bool fails;
 };
 
 static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stream)
@@ -174,10 +173,10 @@ static void *own_alloc(void *context, size_t bytes, int device, xseg_stream stre
 
     assert_int_equal(device, 0);
     assert_null(stream);
-    if (own->refuses)
+    if (own->fails)
         return NULL;
-    own->given += bytes;
-    return own->memory + own->skew;
+    own->allocated += bytes;
+    return own->memory + own->misalignment;
 }
 
 static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
@@ -186,8 +185,8 @@ static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_st
 
     assert_int_equal(device, 0);
     assert_null(stream);
-    assert_ptr_equal(ptr, own->memory + own->skew);
-    own->taken += bytes;
+    assert_ptr_equal(ptr, own->memory + own->misalignment);
+    own->freed += bytes;
 }
 
 TEST(custom_functions_supply_the_memory_of_a_pool)
@@ -204,45 +203,45 @@ TEST(custom_functions_supply_the_memory_of_a_pool)
     options.memory.free = own_free;
     pool = env_pool_with(allocator, &options);
 
-    own.refuses = true;
+    own.fails = true;
     assert_error(env_try_alloc_in(allocator, pool, MIB, &c), NO_MEMORY,
                  "memory functions of pool 1 returned no memory");
-    own.refuses = false;
-    own.skew = 64;
+    own.fails = false;
+    own.misalignment = 64;
     assert_error(env_try_alloc_in(allocator, pool, MIB, &c), ARGUMENT, "aligned");
-    assert_int_equal(own.given, own.taken);
-    own.skew = 0;
+    assert_int_equal(own.allocated, own.freed);
+    own.misalignment = 0;
     void *a = env_alloc_in(allocator, pool, 1 * MIB, NULL);
     void *b = env_alloc_in(allocator, pool, 1 * MIB, NULL);
     assert_ptr_equal(a, own.memory);
     assert_ptr_equal(b, own.memory + MIB);
     assert_false(env_block(allocator, a).is_expandable);
-    /* The function gives an address that is in use: that would be two blocks in one place. */
+    /* The function returns an address that is in use: two blocks would overlap. */
     assert_error(env_try_alloc_in(allocator, pool, MIB, &c), ARGUMENT, "in use");
     env_free(allocator, a);
     assert_ptr_equal(env_alloc_in(allocator, pool, MIB / 2, NULL), own.memory);
     env_free(allocator, own.memory);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(own.given - own.taken, 2 * MIB);
+    assert_int_equal(own.allocated - own.freed, 2 * MIB);
     env_free(allocator, b);
     env_empty_cache(allocator);
-    assert_int_equal(own.given, own.taken);
+    assert_int_equal(own.allocated, own.freed);
     env_close(allocator);
     free(own.memory);
 }
 
-/* After a refusal in such a pool: pages stay full, and nothing goes before a capture. */
-static void expect_no_shortage(const struct xseg_pool_options *options, xseg_status status)
+/* After such a pool rejects a request, growth uses full pages, and a capture begins without a trim. */
+static void expect_no_memory_pressure(const struct xseg_pool_options *options, xseg_status status)
 {
-    void *none = NULL;
+    void *block = NULL;
 
     struct xseg_allocator *allocator = env_open_mib(200, NULL);
     struct xseg_pool *pool = env_pool_with(allocator, options), *captured = env_pool(allocator);
     const xseg_stream stream = env_stream();
 
     void *a = env_alloc(allocator, 120 * MIB, NULL);
-    assert_int_equal(env_try_alloc_in(allocator, pool, 30 * MIB, &none), status);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 30 * MIB, &block), status);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     void *b = env_alloc(allocator, 40 * MIB, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 2);
@@ -254,21 +253,21 @@ static void expect_no_shortage(const struct xseg_pool_options *options, xseg_sta
     env_close(allocator, stream);
 }
 
-TEST(a_full_pool_is_no_shortage)
+TEST(full_pool_is_no_memory_pressure)
 {
-    struct own own = {.refuses = true};
+    struct own own = {.fails = true};
     const struct xseg_pool_options limited = {sizeof(limited), .limit_bytes = 20 * MIB};
     const struct xseg_pool_options owned = {sizeof(owned), .memory = {own_alloc, own_free, &own}};
 
-    expect_no_shortage(&limited, XSEG_ERR_LIMIT);
-    expect_no_shortage(&owned, XSEG_ERR_NO_MEMORY);
+    expect_no_memory_pressure(&limited, XSEG_ERR_LIMIT);
+    expect_no_memory_pressure(&owned, XSEG_ERR_NO_MEMORY);
 }
 
 struct notified {
     unsigned freed, live;
 };
 
-static void note_moved(void *context, void *ptr, bool freed)
+static void record_block(void *context, void *ptr, bool freed)
 {
     struct notified *notified = context;
 
@@ -279,9 +278,9 @@ static void note_moved(void *context, void *ptr, bool freed)
         notified->live++;
 }
 
-/* The requested size, not the rounded one. */
+/* Expect the requested sizes, not the rounded sizes. */
 static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool *pool,
-                             void *const block[6], uint64_t want)
+                             void *const block[6], uint64_t expected)
 {
     uint64_t sum = 0;
 
@@ -292,8 +291,9 @@ static void expect_requested(struct xseg_allocator *allocator, struct xseg_pool 
                          (i % 2 != 0 ? 3 * MIB : 700) * (i + 1));
         sum += env_block(allocator, block[i]).requested;
     }
-    assert_int_equal(sum, want);
-    assert_int_equal(env_pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current, want);
+    assert_int_equal(sum, expected);
+    assert_int_equal(env_pool_stats(allocator, pool).requested_bytes[XSEG_STAT_ALL].current,
+                     expected);
 }
 
 TEST_EACH(pool_is_restored_to_a_checkpoint, env_open(config), ENV_KINDS)
@@ -301,43 +301,44 @@ TEST_EACH(pool_is_restored_to_a_checkpoint, env_open(config), ENV_KINDS)
     struct xseg_pool *pool = env_pool(allocator);
     struct notified notified = {0, 0};
     void *first[6], *later[6];
-    bool exactly = false;
+    bool is_exact = false;
 
     for (unsigned k = 0; k < 6; k++)
         first[k] = env_alloc_in(allocator, pool, (k % 2 != 0 ? 3 * MIB : 700) * (k + 1), NULL);
     env_free(allocator, first[1], first[2]);
     void *const live[] = {first[5], first[0], first[3], first[4], first[0]};
-    assert_ok(xseg_pool_check_live(pool, live, 5, &exactly));
-    assert_true(exactly);
-    assert_ok(xseg_pool_check_live(pool, live, 3, &exactly));
-    assert_false(exactly);
+    assert_ok(xseg_pool_check_live(pool, live, 5, &is_exact));
+    assert_true(is_exact);
+    assert_ok(xseg_pool_check_live(pool, live, 3, &is_exact));
+    assert_false(is_exact);
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
-    const struct xseg_statistics then = env_pool_stats(allocator, pool);
+    const struct xseg_statistics before = env_pool_stats(allocator, pool);
 
-    /* Another state: blocks freed, others allocated across the places of the first. */
+    /* Change the state: free blocks, and allocate blocks that overlap their addresses. */
     env_free(allocator, first[0], first[3]);
     for (unsigned k = 0; k < 6; k++)
         later[k] = env_alloc_in(allocator, pool, (k % 2 != 0 ? 5 * MIB : 90 * KIB) * (k + 1), NULL);
     env_free(allocator, later[2]);
-    assert_ok(xseg_pool_restore(pool, checkpoint, note_moved, &notified));
+    assert_ok(xseg_pool_restore(pool, checkpoint, record_block, &notified));
     assert_int_equal(notified.freed, 7);
     assert_int_equal(notified.live, 4);
-    assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
-    assert_true(exactly);
-    const struct xseg_statistics now = env_pool_stats(allocator, pool);
-    assert_int_equal(now.allocation[XSEG_STAT_ALL].current, then.allocation[XSEG_STAT_ALL].current);
-    assert_int_equal(now.allocated_bytes[XSEG_STAT_ALL].current,
-                     then.allocated_bytes[XSEG_STAT_ALL].current);
-    expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
+    assert_ok(xseg_pool_check_live(pool, live, 4, &is_exact));
+    assert_true(is_exact);
+    const struct xseg_statistics after = env_pool_stats(allocator, pool);
+    assert_int_equal(after.allocation[XSEG_STAT_ALL].current,
+                     before.allocation[XSEG_STAT_ALL].current);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current,
+                     before.allocated_bytes[XSEG_STAT_ALL].current);
+    expect_requested(allocator, pool, first, before.requested_bytes[XSEG_STAT_ALL].current);
     assert_error(xseg_free(allocator, first[1]), NOT_ALLOCATED, "cached");
-    /* Of the restore, the blocks that are live again count as allocated, and no others. */
+    /* The restore counts only the blocks that it allocated again. */
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 6 + 6 + 4);
 
-    /* Again, from a state that equals it. */
+    /* A second restore, from an equal state. */
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
-    assert_ok(xseg_pool_check_live(pool, live, 4, &exactly));
-    assert_true(exactly);
-    expect_requested(allocator, pool, first, then.requested_bytes[XSEG_STAT_ALL].current);
+    assert_ok(xseg_pool_check_live(pool, live, 4, &is_exact));
+    assert_true(is_exact);
+    expect_requested(allocator, pool, first, before.requested_bytes[XSEG_STAT_ALL].current);
     xseg_checkpoint_destroy(checkpoint);
     env_free(allocator, first[0], first[3], first[4], first[5]);
     assert_ok(xseg_pool_release(pool));
@@ -349,7 +350,7 @@ TEST_IN_POOL(failed_restore_changes_nothing, env_open(NULL))
     struct xseg_pool *other = env_pool(allocator);
     void *a = env_alloc_in(allocator, pool, 5 * MIB, NULL),
          *b = env_alloc_in(allocator, pool, 5 * MIB, NULL);
-    bool exactly = false;
+    bool is_exact = false;
 
     struct xseg_checkpoint *checkpoint = env_checkpoint(pool);
     assert_error(xseg_pool_restore(other, checkpoint, NULL, NULL), ARGUMENT, "another pool");
@@ -360,8 +361,8 @@ TEST_IN_POOL(failed_restore_changes_nothing, env_open(NULL))
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY, "pending free");
     struct xseg_checkpoint *second = NULL;
     assert_error(xseg_pool_checkpoint(pool, &second), BUSY, "pending free");
-    assert_ok(xseg_pool_check_live(pool, &b, 1, &exactly));
-    assert_true(exactly);
+    assert_ok(xseg_pool_check_live(pool, &b, 1, &is_exact));
+    assert_true(is_exact);
     assert_ok(xseg_sim_finish(side));
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     env_free(allocator, a, b);
@@ -369,7 +370,7 @@ TEST_IN_POOL(failed_restore_changes_nothing, env_open(NULL))
     xseg_checkpoint_destroy(NULL);
 }
 
-/* A block of a checkpoint of which only the first page is left. */
+/* Only the first page of a block of the checkpoint is still mapped. */
 TEST_IN_POOL(partly_released_memory_is_not_restored, env_open("expandable_segments:True"))
 {
     void *block = env_alloc_in(allocator, pool, 60 * MIB, NULL);
@@ -381,7 +382,7 @@ TEST_IN_POOL(partly_released_memory_is_not_restored, env_open("expandable_segmen
     assert_error(xseg_pool_restore(pool, checkpoint, NULL, NULL), BUSY,
                  "memory of the checkpoint has been released");
     assert_int_equal(env_block(allocator, block).bytes, 10 * MIB);
-    /* With memory in the same place it can be restored. */
+    /* With memory at the same addresses the pool can be restored. */
     env_free(allocator, env_alloc_in(allocator, pool, 50 * MIB, NULL));
     assert_ok(xseg_pool_restore(pool, checkpoint, NULL, NULL));
     assert_int_equal(env_block(allocator, block).bytes, 60 * MIB);
@@ -389,7 +390,7 @@ TEST_IN_POOL(partly_released_memory_is_not_restored, env_open("expandable_segmen
     env_free(allocator, block);
 }
 
-/* A service makes and releases pools for months. */
+/* A long-running service creates and releases many pools. */
 TEST_ON(destroyed_pools_leave_no_memory, env_open_mib(1024, "expandable_segments:True"))
 {
     uint64_t host = 0;
@@ -400,7 +401,7 @@ TEST_ON(destroyed_pools_leave_no_memory, env_open_mib(1024, "expandable_segments
         void *small = env_alloc_in(allocator, pool, 1000, NULL);
         void *large = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
-        /* Counters of an earlier pool do not continue. */
+        /* The counters of a new pool begin at zero. */
         const struct xseg_statistics stats = env_pool_stats(allocator, pool);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 2);
         assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 2);
@@ -416,7 +417,7 @@ TEST_ON(destroyed_pools_leave_no_memory, env_open_mib(1024, "expandable_segments
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].allocated, 3000 * 2);
 }
 
-/* --- Pools that come and go, by what is counted: host bytes and driver calls, not time. --- */
+/* --- Costs of created and released pools, in host bytes and driver calls instead of time. --- */
 
 /* Host memory of a pool with one segment. */
 #define POOL_BYTES ((uint64_t)128 << 10)
@@ -432,7 +433,7 @@ static struct xseg_allocator *open_small(const char *config, uint64_t memory)
 }
 
 /* Create a pool, use it and release it. */
-static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
+static struct xseg_pool *use_pool(struct xseg_allocator *allocator, size_t bytes)
 {
     struct xseg_pool *pool = env_observed_pool(allocator);
 
@@ -441,7 +442,7 @@ static struct xseg_pool *pass(struct xseg_allocator *allocator, size_t bytes)
     return pool;
 }
 
-static uint64_t all_calls(void)
+static uint64_t count_driver_calls(void)
 {
     static const char *const names[] = {
         "cuMemCreate",    "cuMemRelease",        "cuMemMap",           "cuMemUnmap",
@@ -455,68 +456,67 @@ static uint64_t all_calls(void)
 }
 
 /* Host memory does not grow with the number of pools, once they have used all of the device's memory. */
-static void expect_flat(const char *config, size_t bytes, unsigned count)
+static void expect_constant_cost(const char *config, size_t bytes, unsigned count)
 {
     struct xseg_allocator *allocator = open_small(config, 256 * MIB);
 
     for (unsigned i = 0; i < 1000; i++)
-        (void)pass(allocator, bytes);
+        (void)use_pool(allocator, bytes);
     const uint64_t before = host_bytes(allocator);
-    uint64_t calls = all_calls();
+    uint64_t calls = count_driver_calls();
     for (unsigned i = 0; i < 1000; i++)
-        (void)pass(allocator, bytes);
-    const uint64_t least = all_calls() - calls;
+        (void)use_pool(allocator, bytes);
+    const uint64_t calls_min = count_driver_calls() - calls;
     for (unsigned i = 2000; i < count - 1000; i++)
-        (void)pass(allocator, bytes);
-    calls = all_calls();
+        (void)use_pool(allocator, bytes);
+    calls = count_driver_calls();
     for (unsigned i = 0; i < 1000; i++)
-        (void)pass(allocator, bytes);
-    /* A thousand pools may take one round of the device's memory more or less. */
-    assert_in_range(all_calls() - calls, least / 2, least * 3 / 2);
-    /* As many segments fit on the device as before, but for a few. */
+        (void)use_pool(allocator, bytes);
+    /* The calls of 1,000 pools vary by one pass over the memory of the device. */
+    assert_in_range(count_driver_calls() - calls, calls_min / 2, calls_min * 3 / 2);
+    /* The number of segments on the device varies slightly. */
     assert_in_range(host_bytes(allocator), 0, before + before / 8);
     env_close(allocator);
 }
 
 TEST(destroyed_pools_leave_no_host_memory)
 {
-    expect_flat(NULL, 1000, 20000);
-    expect_flat(NULL, 5 * MIB, 20000);
-    expect_flat("expandable_segments:False", 1000, 100000);
+    expect_constant_cost(NULL, 1000, 20000);
+    expect_constant_cost(NULL, 5 * MIB, 20000);
+    expect_constant_cost("expandable_segments:False", 1000, 100000);
 }
 
-/* Pools that are never used, or trimmed each time. */
+/* Unused pools, and pools whose memory is trimmed after each release. */
 TEST_ON(empty_and_trimmed_pools_leave_no_host_memory, open_small(NULL, 256 * MIB))
 {
     env_free(allocator, env_alloc(allocator, 100, NULL));
-    (void)pass(allocator, 1000);
+    (void)use_pool(allocator, 1000);
     env_empty_cache(allocator);
     const uint64_t before = host_bytes(allocator);
     for (unsigned i = 0; i < 100000; i++)
         assert_ok(xseg_pool_release(env_pool(allocator)));
     for (unsigned i = 0; i < 2000; i++) {
-        (void)pass(allocator, 1000);
+        (void)use_pool(allocator, 1000);
         env_empty_cache(allocator);
     }
     assert_in_range(host_bytes(allocator), 0, before + POOL_BYTES);
 }
 
-/* Until memory is low, the cached memory of released pools remains reserved, and the pools stay. */
-TEST(pools_with_cached_memory_stay)
+/* Released pools exist as long as they have cached memory, which remains reserved until memory is low. */
+TEST(pools_with_cached_memory_are_not_destroyed)
 {
     /* MALLOC_PERTURB_ of Meson fills the heap, which touches unused memory.  A sanitizer's heap has no such mode. */
     assert_true(mallopt(M_PERTURB, 0) == 1 || ENV_IS_SANITIZED);
     struct xseg_allocator *allocator = open_small(NULL, 0);
 
     for (unsigned i = 0; i < 100; i++)
-        (void)pass(allocator, 1000);
-    const uint64_t before = host_bytes(allocator);
-    const uint64_t resident = env_resident_bytes();
+        (void)use_pool(allocator, 1000);
+    const uint64_t before = host_bytes(allocator), resident = env_resident_bytes();
     for (unsigned i = 0; i < 3000; i++)
-        (void)pass(allocator, 1000);
+        (void)use_pool(allocator, 1000);
     assert_int_equal(env_reserved(allocator), 3100 * 2 * MIB);
     assert_in_range(host_bytes(allocator), 0, before + 3000 * POOL_BYTES);
-    /* The simulator's records are in there as well, but little of its tables on a device that large. */
+    /* The resident bytes include the simulator's records, but few of its tables on a device of this size. */
     if (!ENV_IS_SANITIZED)
         assert_in_range(env_resident_bytes(), 0, resident + 3000 * POOL_BYTES);
     assert_int_equal(env_reserved_without_cache(allocator), 0);
@@ -524,8 +524,8 @@ TEST(pools_with_cached_memory_stay)
     env_close(allocator);
 }
 
-/* Blocks keep a pool; when they are gone, others that come and go see to it. */
-TEST_ON(pools_that_are_released_first_end_as_well, open_small(NULL, 1024 * MIB))
+/* A released pool with blocks is destroyed after its last block is freed, by later calls about other pools. */
+TEST_ON(pools_released_before_their_blocks_are_destroyed, open_small(NULL, 1024 * MIB))
 {
     uint64_t before = 0;
     void *ptr[200];
@@ -549,14 +549,14 @@ TEST_ON(pools_that_are_released_first_end_as_well, open_small(NULL, 1024 * MIB))
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-struct found {
+struct pool_memory {
     const struct xseg_pool *pool;
     uint64_t bytes, mapped;
 };
 
 static bool add_block(void *context, const struct xseg_block_info *block)
 {
-    struct found *found = context;
+    struct pool_memory *found = context;
 
     assert_ptr_equal(block->pool, found->pool);
     found->bytes += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
@@ -565,7 +565,7 @@ static bool add_block(void *context, const struct xseg_block_info *block)
 
 static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 {
-    struct found *found = context;
+    struct pool_memory *found = context;
 
     assert_ptr_equal(mapping->pool, found->pool);
     found->mapped += mapping->bytes;
@@ -574,16 +574,16 @@ static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 
 TEST_ON(cached_memory_reports_its_stream, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_pool *one = pass(allocator, 1000), *two = pass(allocator, 5 * MIB);
+    struct xseg_pool *one = use_pool(allocator, 1000), *two = use_pool(allocator, 5 * MIB);
     struct xseg_explain_result sums = {sizeof(sums)};
-    struct found found = {.pool = two};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = two};
+    struct pool_memory found = {.pool = two};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = two};
 
-    assert_ok(xseg_for_each_block(allocator, &where, add_block, &found));
-    assert_ok(xseg_for_each_mapping(allocator, &where, add_mapping, &found));
+    assert_ok(xseg_for_each_block(allocator, &scope, add_block, &found));
+    assert_ok(xseg_for_each_mapping(allocator, &scope, add_mapping, &found));
     assert_int_equal(found.bytes, 20 * MIB);
     assert_int_equal(found.mapped, 20 * MIB);
-    assert_ok(xseg_explain(allocator, &where, NULL, NULL, &sums));
+    assert_ok(xseg_explain(allocator, &scope, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 20 * MIB);
     const struct xseg_trim_result done = env_trim_pool(allocator, two);
     assert_int_equal(done.released, 20 * MIB);
@@ -596,16 +596,16 @@ TEST_ON(cached_memory_reports_its_stream, open_small(NULL, 1024 * MIB))
 /* The handle of a released pool with a callback can be used until the callback has returned. */
 TEST_ON(a_released_pool_serves_no_requests, open_small(NULL, 1024 * MIB))
 {
-    struct xseg_pool *pool = pass(allocator, 1000);
+    struct xseg_pool *pool = use_pool(allocator, 1000);
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = pool};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
     struct xseg_checkpoint *checkpoint = NULL;
     void *ptr = NULL;
 
     struct xseg_statistics stats = {sizeof(stats)};
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_true(stats.physical_bytes > 0);
-    assert_ok(xseg_limits_set(allocator, &where, &limits));
+    assert_ok(xseg_limits_set(allocator, &scope, &limits));
     assert_error(xseg_pool_retain(pool), ARGUMENT, "pool has been released");
     assert_error(xseg_pool_release(pool), ARGUMENT, "pool has been released");
     assert_error(env_try_alloc_in(allocator, pool, 100, &ptr), ARGUMENT, "pool has been released");
@@ -619,7 +619,7 @@ TEST_ON(a_released_pool_serves_no_requests, open_small(NULL, 1024 * MIB))
 
 struct owner {
     char *next;
-    uint64_t given, taken;
+    uint64_t allocated, freed;
 };
 
 static void *counted_alloc(void *context, size_t bytes, int device, xseg_stream stream)
@@ -627,10 +627,9 @@ static void *counted_alloc(void *context, size_t bytes, int device, xseg_stream 
     struct owner *owner = context;
     char *at = owner->next;
 
-    (void)device;
-    (void)stream;
+    (void)device, (void)stream;
     owner->next += bytes;
-    owner->given += bytes;
+    owner->allocated += bytes;
     return at;
 }
 
@@ -639,11 +638,11 @@ static void counted_free(void *context, void *ptr, size_t bytes, int device, xse
     struct owner *owner = context;
 
     (void)ptr, (void)device, (void)stream;
-    owner->taken += bytes;
+    owner->freed += bytes;
 }
 
-/* Each owner gets back what is its own, when the pools are long gone. */
-TEST_ON(owners_get_their_memory_back, open_small(NULL, 1024 * MIB))
+/* A trim returns the memory of destroyed pools to the functions that allocated it. */
+TEST_ON(memory_returns_to_its_custom_functions, open_small(NULL, 1024 * MIB))
 {
     struct owner owner[16];
 
@@ -656,18 +655,18 @@ TEST_ON(owners_get_their_memory_back, open_small(NULL, 1024 * MIB))
         assert_ok(xseg_pool_release(pool));
     }
     for (unsigned i = 0; i < 16; i++)
-        assert_int_equal(owner[i].taken, 0);
+        assert_int_equal(owner[i].freed, 0);
     env_empty_cache(allocator);
     for (unsigned i = 0; i < 16; i++)
-        assert_int_equal(owner[i].taken, owner[i].given);
+        assert_int_equal(owner[i].freed, owner[i].allocated);
 }
 
 /* The device is filled with memory of destroyed pools, and then with one block. */
 TEST_ON(memory_of_destroyed_pools_is_reused, open_small(NULL, 512 * MIB))
 {
     while (env_reserved(allocator) + 22 * MIB <= 512 * MIB) {
-        (void)pass(allocator, 1000);
-        (void)pass(allocator, 5 * MIB);
+        (void)use_pool(allocator, 1000);
+        (void)use_pool(allocator, 5 * MIB);
     }
     env_free(allocator, env_alloc(allocator, 510 * MIB, NULL));
     assert_in_range(env_stats(allocator).address_bytes, 0, (uint64_t)2 << 30);
@@ -686,19 +685,19 @@ static const struct {
     {64 * KIB, 60 * KIB, 4 * KIB}, {64 * KIB, 30 * KIB, 1000},
 };
 
-/* In front of the block, and behind it, the memory stays cached. */
+/* The memory before and after the block stays cached. */
 TEST_TIMES(block_is_allocated_at_its_address, 2 * COUNT_OF(cases),
            env_open(i % 2 == 0 ? "expandable_segments:True" : "expandable_segments:False"))
 {
     const size_t number = i / 2;
     struct xseg_pool *pool = env_pool(allocator);
     void *base = env_alloc_in(allocator, pool, cases[number].cached, NULL), *ptr = NULL;
-    void *wanted = at(base, cases[number].offset);
+    void *address = at(base, cases[number].offset);
     const uint64_t grown = env_stats(allocator).num_device_alloc;
 
     env_free(allocator, base);
-    assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, wanted, &ptr));
-    assert_ptr_equal(ptr, wanted);
+    assert_ok(xseg_alloc_at(pool, cases[number].bytes, NULL, address, &ptr));
+    assert_ptr_equal(ptr, address);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
     assert_int_equal(env_block(allocator, ptr).requested, cases[number].bytes);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
@@ -755,7 +754,7 @@ TEST_EACH(address_without_a_cached_block_is_rejected, env_open(config), ENV_KIND
     ptr = base;
     assert_ok(xseg_alloc_at(pool, 0, NULL, base, &ptr));
     assert_null(ptr);
-    /* A pending block has come back once its stream has passed. */
+    /* The pending block is cached after its stream has completed. */
     assert_ok(xseg_sim_finish(side));
     assert_ok(xseg_alloc_at(pool, 4 * MIB, NULL, pending, &ptr));
     env_free(allocator, ptr, live);

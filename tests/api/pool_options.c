@@ -8,7 +8,7 @@ int cuMemAlloc_v2(unsigned long long *ptr, size_t bytes);
 int cuMemFree_v2(unsigned long long ptr);
 
 static const struct {
-    size_t cached, wanted;
+    size_t cached, requested;
     const char *config;
 } cases[] = {
     {40 * MIB, 4 * MIB, "expandable_segments:True"},
@@ -20,26 +20,27 @@ TEST_TIMES(no_split_can_be_changed, COUNT_OF(cases), env_open(cases[i].config))
 {
     struct xseg_pool *pool = env_pool(allocator);
 
-    for (unsigned turn = 0; turn < 3; turn++) {
-        /* A neighbour keeps the cached block from being longer. */
+    for (unsigned round = 0; round < 3; round++) {
+        /* The block `after` prevents that the cached block coalesces. */
         void *block = env_alloc_in(allocator, pool, cases[i].cached, NULL);
         void *after = env_alloc_in(allocator, pool, cases[i].cached, NULL);
         const uint64_t whole = env_block(allocator, block).bytes;
 
         env_free(allocator, block);
-        assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, turn == 1));
-        block = env_alloc_in(allocator, pool, cases[i].wanted, NULL);
-        assert_int_equal(env_block(allocator, block).bytes, turn == 1 ? whole : cases[i].wanted);
-        assert_int_equal(env_block(allocator, block).requested, cases[i].wanted);
+        assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, round == 1));
+        block = env_alloc_in(allocator, pool, cases[i].requested, NULL);
+        assert_int_equal(env_block(allocator, block).bytes,
+                         round == 1 ? whole : cases[i].requested);
+        assert_int_equal(env_block(allocator, block).requested, cases[i].requested);
         assert_ok(xseg_pool_set(pool, XSEG_POOL_NO_SPLIT, false));
         env_free(allocator, block, after);
     }
 }
 
-TEST_IN_POOL(use_on_oom_can_be_turned_on_and_off, env_open_mib(256, "expandable_segments:True"))
+TEST_IN_POOL(use_on_oom_can_be_changed, env_open_mib(256, "expandable_segments:True"))
 {
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
-    for (unsigned turn = 0; turn < 2; turn++) {
+    for (unsigned round = 0; round < 2; round++) {
         assert_error(env_try_alloc(allocator, 180 * MIB, NULL), NO_MEMORY, "180");
         assert_ok(xseg_pool_set(pool, XSEG_POOL_USE_ON_OOM, true));
         void *fallback = env_alloc(allocator, 180 * MIB, NULL);
@@ -68,12 +69,12 @@ TEST_ON(invalid_settings_are_rejected, env_open(NULL))
 /* Also events of a destroyed pool. */
 TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
 {
-    unsigned seen[3] = {0};
+    unsigned size[3] = {0};
 
     for (unsigned i = 0; i < 40; i++) {
         struct xseg_pool_options options = {sizeof(options)};
 
-        /* Every third has no name. */
+        /* Every third pool has no name. */
         options.id[0] = i % 3 == 0 ? 0 : 7;
         options.id[1] = i % 3 == 0 ? 0 : 1000 + i;
         struct xseg_pool *pool = env_pool_with(allocator, &options);
@@ -89,12 +90,12 @@ TEST_ON(history_reports_the_user_name_of_a_pool, env_open("history:all"))
 
         assert_int_equal(entry->pool_id[0], is_named ? 7 : 0);
         assert_int_equal(entry->pool_id[1], is_named ? 999 + entry->pool : 0);
-        seen[entry->pool == 0 ? 2 : is_named]++;
+        size[entry->pool == 0 ? 2 : is_named]++;
     }
-    assert_true(seen[0] > 20 && seen[1] > 20 && seen[2] > 0);
+    assert_true(size[0] > 20 && size[1] > 20 && size[2] > 0);
 }
 
-/* Callers that were compiled before there were ids give a shorter structure. */
+/* Callers with an older header pass a shorter structure. */
 TEST_ON(older_callers_have_no_pool_name, env_open(NULL))
 {
     struct xseg_pool_options options = {sizeof(options)};
@@ -106,13 +107,13 @@ TEST_ON(older_callers_have_no_pool_name, env_open(NULL))
     assert_error(xseg_pool_create(allocator, 0, &options, &pool), ARGUMENT, "struct_size");
 }
 
-/* What the destroy callback received. */
+/* The calls of the destroy callback. */
 struct notified {
     unsigned times, frees, frees_before;
     struct xseg_statistics last;
 };
 
-static void log_line(void *context, const struct xseg_statistics *last)
+static void record_destroy(void *context, const struct xseg_statistics *last)
 {
     struct notified *self = context;
 
@@ -147,7 +148,7 @@ static struct notified notified;
 static struct xseg_pool *notifying_pool(struct xseg_allocator *allocator)
 {
     notified = (struct notified){.times = 0};
-    return env_pool_of(allocator, .on_destroy = log_line, .on_destroy_context = &notified);
+    return env_pool_of(allocator, .on_destroy = record_destroy, .on_destroy_context = &notified);
 }
 
 /* As notifying_pool(), with memory functions that call the driver. */
@@ -155,7 +156,7 @@ static struct xseg_pool *custom_pool(struct xseg_allocator *allocator)
 {
     notified = (struct notified){.times = 0};
     return env_pool_of(allocator, .memory = {own_alloc, own_free, &notified},
-                       .on_destroy = log_line, .on_destroy_context = &notified);
+                       .on_destroy = record_destroy, .on_destroy_context = &notified);
 }
 
 TEST(empty_pool_is_destroyed_at_its_release)
@@ -179,13 +180,13 @@ TEST_EACH(a_released_pool_is_trimmed_by_name, env_open(config), ENV_KINDS)
 {
     struct xseg_pool *pool = notifying_pool(allocator);
 
-    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    void *live = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 40 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 20 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(env_trim_pool(allocator, pool).released, 40 * MIB);
     assert_int_equal(notified.times, 0);
-    env_free(allocator, kept);
+    env_free(allocator, live);
     assert_int_equal(notified.times, 0);
     const struct xseg_trim_result done = env_trim_pool(allocator, pool);
     assert_int_equal(done.released, 2 * MIB);
@@ -196,11 +197,11 @@ TEST_EACH(a_released_pool_is_trimmed_by_name, env_open(config), ENV_KINDS)
     assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_LARGE].freed, 40 * MIB);
     assert_int_equal(notified.last.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(notified.last.allocation[XSEG_STAT_ALL].allocated, 2);
-    /* The default pool's memory is still there. */
+    /* The memory of the default pool is not released. */
     assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
 
-/* The pool is freed while the trim goes on with the other devices. */
+/* The pool is destroyed before the trim continues with the other devices. */
 TEST_ON(a_trim_that_destroys_its_pool_names_all_devices, env_open_sim(NULL, .devices = 2))
 {
     struct xseg_pool *pool = notifying_pool(allocator);
@@ -212,24 +213,24 @@ TEST_ON(a_trim_that_destroys_its_pool_names_all_devices, env_open_sim(NULL, .dev
     assert_int_equal(notified.times, 1);
 }
 
-/* In a trim, under memory pressure, or in the close. */
+/* The pool is destroyed by a trim, under memory pressure, or by the close. */
 TEST(custom_memory_is_freed_before_the_pool_is_destroyed)
 {
-    for (unsigned how = 0; how < 4; how++) {
+    for (unsigned cause = 0; cause < 4; cause++) {
         struct xseg_allocator *allocator = env_open_mib(128, NULL);
 
         env_context_push(0); /* the functions call the driver */
         struct xseg_pool *pool = custom_pool(allocator);
 
         env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
-        if (how != 3)
+        if (cause != 3)
             assert_ok(xseg_pool_release(pool));
         assert_int_equal(notified.times + notified.frees, 0);
-        if (how == 0)
+        if (cause == 0)
             env_empty_cache(allocator);
-        if (how == 1)
+        if (cause == 1)
             env_free(allocator, env_alloc(allocator, 100 * MIB, NULL));
-        if (how < 2)
+        if (cause < 2)
             assert_int_equal(notified.times, 1);
         assert_ok(xseg_close(allocator));
         env_context_pop(0);
@@ -248,7 +249,7 @@ static void fail_elsewhere(void *context, const struct xseg_statistics *last)
 }
 
 /* The callback uses another allocator; the request that reclaimed the pool's memory fails, and its message is kept. */
-TEST_ON(a_failure_keeps_its_text, env_open_mib(128, NULL))
+TEST_ON(error_message_survives_the_destroy_callback, env_open_mib(128, NULL))
 {
     struct xseg_allocator *other = NULL;
 
@@ -261,8 +262,8 @@ TEST_ON(a_failure_keeps_its_text, env_open_mib(128, NULL))
     assert_ok(xseg_close(other));
 }
 
-/* What a program's own capture forbids its threads, own functions may do. */
-TEST(own_functions_serve_a_capture)
+/* In a capture, custom memory functions may make calls that the capture forbids to its thread. */
+TEST(custom_functions_serve_a_capture)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream stream = env_stream_on(0);
@@ -286,29 +287,30 @@ TEST(own_functions_serve_a_capture)
 TEST(destruction_is_notified_once)
 {
     enum { POOLS = 200 };
-    static struct notified each[POOLS];
+    static struct notified notifications[POOLS];
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_pool *pools[POOLS];
 
     for (unsigned i = 0; i < POOLS; i++) {
-        pools[i] = env_pool_of(allocator, .on_destroy = log_line, .on_destroy_context = &each[i]);
+        pools[i] = env_pool_of(allocator, .on_destroy = record_destroy,
+                               .on_destroy_context = &notifications[i]);
         env_free(allocator, env_alloc_in(allocator, pools[i], 512, NULL));
     }
     for (unsigned i = 0; i < POOLS; i += 2)
         assert_ok(xseg_pool_release(pools[i]));
     env_empty_cache(allocator);
     for (unsigned i = 0; i < POOLS; i++)
-        assert_int_equal(each[i].times, 1 - i % 2);
+        assert_int_equal(notifications[i].times, 1 - i % 2);
     env_close(allocator);
     for (unsigned i = 0; i < POOLS; i++) {
-        assert_int_equal(each[i].times, 1);
-        assert_int_equal(each[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
+        assert_int_equal(notifications[i].times, 1);
+        assert_int_equal(notifications[i].last.reserved_bytes[XSEG_STAT_SMALL].peak, 2 * MIB);
     }
 }
 
-static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned what)
+static void reset(struct xseg_allocator *allocator, struct xseg_pool *pool, unsigned counters)
 {
-    assert_ok(xseg_stats_reset(allocator, env_scope(.device = -1, .pool = pool), what));
+    assert_ok(xseg_stats_reset(allocator, env_scope(.device = -1, .pool = pool), counters));
 }
 
 static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_group group,
@@ -322,8 +324,8 @@ static void expect_reserved(const struct xseg_statistics *stats, enum xseg_stat_
     assert_int_equal(stat->freed, freed);
 }
 
-/* The values are those of PyTorch's reserved_bytes_by_private_pools after the same calls. */
-TEST_EACH(a_pool_counts_what_it_reserved, env_open(config), ENV_KINDS)
+/* The values equal PyTorch's reserved_bytes_by_private_pools after the same calls. */
+TEST_EACH(pool_statistics_equal_those_of_pytorch, env_open(config), ENV_KINDS)
 {
     const uint64_t large = i == 0 ? 40 * MIB : 30 * MIB, small = 2 * MIB, all = large + small;
     struct xseg_pool *pool = notifying_pool(allocator);
@@ -337,7 +339,7 @@ TEST_EACH(a_pool_counts_what_it_reserved, env_open(config), ENV_KINDS)
     env_free(allocator, a);
     reset(allocator, pool, XSEG_RESET_PEAK);
     reset(allocator, pool, XSEG_RESET_ACCUMULATED);
-    /* The device's are not reset with the pool's. */
+    /* The statistics of the device are not reset. */
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].allocated, all);
     stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, all, all, 0, 0);
@@ -358,9 +360,9 @@ TEST_EACH(a_pool_counts_what_it_reserved, env_open(config), ENV_KINDS)
     expect_reserved(&notified.last, XSEG_STAT_SMALL, 0, small, 0, small);
 }
 
-TEST_IN_POOL(a_peak_falls_to_what_is_reserved, env_open(NULL))
+TEST_IN_POOL(peak_reset_sets_the_reserved_bytes, env_open(NULL))
 {
-    void *kept = env_alloc_in(allocator, pool, 512, NULL);
+    void *live = env_alloc_in(allocator, pool, 512, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 60 * MIB, NULL));
     (void)env_trim_pool(allocator, pool);
     struct xseg_statistics stats = env_pool_stats(allocator, pool);
@@ -369,14 +371,14 @@ TEST_IN_POOL(a_peak_falls_to_what_is_reserved, env_open(NULL))
     stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 2 * MIB, 2 * MIB, 62 * MIB, 60 * MIB);
     expect_reserved(&stats, XSEG_STAT_LARGE, 0, 0, 60 * MIB, 60 * MIB);
-    /* A small and a large peak at different times: that of both is no sum. */
+    /* The peaks of small and large blocks are at different times, so the total peak is less than their sum. */
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
     stats = env_pool_stats(allocator, pool);
     expect_reserved(&stats, XSEG_STAT_ALL, 22 * MIB, 22 * MIB, 82 * MIB, 60 * MIB);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
-/* Cached memory of a pool that was released is the pool's until it is reclaimed. */
+/* Cached memory of a released pool belongs to the pool until it is reclaimed. */
 TEST_EACH(memory_of_a_released_pool_can_be_read, env_open(config), ENV_KINDS)
 {
     struct xseg_pool *pool = notifying_pool(allocator), *other = env_pool(allocator);
@@ -399,14 +401,14 @@ TEST_EACH(memory_of_a_released_pool_can_be_read, env_open(config), ENV_KINDS)
     assert_int_equal(env_reserved(allocator), 20 * MIB);
 }
 
-/* --- Pools whose blocks are one page each (single_page). --- */
+/* --- Pools with one page for each block (single_page). --- */
 
 /* The driver's own functions, as a program declares them. */
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long ptr);
 int cuMemRetainAllocationHandle(unsigned long long *handle, void *ptr);
 int cuMemRelease(unsigned long long handle);
-/* The allocation at an address, as the driver sees it from a current context. */
-static void ask_driver(const void *address, unsigned long long *base, size_t *bytes)
+/* Query the allocation of the driver at an address. */
+static void query_driver(const void *address, unsigned long long *base, size_t *bytes)
 {
     env_context_push(0);
     assert_int_equal(cuMemGetAddressRange_v2(base, bytes, (uintptr_t)address), 0);
@@ -418,7 +420,7 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t li
     return env_pool_of(allocator, .single_page = true, .limit_bytes = limit);
 }
 
-/* A test with an allocator and such a pool. */
+/* A test with an allocator and a pool of single pages. */
 #define TEST_OF_SINGLE_PAGES(name, open)                                             \
     static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool); \
     TEST_ON(name, open)                                                              \
@@ -427,20 +429,20 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, uint64_t li
     }                                                                                \
     static void name##_in(struct xseg_allocator *allocator, struct xseg_pool *pool)
 
-static uint64_t whole_pages(uint64_t bytes)
+static uint64_t round_up_to_pages(uint64_t bytes)
 {
     return (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
 }
 
-/* The driver sees one allocation, which is the whole block and nothing else. */
+/* Expect that the block is exactly one allocation of the driver. */
 static void expect_single(const char *block, uint64_t bytes)
 {
     unsigned long long base = 0, first = 0, last = 0;
-    size_t seen = 0;
+    size_t size = 0;
 
-    ask_driver(block + bytes - 1, &base, &seen);
+    query_driver(block + bytes - 1, &base, &size);
     assert_int_equal(base, (uintptr_t)block);
-    assert_int_equal(seen, whole_pages(bytes));
+    assert_int_equal(size, round_up_to_pages(bytes));
     assert_int_equal(cuMemRetainAllocationHandle(&first, (void *)(uintptr_t)block), 0);
     assert_int_equal(cuMemRetainAllocationHandle(&last, (void *)((uintptr_t)block + bytes - 1)), 0);
     assert_int_equal(first, last);
@@ -448,13 +450,13 @@ static void expect_single(const char *block, uint64_t bytes)
     assert_int_equal(cuMemRelease(last), 0);
 }
 
-static bool add_rest(void *context, const struct xseg_reason *reason)
+static bool add_padding(void *context, const struct xseg_reason *reason)
 {
-    uint64_t *rest = context;
+    uint64_t *padding = context;
 
-    *rest += reason->is_single_page && reason->block != NULL
-                 ? reason->block_bytes - reason->block_requested
-                 : 0;
+    *padding += reason->is_single_page && reason->block != NULL
+                    ? reason->block_bytes - reason->block_requested
+                    : 0;
     return true;
 }
 
@@ -469,25 +471,25 @@ static bool add_single(void *context, const struct xseg_mapping *mapping)
     return true;
 }
 
-/* Only allocated blocks count, without small ones and other pools. */
+/* The padding is that of allocated large blocks of the pool. */
 TEST_OF_SINGLE_PAGES(explain_reports_the_cost_of_single_pages, env_open("expandable_segments:True"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
-    uint64_t rest = 0, single = 0;
+    uint64_t padding = 0, single = 0;
 
     char *const other = env_alloc(allocator, 3 * MIB, NULL);
     char *const small = env_alloc_in(allocator, pool, 1000, NULL);
     char *const block = env_alloc_in(allocator, pool, 5 * MIB + 100, NULL);
     env_free(allocator, env_alloc_in(allocator, pool, 31 * MIB, NULL));
-    assert_ok(xseg_explain(allocator, NULL, add_rest, &rest, &sums));
+    assert_ok(xseg_explain(allocator, NULL, add_padding, &padding, &sums));
     assert_int_equal(sums.single_page_padding, MIB - 100);
-    assert_int_equal(rest, MIB - 100);
+    assert_int_equal(padding, MIB - 100);
     assert_ok(xseg_for_each_mapping(allocator, NULL, add_single, &single));
     assert_int_equal(single, (6 + 32) * MIB);
     env_free(allocator, other, small, block);
 }
 
-TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True"))
+TEST_ON(large_block_is_one_page, env_open("expandable_segments:True"))
 {
     static const size_t sizes[] = {MIB + 1, 2 * MIB, 21 * MIB, 140 * MIB, 1000 * MIB + 512};
     struct xseg_pool *pool = make_pool(allocator, 0);
@@ -498,7 +500,7 @@ TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True
 
         block[i] = env_alloc_in(allocator, pool, sizes[i], NULL);
         assert_int_equal(xseg_sim_calls("cuMemCreate") - created, 1);
-        assert_int_equal(env_block(allocator, block[i]).bytes, whole_pages(sizes[i]));
+        assert_int_equal(env_block(allocator, block[i]).bytes, round_up_to_pages(sizes[i]));
         assert_int_equal(env_block(allocator, block[i]).requested, sizes[i]);
     }
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
@@ -507,7 +509,7 @@ TEST_ON(a_large_block_is_one_piece_of_memory, env_open("expandable_segments:True
     }
 }
 
-TEST_IN_POOL(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandable_segments:True"))
+TEST_IN_POOL(single_page_can_be_set_before_the_first_block, env_open("expandable_segments:True"))
 {
     assert_ok(xseg_pool_set(pool, XSEG_POOL_SINGLE_PAGE, true));
     char *const block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
@@ -520,7 +522,7 @@ TEST_IN_POOL(a_pool_can_be_set_to_it_before_its_first_block, env_open("expandabl
     env_free(allocator, next);
 }
 
-TEST_OF_SINGLE_PAGES(small_blocks_share_pages_as_ever, env_open("expandable_segments:True"))
+TEST_OF_SINGLE_PAGES(small_blocks_share_pages, env_open("expandable_segments:True"))
 {
     char *first = env_alloc_in(allocator, pool, 1000, NULL);
     char *second = env_alloc_in(allocator, pool, 1000, NULL);
@@ -531,9 +533,9 @@ TEST_OF_SINGLE_PAGES(small_blocks_share_pages_as_ever, env_open("expandable_segm
 
 TEST_OF_SINGLE_PAGES(alignment_is_that_of_the_page, env_open("expandable_segments:True"))
 {
-    void *plain = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
+    void *first = env_alloc_in(allocator, pool, 30 * MIB, NULL), *block = NULL;
 
-    env_free(allocator, plain);
+    env_free(allocator, first);
     block = env_alloc_with(allocator, .pool = pool, .bytes = 30 * MIB, .alignment = GIB);
     assert_int_equal((uintptr_t)block % GIB, 0);
     assert_int_equal(env_block(allocator, block).bytes, 30 * MIB);
@@ -541,20 +543,20 @@ TEST_OF_SINGLE_PAGES(alignment_is_that_of_the_page, env_open("expandable_segment
     env_free(allocator, block);
 }
 
-TEST_OF_SINGLE_PAGES(a_cached_page_serves_nearly_its_size_whole,
+TEST_OF_SINGLE_PAGES(cached_page_is_not_split_for_a_similar_size,
                      env_open("expandable_segments:True"))
 {
     char *first = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
     env_free(allocator, first);
-    /* By less than 20 MiB, max_non_split_rounding_mb, it may be too long. */
+    /* The page may be larger by less than 20 MiB, max_non_split_rounding_mb. */
     assert_ptr_equal(env_alloc_in(allocator, pool, 81 * MIB, NULL), first);
     assert_int_equal(env_block(allocator, first).bytes, 100 * MIB);
     env_free(allocator, first);
-    char *much_shorter = env_alloc_in(allocator, pool, 80 * MIB, NULL);
-    assert_ptr_not_equal(much_shorter, first);
-    expect_single(much_shorter, 80 * MIB);
-    env_free(allocator, much_shorter);
+    char *smaller = env_alloc_in(allocator, pool, 80 * MIB, NULL);
+    assert_ptr_not_equal(smaller, first);
+    expect_single(smaller, 80 * MIB);
+    env_free(allocator, smaller);
 }
 
 TEST_OF_SINGLE_PAGES(single_page_is_allocated_at_its_address_only,
@@ -571,8 +573,8 @@ TEST_OF_SINGLE_PAGES(single_page_is_allocated_at_its_address_only,
     env_free(allocator, block);
 }
 
-/* Idle pages of a released pool are the driver's to make others of. */
-TEST_OF_SINGLE_PAGES(a_released_pool_makes_room_for_others,
+/* Idle pages of a released pool are released to the driver for other requests. */
+TEST_OF_SINGLE_PAGES(pages_of_a_released_pool_serve_other_pools,
                      env_open_mib(256, "expandable_segments:True"))
 {
     env_free(allocator, env_alloc_in(allocator, pool, 200 * MIB, NULL));
@@ -580,10 +582,10 @@ TEST_OF_SINGLE_PAGES(a_released_pool_makes_room_for_others,
     env_free(allocator, env_alloc(allocator, 240 * MIB, NULL));
 }
 
-/* Addresses come again for pages of their size; those of other sizes are given back before new ones are taken. */
-TEST_OF_SINGLE_PAGES(addresses_do_not_gather, env_open("expandable_segments:True"))
+/* Addresses are reused for pages of the same size; addresses of other sizes are freed before new ones are reserved. */
+TEST_OF_SINGLE_PAGES(addresses_are_reused_or_freed, env_open("expandable_segments:True"))
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
 
     for (unsigned i = 0; i < 200; i++) {
         void *before = env_alloc_in(allocator, pool, (40 + 2 * i) * MIB, NULL);
@@ -595,9 +597,9 @@ TEST_OF_SINGLE_PAGES(addresses_do_not_gather, env_open("expandable_segments:True
         env_free(allocator, block);
         (void)env_trim_pool(allocator, pool);
         const uint64_t addresses = env_stats(allocator).address_bytes;
-        most = addresses > most ? addresses : most;
+        max = addresses > max ? addresses : max;
     }
-    assert_true(most <= 500 * MIB);
+    assert_true(max <= 500 * MIB);
     assert_int_equal(env_reserved(allocator), 0);
 }
 
@@ -611,7 +613,7 @@ TEST_OF_SINGLE_PAGES(resumed_pool_has_single_pages, env_open("expandable_segment
     env_free(allocator, block);
 }
 
-TEST_TIMES(idle_pages_of_other_sizes_make_room, 3, env_open_mib(256, "expandable_segments:True"))
+TEST_TIMES(idle_pages_of_other_sizes_are_released, 3, env_open_mib(256, "expandable_segments:True"))
 {
     /* Idle memory in the pool itself, in the default pool, and with a pool limit. */
     struct xseg_pool *pool = make_pool(allocator, i == 2 ? 210 * MIB : 0);
@@ -624,7 +626,7 @@ TEST_TIMES(idle_pages_of_other_sizes_make_room, 3, env_open_mib(256, "expandable
     env_free(allocator, block);
 }
 
-TEST_ON(failed_single_page_leaves_nothing, env_open_mib(256, "expandable_segments:True"))
+TEST_ON(failed_single_page_is_rolled_back, env_open_mib(256, "expandable_segments:True"))
 {
     void *block = NULL;
 
@@ -640,9 +642,9 @@ TEST_OF_SINGLE_PAGES(classic_segments_serve_single_page_pools,
 {
     char *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     unsigned long long base = 0;
-    size_t seen = 0;
+    size_t size = 0;
 
-    ask_driver(block, &base, &seen);
-    assert_true(base <= (uintptr_t)block && base + seen >= (uintptr_t)block + 40 * MIB);
+    query_driver(block, &base, &size);
+    assert_true(base <= (uintptr_t)block && base + size >= (uintptr_t)block + 40 * MIB);
     env_free(allocator, block);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The features of pools in pairs.  docs/pools.md lists the pairs that exclude each other, at all or for a while. */
+/* Pairs of pool features.  docs/pools.md lists the pairs that exclude each other, always or temporarily. */
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
@@ -12,20 +12,20 @@ static xseg_stream stream;
 /* Memory of the custom functions: two pieces of 2 MiB. */
 static struct {
     _Alignas(4096) unsigned char memory[2][2 * MIB];
-    unsigned given, taken;
+    unsigned allocated, freed;
 } own;
 
 static void *own_alloc(void *context, size_t bytes, int device, xseg_stream requester)
 {
     (void)context, (void)device, (void)requester;
     assert_int_equal(bytes, 2 * MIB);
-    return own.given < 2 ? own.memory[own.given++] : NULL;
+    return own.allocated < 2 ? own.memory[own.allocated++] : NULL;
 }
 
 static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream requester)
 {
     (void)context, (void)ptr, (void)bytes, (void)device, (void)requester;
-    own.taken++;
+    own.freed++;
 }
 
 static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
@@ -44,7 +44,7 @@ static bool free_live(void *context, const struct xseg_block_info *info)
 
 static void run(struct setting setting, void (*check)(void))
 {
-    own.given = own.taken = 0;
+    own.allocated = own.freed = 0;
     setting.pool.struct_size = sizeof(setting.pool);
     allocator = env_open_mib(setting.mib, "expandable_segments:True");
     pool = env_pool_with(allocator, &setting.pool);
@@ -54,7 +54,7 @@ static void run(struct setting setting, void (*check)(void))
     env_close(allocator, stream);
 }
 
-/* PAIR(one, other, whether both are possible, MiB of the device, .pool.option = value, ...) */
+/* PAIR(feature, feature, whether both can be combined, MiB of the device, .pool.option = value, ...) */
 #define PAIR(one, other, verdict, ...)                                 \
     static void check_##one##_and_##other(void);                       \
     TEST(one##_and_##other)                                            \
@@ -72,8 +72,8 @@ static void *alloc_fallback(size_t bytes)
     return fallback;
 }
 
-/* A cached block of 20 MiB: a smaller request gets all of it only from a pool that does not split. */
-static void cache_one(void)
+/* Cache a block of 20 MiB, which only a pool that does not split uses whole for a smaller request. */
+static void cache_block(void)
 {
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
 }
@@ -159,7 +159,7 @@ PAIR(fallback, pause, later, 40, .pool.use_on_oom = true)
                  "contains a block of the default pool");
     env_free(allocator, fallback);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    /* A paused pool is no fallback; the device has free memory then. */
+    /* A paused pool is no fallback pool, but its device memory is free. */
     fallback = env_alloc(allocator, 20 * MIB, NULL);
     assert_null(env_block(allocator, fallback).fallback_pool);
     env_free(allocator, fallback);
@@ -189,11 +189,11 @@ PAIR(fallback, route, yes, 40, .pool.use_on_oom = true)
     void *fallback = alloc_fallback(20 * MIB);
 
     env_free(allocator, fallback);
-    /* Routed elsewhere, it is no request of the default pool. */
+    /* A request that is routed to another pool does not use the fallback pool. */
     assert_ok(xseg_route_begin(other, NULL, NULL));
     expect_rejected(NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
     assert_ok(xseg_route_end(other));
-    /* Routed to, the pool serves it as its own. */
+    /* A request that is routed to the fallback pool is a request of this pool. */
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, pool);
     assert_ok(xseg_route_end(pool));
@@ -213,7 +213,7 @@ PAIR(fallback, release, no, 40, .pool.use_on_oom = true)
 
 PAIR(no_split, limit, yes, 100, .pool.no_split = true, .pool.limit_bytes = 20 * MIB)
 {
-    cache_one();
+    cache_block();
     expect_whole(env_alloc_in(allocator, pool, 2 * MIB, NULL));
     expect_rejected(pool, 2 * MIB, XSEG_ERR_LIMIT);
 }
@@ -226,7 +226,7 @@ PAIR(no_split, own_memory, yes, 100, .pool.no_split = true, .pool.memory = own_m
 
 PAIR(no_split, exportable, yes, 100, .pool.no_split = true, .pool.exportable = true)
 {
-    cache_one();
+    cache_block();
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     expect_whole(ptr);
     export_once(ptr);
@@ -235,7 +235,7 @@ PAIR(no_split, exportable, yes, 100, .pool.no_split = true, .pool.exportable = t
 
 PAIR(no_split, pause, yes, 100, .pool.no_split = true)
 {
-    cache_one();
+    cache_block();
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     pause_and_resume();
     expect_whole(ptr);
@@ -243,7 +243,7 @@ PAIR(no_split, pause, yes, 100, .pool.no_split = true)
 
 PAIR(no_split, checkpoint, yes, 100, .pool.no_split = true)
 {
-    cache_one();
+    cache_block();
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     free_and_restore(ptr);
     expect_whole(ptr);
@@ -259,7 +259,7 @@ PAIR(no_split, capture, yes, 100, .pool.no_split = true)
 
 PAIR(no_split, route, yes, 100, .pool.no_split = true)
 {
-    cache_one();
+    cache_block();
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     expect_whole(env_alloc(allocator, 2 * MIB, NULL));
     assert_ok(xseg_route_end(pool));
@@ -267,7 +267,7 @@ PAIR(no_split, route, yes, 100, .pool.no_split = true)
 
 PAIR(no_split, release, yes, 100, .pool.no_split = true)
 {
-    cache_one();
+    cache_block();
     void *ptr = env_alloc_in(allocator, pool, 2 * MIB, NULL);
     assert_ok(xseg_pool_release(pool));
     expect_whole(ptr);
@@ -280,7 +280,7 @@ PAIR(limit, own_memory, yes, 100, .pool.limit_bytes = 2 * MIB, .pool.memory = ow
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     expect_rejected(pool, MIB, XSEG_ERR_LIMIT);
-    assert_int_equal(own.given, 1);
+    assert_int_equal(own.allocated, 1);
 }
 
 PAIR(limit, exportable, yes, 100, .pool.limit_bytes = 20 * MIB, .pool.exportable = true)
@@ -378,10 +378,10 @@ PAIR(own_memory, release, yes, 100, .pool.memory = own_memory)
 
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(own.taken, 0);
+    assert_int_equal(own.freed, 0);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    assert_int_equal(own.taken, 1);
+    assert_int_equal(own.freed, 1);
 }
 
 PAIR(exportable, pause, later, 100, .pool.exportable = true)
@@ -408,7 +408,7 @@ PAIR(exportable, checkpoint, yes, 100, .pool.exportable = true)
     ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     env_free(allocator, ptr);
     restore(checkpoint);
-    /* The export holds the pages, whichever block lies on them. */
+    /* The export retains the pages, although another block uses them. */
     assert_ok(xseg_export_close(allocator, ptr));
 }
 
@@ -442,7 +442,7 @@ PAIR(exportable, release, yes, 100, .pool.exportable = true)
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-/* A block of 21 MiB is a page of 22 MiB, as no other pool has one. */
+/* A block of 21 MiB is one page of 22 MiB; pools without single_page have no page of this size. */
 static void expect_single(const void *ptr)
 {
     assert_int_equal(env_block(allocator, ptr).bytes, 22 * MIB);
@@ -624,7 +624,7 @@ PAIR(capture, release, yes, 100)
 {
     env_capture_begin(pool, stream);
     assert_ok(xseg_pool_release(pool));
-    /* The capture holds it until its end. */
+    /* The capture retains the pool until its end. */
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
     env_capture_end(pool, stream);
@@ -635,7 +635,7 @@ PAIR(route, release, yes, 100)
 {
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_ok(xseg_pool_release(pool));
-    /* The route holds it until its end. */
+    /* The route retains the pool until its end. */
     void *ptr = env_alloc(allocator, MIB, NULL);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
     assert_ok(xseg_route_end(pool));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Elastic ranges: what commits and decommits do, what they cost, and what is refused. */
+/* Elastic ranges: commits and decommits, their costs, and their errors. */
 #include <string.h>
 
 #include "tests/support/exported_handles.h"
@@ -10,7 +10,7 @@
 
 #define PAGES 64u
 
-/* reserve_with(allocator, .limit_bytes = PAGE, ...): a range of PAGES granules with these members of its options. */
+/* reserve_with(allocator, .limit_bytes = PAGE, ...): reserve a range of PAGES granules with these options. */
 #define reserve_with(allocator, ...)   \
     reserve_by(allocator, PAGES *PAGE, \
                &(struct xseg_range_options){sizeof(struct xseg_range_options), __VA_ARGS__})
@@ -84,7 +84,7 @@ TEST_OF_RANGE(recommit_makes_no_driver_call, env_open(NULL))
     commit(range, 2, 3, NULL);
     assert_int_equal(xseg_sim_calls(NULL), before);
     assert_int_equal(info(range).recommits, 3);
-    /* Another stream waits on the device for the one that they leave with. */
+    /* Another stream waits on the device for the stream of the decommit. */
     before = xseg_sim_calls("cuStreamWaitEvent");
     commit(range, 5, 3, other);
     assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), before + 1);
@@ -117,22 +117,22 @@ TEST_OF_RANGE(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:
 
 #define TIB ((uint64_t)1 << 40)
 
-TEST_ON(bad_input_changes_nothing, env_open(NULL))
+TEST_ON(invalid_calls_change_nothing, env_open(NULL))
 {
-    struct xseg_range *range = NULL, *none = NULL;
+    struct xseg_range *range = NULL, *failed = NULL;
 
     assert_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), ARGUMENT, "1048576");
-    struct xseg_range_options odd = {sizeof(odd), .page_bytes = 3 * MIB};
-    assert_error(xseg_range_reserve(allocator, 0, 6 * MIB, &odd, &range), ARGUMENT,
+    struct xseg_range_options invalid = {sizeof(invalid), .page_bytes = 3 * MIB};
+    assert_error(xseg_range_reserve(allocator, 0, 6 * MIB, &invalid, &range), ARGUMENT,
                  "page_bytes is not a multiple of the granularity of device 0, 3145728 bytes");
-    /* Segments have addresses, too, so the reason is the limit and not what is reserved. */
+    /* The device has reserved addresses for segments; the error still reports the limit. */
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     assert_error(xseg_range_reserve(allocator, 0, UINT64_MAX - PAGE + 1, NULL, &range),
                  NO_ADDRESSES, "reserve at most 35184372088832 bytes (32 TiB)");
     assert_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range), NO_ADDRESSES,
                  "size exceeds the virtual addresses of a device, 35184374185984 bytes");
     range = reserve_by(allocator, 20 * TIB, NULL);
-    assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &none), NO_ADDRESSES,
+    assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &failed), NO_ADDRESSES,
                  "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_ok(xseg_range_release(range));
     range = reserve(allocator);
@@ -162,7 +162,7 @@ TEST_ON(bad_input_changes_nothing, env_open(NULL))
     release(range);
     assert_error(xseg_range_commit(range, 0, PAGE, NULL), ARGUMENT, "released");
     assert_error(xseg_range_release(range), ARGUMENT, "released");
-    assert_error(xseg_range_release(none), ARGUMENT, "NULL");
+    assert_error(xseg_range_release(failed), ARGUMENT, "NULL");
 }
 
 /* Committed memory counts towards the limits of device, pool and range, and is reclaimed from other memory. */
@@ -221,7 +221,7 @@ TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
     xseg_stream stream = env_stream();
 
     commit(range, 0, 4, stream);
-    /* The page of the granule that leaves is held elsewhere, so it is of no use here. */
+    /* Another range holds the page of a pending unmap, so this page cannot be reused. */
     assert_ok(xseg_range_alias(other, 0, PAGE, range, 0));
     assert_ok(xseg_range_hold(other, 0, PAGE));
     decommit(other, 0, 1, stream);
@@ -237,7 +237,7 @@ TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
     discard(range, stream, {1, 3}, {8, 1});
 }
 
-/* Pages that a refused commit has made are not kept beyond page_cache_mb. */
+/* A failed commit does not keep created pages beyond page_cache_mb. */
 TEST_OF_RANGE(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
 {
     xseg_stream stream = env_stream(), other = env_stream();
@@ -257,8 +257,8 @@ static struct xseg_allocator *open_with_bytes(const char *config)
     return env_open_sim(config, .memory_bytes = GIB, .real_bytes = true);
 }
 
-/* A range is paused and resumed with its pool, contents and all; holds are no obstacle. */
-TEST_OF_RANGE(a_pool_pauses_its_ranges, open_with_bytes(NULL))
+/* A pause and a resume of the pool keep the contents of the range, including held granules. */
+TEST_OF_RANGE(pause_includes_ranges, open_with_bytes(NULL))
 {
     struct xseg_pool *pool = info(range).pool;
     uint32_t *word = info(range).base;
@@ -373,7 +373,7 @@ struct seen {
     xseg_stream waits_for;
 };
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool add_block(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
@@ -383,14 +383,14 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 {
     *(uint64_t *)context += mapping->bytes;
     return true;
 }
 
-/* The reason of what leaves names the stream that it leaves with. */
-static bool see_reason(void *context, const struct xseg_reason *reason)
+/* The reason of pending memory has the stream of the decommit. */
+static bool record_reason(void *context, const struct xseg_reason *reason)
 {
     struct seen *seen = context;
 
@@ -409,16 +409,16 @@ TEST_OF_RANGE(queries_report_ranges, env_open(NULL))
     commit(range, 2, 6, stream);
     work(range, 2, 6, stream);
     decommit(range, 4, 2, stream);
-    assert_ok(xseg_for_each_block(allocator, NULL, see_block, &seen));
+    assert_ok(xseg_for_each_block(allocator, NULL, add_block, &seen));
     assert_int_equal(seen.live, 4 * PAGE);
     assert_int_equal(seen.pending, 2 * PAGE);
     assert_int_equal(seen.unmapped, (PAGES - 6) * PAGE);
-    assert_ok(xseg_explain(allocator, NULL, see_reason, &seen, &explained));
+    assert_ok(xseg_explain(allocator, NULL, record_reason, &seen, &explained));
     assert_ptr_equal(seen.waits_for, stream);
     assert_int_equal(explained.allocated, 4 * PAGE);
     assert_int_equal(explained.pending, 2 * PAGE);
     assert_int_equal(explained.reserved, 6 * PAGE);
-    assert_ok(xseg_for_each_mapping(allocator, NULL, see_mapping, &mapped));
+    assert_ok(xseg_for_each_mapping(allocator, NULL, add_mapping, &mapped));
     assert_int_equal(mapped, 6 * PAGE);
     assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
     const struct xseg_block_info block = env_block(allocator, (char *)info(range).base + 7 * PAGE);
@@ -447,22 +447,23 @@ TEST_OF_RANGE(prepared_pages_wait_for_their_range,
     discard(range, NULL, {0, 3});
 }
 
-TEST_ON(a_quota_is_kept, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE))
+TEST_ON(quota_is_reserved, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 * PAGE))
 {
-    struct xseg_range *one = reserve(allocator), *two = reserve(allocator);
-    assert_ok(xseg_range_set_quota(one, 20 * PAGE));
-    assert_error(xseg_range_set_quota(two, 13 * PAGE), LIMIT, "41943040 bytes reserved by quotas");
-    assert_error(xseg_range_commit(two, 0, 13 * PAGE, NULL), LIMIT, "");
-    commit(two, 0, 12, NULL);
+    struct xseg_range *first = reserve(allocator), *second = reserve(allocator);
+    assert_ok(xseg_range_set_quota(first, 20 * PAGE));
+    assert_error(xseg_range_set_quota(second, 13 * PAGE), LIMIT,
+                 "41943040 bytes reserved by quotas");
+    assert_error(xseg_range_commit(second, 0, 13 * PAGE, NULL), LIMIT, "");
+    commit(second, 0, 12, NULL);
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
-    commit(one, 0, 20, NULL);
-    assert_int_equal(info(one).quota_bytes, 20 * PAGE);
-    decommit(one, 0, 10, NULL);
+    commit(first, 0, 20, NULL);
+    assert_int_equal(info(first).quota_bytes, 20 * PAGE);
+    decommit(first, 0, 10, NULL);
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
-    assert_ok(xseg_range_set_quota(one, 0));
+    assert_ok(xseg_range_set_quota(first, 0));
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    discard(one, NULL, {10, 10});
-    discard(two, NULL, {0, 12});
+    discard(first, NULL, {10, 10});
+    discard(second, NULL, {0, 12});
 }
 
 /* Commit granule 0, and fail to alias its page at granule 4: the driver denies access, and from then on every unmap. */
@@ -475,7 +476,7 @@ static void fail_alias(struct xseg_range *range)
 }
 
 /* A commit does not use the page of an alias that the driver did not unmap. */
-TEST_OF_RANGE(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
+TEST_OF_RANGE(commit_does_not_use_a_page_in_unknown_state, env_open(NULL))
 {
     fail_alias(range);
     assert_error(xseg_range_commit(range, 3 * PAGE, 3 * PAGE, NULL), DRIVER, "999");
@@ -487,7 +488,7 @@ TEST_OF_RANGE(a_stuck_alias_is_no_page_of_a_commit, env_open(NULL))
     discard(range, NULL, {0, 1}, {3, 3});
 }
 
-TEST_OF_RANGE(a_stuck_alias_blocks_no_other_granule, env_open(NULL))
+TEST_OF_RANGE(page_in_unknown_state_blocks_no_other_granule, env_open(NULL))
 {
     fail_alias(range);
     const uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
@@ -516,7 +517,7 @@ TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
     assert_error(xseg_range_release(range), BUSY, "committed");
     struct CUgraph_st *graph = env_capture_end_graph(pool, stream);
-    /* The first look records the events, the next one finds them complete. */
+    /* The first poll records the events, and the next poll finds them completed. */
     commit(range, 10, 1, stream);
     commit(range, 11, 1, stream);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE + PAGE + 2 * PAGE);
@@ -535,7 +536,7 @@ TEST_OF_RANGE(close_releases_ranges_without_memory, env_open("page_cache_mb:100"
     assert_ok(xseg_range_prepare(range, 2 * PAGE));
 }
 
-TEST(a_lost_device_keeps_its_host_side)
+TEST(lost_device_supports_host_operations)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     struct xseg_range *range = reserve(allocator), *other = reserve_by(allocator, PAGE, NULL);
@@ -583,7 +584,7 @@ TEST_OF_RANGE(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
     discard(other, NULL, {8, 4});
 }
 
-static bool count_shortage(void *context, const struct xseg_oom_info *oom)
+static bool count_low_memory(void *context, const struct xseg_oom_info *oom)
 {
     (void)oom;
     ++*(unsigned *)context;
@@ -594,10 +595,10 @@ static bool count_shortage(void *context, const struct xseg_oom_info *oom)
 TEST_OF_RANGE(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
 {
     struct xseg_range *other = reserve(allocator);
-    unsigned shortages = 0;
+    unsigned calls = 0;
 
     const uint64_t id =
-        env_observe(allocator, .on_low_memory = count_shortage, .context = &shortages);
+        env_observe(allocator, .on_low_memory = count_low_memory, .context = &calls);
     assert_ok(xseg_range_set_quota(range, 8 * PAGE));
     commit(other, 0, 8, NULL);
     assert_ok(xseg_range_prepare(range, 8 * PAGE));
@@ -607,7 +608,7 @@ TEST_OF_RANGE(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_
     commit(range, 0, 8, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 0);
-    assert_int_equal(shortages, 0);
+    assert_int_equal(calls, 0);
     assert_ok(xseg_observer_remove(allocator, id));
     discard(range, NULL, {0, 8});
     discard(other, NULL, {0, 8});
@@ -621,7 +622,7 @@ struct greedy {
     bool is_called;
 };
 
-static void want_more(void *context, const struct xseg_mapping *mapping)
+static void commit_more(void *context, const struct xseg_mapping *mapping)
 {
     struct greedy *greedy = context;
 
@@ -641,7 +642,7 @@ TEST_EACH(limits_hold_during_notifications, env_open(config), "hard_limit_mb:102
     static const uint64_t limit[] = {4 * PAGE, 0};
     struct greedy greedy = {.range = reserve_with(allocator, .limit_bytes = limit[i])};
 
-    const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = want_more);
+    const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = commit_more);
     commit(greedy.range, 0, 3, NULL);
     assert_int_equal(greedy.committed, 3 * PAGE);
     assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
@@ -687,7 +688,7 @@ TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
 #undef OPTIONS
     assert_ptr_equal(info(range).pool, pool);
     assert_int_equal(info(range).device, 1);
-    /* The range retains it. */
+    /* The range retains the pool. */
     assert_ok(xseg_pool_release(pool));
     commit(range, 0, 1, NULL);
     discard(range, NULL, {0, 1});
@@ -702,8 +703,8 @@ static void *release_range(void *context)
     return NULL;
 }
 
-/* Releases a range in another thread when a line says that no snapshot could be written. */
-static void release_when_short(void *context, enum xseg_log_level level, const char *line)
+/* Release a range in another thread, during the log line that no snapshot could be written. */
+static void release_on_log_line(void *context, enum xseg_log_level level, const char *line)
 {
     struct xseg_range **range = context;
 
@@ -712,13 +713,13 @@ static void release_when_short(void *context, enum xseg_log_level level, const c
     (void)env_run_thread(release_range, range);
 }
 
-static void count_refusal(void *context, const struct xseg_oom_info *oom)
+static void count_oom(void *context, const struct xseg_oom_info *oom)
 {
     (void)oom;
     ++*(unsigned *)context;
 }
 
-/* The pool of a range exists until the report of a refused commit is complete. */
+/* The pool of a range exists until the report of a failed commit is complete. */
 TEST(range_is_released_in_an_out_of_memory_callback)
 {
     struct xseg_allocator *allocator = NULL;
@@ -728,9 +729,9 @@ TEST(range_is_released_in_an_out_of_memory_callback)
 
     assert_ok(xseg_sim_reset(&settings));
     struct xseg_options options = {sizeof(options), .driver = env_driver(),
-                                   .log = release_when_short, .log_context = &to_release};
+                                   .log = release_on_log_line, .log_context = &to_release};
     assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
-    (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_refusal);
+    (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_oom);
     range = to_release = reserve(allocator);
     assert_int_equal(xseg_range_commit(range, 0, PAGES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
@@ -741,7 +742,8 @@ TEST(range_is_released_in_an_out_of_memory_callback)
 /* --- Aliases of pages: charges, pauses, and commits of granules that are pending unmap with an aliased page. --- */
 
 /* A range of the same pool. */
-static struct xseg_range *reserve_beside(struct xseg_allocator *allocator, struct xseg_range *range)
+static struct xseg_range *reserve_in_pool_of(struct xseg_allocator *allocator,
+                                             struct xseg_range *range)
 {
     return reserve_with(allocator, .pool = info(range).pool);
 }
@@ -817,7 +819,7 @@ static void destroy_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-/* Each stream with committed granules blocks the pause, whatever their number. */
+/* Each stream with committed granules blocks the pause, for any number of streams. */
 TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
 {
     xseg_stream stream[9];
@@ -843,7 +845,7 @@ TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* After a resume that failed and could not be undone, the next one maps one page at all granules. */
+/* After a failed resume without rollback, the next resume maps one page at all granules. */
 TEST_OF_RANGE(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
 {
     commit(range, 0, 1, NULL);
@@ -884,34 +886,33 @@ TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* It does not matter which range committed the page.  Ranges of other pools cannot alias it. */
+/* Each range of the pool may have committed the page.  Ranges of other pools cannot alias it. */
 TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
-    struct xseg_range *other = reserve_beside(allocator, range);
-    struct xseg_range *third = reserve(allocator);
+    struct xseg_range *other = reserve_in_pool_of(allocator, range), *third = reserve(allocator);
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = info(range).pool};
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = info(range).pool};
 
     commit(range, 0, 1, NULL);
     assert_error(xseg_range_alias(third, 0, PAGE, range, 0), ARGUMENT, "pools");
     alias(other, 4, range, 0);
     *word(range, 0) = 7;
     discard(range, NULL, {0, 1});
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(*word(other, 4), 7);
     decommit(other, 4, 1, NULL);
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     release(other);
     release(third);
 }
 
-/* It does not matter at which granule.  Other ranges that alias the page are not charged. */
+/* The charge does not depend on the granule.  Other ranges that alias the page are not charged. */
 TEST_OF_RANGE(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
-    struct xseg_range *other = reserve_beside(allocator, range);
+    struct xseg_range *other = reserve_in_pool_of(allocator, range);
 
     commit(range, 0, 1, NULL);
     alias(range, 2, range, 0);
@@ -936,7 +937,7 @@ TEST_OF_RANGE(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 /* The new page waits for the work of the decommit. */
 TEST_OF_RANGE(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
 {
-    struct xseg_range *reader = reserve_beside(allocator, range);
+    struct xseg_range *reader = reserve_in_pool_of(allocator, range);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 3, stream);
@@ -956,7 +957,7 @@ TEST_OF_RANGE(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
     *word(range, 8) = 9;
     assert_int_equal(*word(range, 0), 7);
     assert_int_equal(info(range).recommits, 0);
-    assert_int_equal(info(reader).recommits, 1); /* no other mapping was left */
+    assert_int_equal(info(reader).recommits, 1); /* the last mapping */
     assert_ok(xseg_range_hold(range, 10 * PAGE, PAGE));
     alias(range, 10, range, 0);
     decommit(range, 10, 1, stream);
@@ -998,7 +999,7 @@ static void end_range(void *context, const struct xseg_mapping *mapping)
 }
 
 /* Make memory of one range pending unmap, and let an observer release another range. */
-static uint64_t observe_the_end(struct xseg_allocator *allocator, struct xseg_range **ended,
+static uint64_t observe_release(struct xseg_allocator *allocator, struct xseg_range **ended,
                                 struct xseg_range *other, xseg_stream stream)
 {
     commit(other, 0, 1, stream);
@@ -1019,7 +1020,7 @@ TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
         commit(range, 0, 1, stream);
         alias(range, 8, range, 0);
         env_launch_at(stream, word(range, 0), PAGE);
-        const uint64_t id = observe_the_end(allocator, &ended, other, first);
+        const uint64_t id = observe_release(allocator, &ended, other, first);
         decommit(range, 0, 1, stream);
         decommit(range, 8, 1, stream);
         assert_ok(xseg_sim_finish(first));
@@ -1033,14 +1034,13 @@ TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
     release(other);
 }
 
-/* The same while idle memory is reclaimed for a quota. */
+/* The release runs while idle memory is reclaimed for a quota. */
 TEST_OF_RANGE(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {
-    struct xseg_range *other = reserve(allocator);
-    struct xseg_range *ended = range;
+    struct xseg_range *other = reserve(allocator), *ended = range;
 
     commit(other, 4, 4, NULL);
-    const uint64_t id = observe_the_end(allocator, &ended, other, NULL);
+    const uint64_t id = observe_release(allocator, &ended, other, NULL);
     xseg_sim_finish_all();
     assert_error(xseg_range_set_quota(range, 16 * PAGE), ARGUMENT, "released");
     assert_null(ended);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Checkpoints of pools that have ranges: what a restore takes back, decommits and refuses. */
+/* Checkpoints of pools with ranges: recommits, decommits and errors of a restore. */
 #include <string.h>
 
 #include "tests/support/ranges.h"
@@ -9,7 +9,7 @@
 #define SECOND UINT64_C(1000000000)
 #define PIECES 64u
 
-/* By their plain C types. */
+/* Entry points of the driver, by their plain C types. */
 int cuMemAddressReserve(unsigned long long *address, size_t bytes, size_t alignment,
                         unsigned long long hint, unsigned long long flags);
 int cuMemAddressFree(unsigned long long address, size_t bytes);
@@ -49,7 +49,7 @@ static int open_real(void **state)
     return 0;
 }
 
-/* Close the allocator; nothing is committed. */
+/* Close the allocator, without committed granules. */
 static int close_env(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void hold(struct xseg_range *range, unsigned first, unsigned count)
     assert_ok(xseg_range_hold(range, first * PAGE, count * PAGE));
 }
 
-static void let_go(struct xseg_range *range, unsigned first, unsigned count)
+static void unhold(struct xseg_range *range, unsigned first, unsigned count)
 {
     assert_ok(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL));
 }
@@ -84,7 +84,7 @@ static void work(unsigned at, xseg_stream stream)
     assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(env.range, at), PAGE));
 }
 
-static void take(void)
+static void checkpoint(void)
 {
     xseg_checkpoint_destroy(env.checkpoint);
     assert_ok(xseg_pool_checkpoint(env.pool, &env.checkpoint));
@@ -95,13 +95,13 @@ static void restore(void)
     assert_ok(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL));
 }
 
-/* The bytes of each state that a walk finds in the pool, and what else a refused restore leaves as it is. */
+/* The blocks of the pool, in bytes of each state and as a hash. */
 struct seen {
     const struct xseg_pool *pool;
     uint64_t bytes[XSEG_BLOCK_UNMAPPED + 1], bases;
 };
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool add_block(void *context, const struct xseg_block_info *block)
 {
     struct seen *seen = context;
 
@@ -112,22 +112,22 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static struct seen look(void)
+static struct seen list_blocks(void)
 {
     struct seen seen = {.pool = env.pool};
 
-    assert_ok(xseg_for_each_block(env.allocator, NULL, see_block, &seen));
+    assert_ok(xseg_for_each_block(env.allocator, NULL, add_block, &seen));
     return seen;
 }
 
-/* A restore is refused, and nothing has changed. */
+/* Expect that a restore fails and changes nothing. */
 static void expect_rejected(const char *word)
 {
-    const struct seen before = look();
+    const struct seen before = list_blocks();
     const struct xseg_statistics stats = env_stats(env.allocator);
 
     assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), BUSY, word);
-    const struct seen after = look();
+    const struct seen after = list_blocks();
     const struct xseg_statistics now = env_stats(env.allocator);
     assert_memory_equal(&before, &after, sizeof(before));
     assert_memory_equal(stats.allocated_bytes, now.allocated_bytes, sizeof(now.allocated_bytes));
@@ -143,7 +143,7 @@ TEST_WITH(restore_recovers_held_granules, open_real, close_env)
     *word_of(range, 3) = 7;
     *word_of(range, 5) = 9;
     hold(range, 2, 4);
-    take();
+    checkpoint();
     const struct xseg_statistics then = env_stats(env.allocator);
     decommit(range, 3, 1, NULL);
     decommit(range, 5, 1, env.stream);
@@ -160,9 +160,9 @@ TEST_WITH(restore_recovers_held_granules, open_real, close_env)
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current);
     assert_int_equal(now.allocated_bytes[0].peak, then.allocated_bytes[0].peak);
     assert_int_equal(now.active_bytes[0].current, then.active_bytes[0].current);
-    /* Once more, as nothing has changed; and the granules are as any. */
+    /* A second restore of the unchanged state; the granules can be decommitted. */
     restore();
-    let_go(range, 2, 4);
+    unhold(range, 2, 4);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     decommit(range, 2, 4, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
@@ -176,13 +176,13 @@ TEST_WITH(granules_pending_unmap_are_not_reused, open_real, close_env)
     work(1, NULL);
     work(2, NULL);
     decommit(range, 1, 2, NULL);
-    take();
+    checkpoint();
     commit(range, 1, 1, NULL);
     commit(range, 8, 2, NULL);
     restore();
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 4 * PAGE);
-    assert_int_equal(look().bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
+    assert_int_equal(list_blocks().bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
     xseg_sim_advance(2 * SECOND);
     decommit(range, 0, 1, NULL);
     decommit(range, 3, 1, NULL);
@@ -197,7 +197,7 @@ TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
 
     commit(range, 0, 4, env.stream);
     *word_of(range, 2) = 5;
-    take();
+    checkpoint();
     work(0, NULL);
     decommit(range, 0, 1, NULL);
     restore();
@@ -220,18 +220,18 @@ TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
     decommit(range, 0, 4, NULL);
 }
 
-static void note_moved(void *context, void *ptr, bool freed)
+static void record_block(void *context, void *ptr, bool freed)
 {
     (void)ptr;
     ++((unsigned *)context)[freed];
 }
 
-/* Blocks and ranges of a pool come back together; of ranges that came since then nothing stays committed. */
+/* A restore recovers blocks and ranges of a pool; later ranges have no committed granules. */
 TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
 {
     struct xseg_range *early = env.range, *twin = reserve(env.pool), *late = NULL;
     struct xseg_range *other = reserve(NULL);
-    void *kept = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
+    void *live = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
     unsigned moved[2] = {0, 0};
     bool exactly = false;
 
@@ -240,9 +240,9 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
     commit(early, 10, 3, NULL);
     commit(twin, 5, 5, NULL);
     commit(other, 0, 2, NULL);
-    take();
+    checkpoint();
     const struct xseg_statistics then = env_stats(env.allocator);
-    const struct seen before = look();
+    const struct seen before = list_blocks();
     late = reserve(env.pool);
     commit(late, 0, 3, NULL);
     commit(late, PAGES - 1, 1, env.stream);
@@ -254,11 +254,11 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
     commit(twin, 10, 1, NULL);
     decommit(other, 0, 1, NULL);
     void *added = env_alloc_in(env.allocator, env.pool, 5 * MIB, NULL);
-    env_free(env.allocator, kept);
-    assert_ok(xseg_pool_restore(env.pool, env.checkpoint, note_moved, moved));
+    env_free(env.allocator, live);
+    assert_ok(xseg_pool_restore(env.pool, env.checkpoint, record_block, moved));
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
-    assert_ok(xseg_pool_check_live(env.pool, &kept, 1, &exactly));
+    assert_ok(xseg_pool_check_live(env.pool, &live, 1, &exactly));
     assert_true(exactly);
     (void)added;
     assert_int_equal(info(late).committed_bytes, 0);
@@ -271,13 +271,13 @@ TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
     const struct xseg_statistics now = env_stats(env.allocator);
     assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
     assert_int_equal(now.allocation[0].current, then.allocation[0].current);
-    assert_int_equal(look().bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
-    let_go(early, 0, PAGES);
+    assert_int_equal(list_blocks().bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
+    unhold(early, 0, PAGES);
     decommit(early, 0, 2, NULL);
     decommit(early, 10, 3, NULL);
     decommit(twin, 5, 5, NULL);
     decommit(other, 1, 1, NULL);
-    env_free(env.allocator, kept);
+    env_free(env.allocator, live);
     release(twin);
     release(late);
     release(other);
@@ -289,7 +289,7 @@ TEST_WITH(restore_recovers_the_statistics, open_real, close_env)
 
     hold(range, 1, 1);
     commit(range, 0, 3, NULL);
-    take();
+    checkpoint();
     const struct xseg_statistics then = env_stats(env.allocator);
     decommit(range, 1, 1, NULL);
     commit(range, 3, 9, env.stream);
@@ -302,18 +302,18 @@ TEST_WITH(restore_recovers_the_statistics, open_real, close_env)
         assert_int_equal(now.active_bytes[group].current, then.active_bytes[group].current);
     }
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
-    let_go(range, 1, 1);
+    unhold(range, 1, 1);
     decommit(range, 0, 3, NULL);
 }
 
-/* A checkpoint is taken of a paused pool, and restored when that is resumed. */
+/* The checkpoint of a paused pool can be restored after the resume. */
 TEST_WITH(a_paused_pool_is_not_restored, open_real, close_env)
 {
     struct xseg_range *range = env.range;
 
     commit(range, 0, 2, NULL);
     assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_HOST, NULL));
-    take();
+    checkpoint();
     assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), PAUSED, "paused");
     assert_ok(xseg_pool_resume(env.pool));
     commit(range, 2, 2, NULL);
@@ -328,12 +328,12 @@ TEST_WITH(released_memory_is_not_restored, open_real, close_env)
     void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
     commit(range, 0, 4, NULL);
-    take();
+    checkpoint();
     env_free(env.allocator, block);
     decommit(range, 3, 1, NULL);
     commit(range, 8, 1, NULL);
     expect_rejected("memory of the checkpoint has been released");
-    /* It is not the memory of then, but it is there. */
+    /* Other memory at the granule is sufficient. */
     commit(range, 3, 1, NULL);
     restore();
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
@@ -341,42 +341,42 @@ TEST_WITH(released_memory_is_not_restored, open_real, close_env)
     decommit(range, 0, 4, NULL);
 }
 
-/* All addresses that the driver has left: what is given back then is where the next range comes to lie. */
-struct rest {
+/* All free addresses of the driver.  While they are reserved, a new range reuses addresses that xseg has freed. */
+struct free_addresses {
     unsigned long long address[PIECES];
     size_t bytes[PIECES];
     unsigned count;
 };
 
-static void take_addresses(struct rest *rest)
+static void reserve_addresses(struct free_addresses *addresses)
 {
-    rest->count = 0;
+    addresses->count = 0;
     for (size_t bytes = (size_t)1 << 46; bytes >= GIB; bytes /= 2)
-        while (cuMemAddressReserve(&rest->address[rest->count], bytes, GIB, 0, 0) == 0) {
-            rest->bytes[rest->count++] = bytes;
-            assert_true(rest->count < PIECES);
+        while (cuMemAddressReserve(&addresses->address[addresses->count], bytes, GIB, 0, 0) == 0) {
+            addresses->bytes[addresses->count++] = bytes;
+            assert_true(addresses->count < PIECES);
         }
 }
 
-static void give_addresses(const struct rest *rest)
+static void free_addresses(const struct free_addresses *addresses)
 {
-    for (unsigned i = 0; i < rest->count; i++)
-        assert_int_equal(cuMemAddressFree(rest->address[i], rest->bytes[i]), 0);
+    for (unsigned i = 0; i < addresses->count; i++)
+        assert_int_equal(cuMemAddressFree(addresses->address[i], addresses->bytes[i]), 0);
 }
 
-/* A range of the checkpoint has ended; another one at the same addresses is not taken for it. */
+/* A new range at the addresses of a released range is not restored. */
 TEST(released_range_is_not_restored)
 {
     open_env(false, NULL);
     const void *base = info(env.range).base;
-    struct rest rest;
+    struct free_addresses addresses;
 
-    take_addresses(&rest);
-    take();
+    reserve_addresses(&addresses);
+    checkpoint();
     commit(env.range, 0, 2, NULL);
     struct xseg_checkpoint *empty = env.checkpoint;
     env.checkpoint = NULL;
-    take();
+    checkpoint();
     decommit(env.range, 0, 2, NULL);
     release(env.range);
     expect_rejected("released");
@@ -384,24 +384,24 @@ TEST(released_range_is_not_restored)
     assert_ptr_equal(info(env.range).base, base);
     commit(env.range, 0, 2, NULL);
     expect_rejected("released");
-    /* Nothing of the range was in the first checkpoint, so none of it is missed. */
+    /* The first checkpoint has no granule of the released range, so it can be restored. */
     assert_ok(xseg_pool_restore(env.pool, empty, NULL, NULL));
     assert_int_equal(info(env.range).mapped_bytes, 0);
     xseg_checkpoint_destroy(empty);
-    give_addresses(&rest);
+    free_addresses(&addresses);
     (void)close_env(NULL);
 }
 
-/* A range where the segment of a block was is not the memory of the block. */
-TEST(a_range_in_the_place_of_a_block)
+/* A range at the addresses of a released segment does not replace the memory of its blocks. */
+TEST(range_does_not_replace_a_released_block)
 {
     open_env(false, "expandable_segments:False");
-    struct rest rest;
+    struct free_addresses addresses;
 
     release(env.range);
     char *block = env_alloc_in(env.allocator, env.pool, 30 * MIB, NULL);
-    take();
-    take_addresses(&rest);
+    checkpoint();
+    reserve_addresses(&addresses);
     env_free(env.allocator, block);
     (void)env_trim_pool(env.allocator, env.pool);
     env.range = reserve(env.pool);
@@ -409,17 +409,17 @@ TEST(a_range_in_the_place_of_a_block)
     commit(env.range, 0, PAGES, NULL);
     expect_rejected("memory of the checkpoint has been released");
     decommit(env.range, 0, PAGES, NULL);
-    give_addresses(&rest);
+    free_addresses(&addresses);
     (void)close_env(NULL);
 }
 
-/* An aliased page is not taken back; one that was not decommitted stays. */
+/* A decommitted page with an alias cannot be restored; a committed page with an alias can. */
 TEST_WITH(restore_keeps_aliased_pages, open_real, close_env)
 {
     struct xseg_range *range = env.range;
 
     commit(range, 0, 2, NULL);
-    take();
+    checkpoint();
     hold(range, 0, 1);
     alias(range, 8, range, 0);
     alias(range, 9, range, 1);
@@ -430,7 +430,7 @@ TEST_WITH(restore_keeps_aliased_pages, open_real, close_env)
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     assert_int_equal(info(range).physical_bytes, 2 * PAGE);
-    let_go(range, 0, 1);
+    unhold(range, 0, 1);
     decommit(range, 0, 2, NULL);
 }
 
@@ -440,7 +440,7 @@ TEST_WITH(all_mappings_of_a_page_are_decommitted, open_real, close_env)
     struct xseg_range *range = env.range, *other = reserve(env.pool);
 
     commit(range, 0, 1, NULL);
-    take();
+    checkpoint();
     commit(range, 4, 1, NULL);
     alias(range, 8, range, 4);
     alias(other, 8, range, 4);
@@ -454,8 +454,8 @@ TEST_WITH(all_mappings_of_a_page_are_decommitted, open_real, close_env)
     release(other);
 }
 
-/* Observer: counts the rejected calls during a commit. */
-static void came(void *context, const struct xseg_mapping *mapping)
+/* An observer that makes calls during a commit and counts them. */
+static void call_during_commit(void *context, const struct xseg_mapping *mapping)
 {
     struct xseg_checkpoint *checkpoint = NULL;
 
@@ -470,15 +470,16 @@ TEST_WITH(granule_of_an_active_commit_blocks_a_restore, open_real, close_env)
 {
     unsigned rejected = 0;
 
-    take();
-    const uint64_t id = env_observe(env.allocator, .context = &rejected, .on_map = came);
+    checkpoint();
+    const uint64_t id =
+        env_observe(env.allocator, .context = &rejected, .on_map = call_during_commit);
     commit(env.range, 3, 1, NULL);
     assert_int_equal(rejected, 1);
     assert_ok(xseg_observer_remove(env.allocator, id));
     decommit(env.range, 3, 1, NULL);
 }
 
-/* An event cannot be recorded, for the first run that is to leave or for the third. */
+/* An event cannot be recorded for the first or the third run of decommitted granules. */
 TEST_WITH(failed_restore_changes_no_range, open_real, close_env)
 {
     struct xseg_range *range = env.range;
@@ -486,23 +487,23 @@ TEST_WITH(failed_restore_changes_no_range, open_real, close_env)
 
     hold(range, 0, 1);
     commit(range, 0, 2, NULL);
-    take();
+    checkpoint();
     decommit(range, 0, 1, NULL);
     commit(range, 4, 1, NULL);
     commit(range, 6, 1, NULL);
     commit(range, 8, 1, NULL);
     env_free(env.allocator, block);
     for (unsigned nth = 1; nth <= 3; nth += 2) {
-        const struct seen before = look();
+        const struct seen before = list_blocks();
 
         assert_ok(xseg_sim_fail("cuEventRecord", nth, 999));
         assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), DRIVER, "999");
-        const struct seen after = look();
+        const struct seen after = list_blocks();
         assert_memory_equal(&before, &after, sizeof(before));
     }
     restore();
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
     env_free(env.allocator, block);
-    let_go(range, 0, 1);
+    unhold(range, 0, 1);
     decommit(range, 0, 2, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pages that network cards may reach: the key and the option, what is never mixed up, and drivers that refuse them. */
+/* Pages for GPUDirect RDMA: the key and the option, separate page sources, and drivers without support. */
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -9,15 +9,15 @@
 #define INVALID       1
 #define RDMA_CAPABLE  15 /* CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE */
 
-/* The driver's own function, as a program declares it. */
+/* An entry point of the driver, as a program declares it. */
 int cuPointerGetAttribute(void *data, int attribute, unsigned long long ptr);
 
 static bool is_reachable(const void *block)
 {
-    unsigned answer = 7;
+    unsigned capable = 7;
 
-    assert_int_equal(cuPointerGetAttribute(&answer, RDMA_CAPABLE, (uintptr_t)block), 0);
-    return answer == 1;
+    assert_int_equal(cuPointerGetAttribute(&capable, RDMA_CAPABLE, (uintptr_t)block), 0);
+    return capable == 1;
 }
 
 static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
@@ -25,39 +25,40 @@ static struct xseg_pool *make_pool(struct xseg_allocator *allocator, bool rdma)
     return env_pool_of(allocator, .rdma = rdma);
 }
 
-/* Whether what a pool, or the default pool, allocates is reachable. */
-static bool makes_reachable(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+/* Whether RDMA can access the blocks of a pool, or of the default pool. */
+static bool allocates_reachable(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                                size_t bytes)
 {
     void *block = pool == NULL ? env_alloc(allocator, bytes, NULL)
                                : env_alloc_in(allocator, pool, bytes, NULL);
-    const bool answer = is_reachable(block);
+    const bool capable = is_reachable(block);
 
     env_free(allocator, block);
-    return answer;
+    return capable;
 }
 
 TEST_TIMES(key_applies_to_all_pools, 2, env_open(i != 0 ? "rdma:True" : NULL))
 {
     struct xseg_pool *pool = make_pool(allocator, false);
 
-    assert_int_equal(makes_reachable(allocator, NULL, 1000), i);
-    assert_int_equal(makes_reachable(allocator, NULL, 30 * MIB), i);
-    assert_int_equal(makes_reachable(allocator, pool, 30 * MIB), i);
+    assert_int_equal(allocates_reachable(allocator, NULL, 1000), i);
+    assert_int_equal(allocates_reachable(allocator, NULL, 30 * MIB), i);
+    assert_int_equal(allocates_reachable(allocator, pool, 30 * MIB), i);
 }
 
 TEST_ON(option_applies_to_one_pool, env_open(NULL))
 {
     struct xseg_pool *pool = make_pool(allocator, true);
 
-    assert_true(makes_reachable(allocator, pool, 30 * MIB));
-    assert_true(makes_reachable(allocator, pool, 1000));
-    assert_false(makes_reachable(allocator, NULL, 30 * MIB));
+    assert_true(allocates_reachable(allocator, pool, 30 * MIB));
+    assert_true(allocates_reachable(allocator, pool, 1000));
+    assert_false(allocates_reachable(allocator, NULL, 30 * MIB));
 }
 
-TEST_EACH(classic_segments_and_guarded_blocks_have_them_too, env_open(config),
+TEST_EACH(classic_segments_and_guarded_blocks_support_rdma, env_open(config),
           "rdma:True,expandable_segments:False", "rdma:True,guard_page:True")
 {
-    assert_true(makes_reachable(allocator, NULL, 30 * MIB));
+    assert_true(allocates_reachable(allocator, NULL, 30 * MIB));
 }
 
 TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
@@ -71,7 +72,7 @@ TEST_ON(resumed_pool_has_rdma_pages, env_open(NULL))
     env_free(allocator, block);
 }
 
-/* Fill a pool, give its pages to the page cache, and let another pool grow: its pages are new unless they are alike. */
+/* Pages of a released pool in the page cache serve another pool only if both have the same kind of pages. */
 TEST_TIMES(idle_pages_serve_their_kind_only, 4, env_open("page_cache_mb:1000,idle_ms:0"))
 {
     struct xseg_pool *from = make_pool(allocator, i % 2 != 0);
@@ -88,11 +89,10 @@ TEST_TIMES(idle_pages_serve_their_kind_only, 4, env_open("page_cache_mb:1000,idl
     env_free(allocator, block);
 }
 
-/* Under memory pressure pages of the other kind are released to the driver, and new ones are created. */
+/* Under memory pressure, pages of the other kind are released to the driver, and new pages are created. */
 TEST_TIMES(pages_of_the_other_kind_are_replaced, 2, env_open_sim(NULL, .memory_bytes = 200 * MIB))
 {
-    struct xseg_pool *from = make_pool(allocator, i == 0);
-    struct xseg_pool *to = make_pool(allocator, i != 0);
+    struct xseg_pool *from = make_pool(allocator, i == 0), *to = make_pool(allocator, i != 0);
     env_free(allocator, env_alloc_in(allocator, from, 160 * MIB, NULL));
     assert_ok(xseg_pool_release(from));
     char *block = env_alloc_in(allocator, to, 160 * MIB, NULL);
@@ -113,20 +113,20 @@ static struct xseg_allocator *open_driver(const char *config, enum xseg_sim_rdma
 
 TEST_TIMES(missing_rdma_support_is_logged_once, 2, open_driver(NULL, XSEG_SIM_RDMA_WORKS))
 {
-    /* The trial is the first creation behind those of the device's opening. */
+    /* After the device is open, the first creation is that of the probe. */
     env_free(allocator, env_alloc(allocator, 1000, NULL));
     assert_ok(xseg_sim_fail("cuMemCreate", 1, i == 0 ? NOT_SUPPORTED : INVALID));
     struct xseg_pool *pool = make_pool(allocator, true);
     assert_true(xseg_sim_failed());
     env_expect_warnings(&logged, 1, "device 0: rdma has no effect");
     env_expect_warnings(&logged, 1, "cuMemCreate");
-    assert_false(makes_reachable(allocator, pool, 30 * MIB));
-    /* Nothing is tried again. */
-    assert_false(makes_reachable(allocator, make_pool(allocator, true), 30 * MIB));
+    assert_false(allocates_reachable(allocator, pool, 30 * MIB));
+    /* The probe is not repeated. */
+    assert_false(allocates_reachable(allocator, make_pool(allocator, true), 30 * MIB));
     assert_int_equal(logged.lines, 1);
 }
 
-/* Drivers whose creation succeeds in vain: one rejects access to the page, one creates other pages. */
+/* Drivers without support, including drivers that create a page: one denies access, and one ignores the flag. */
 static const struct {
     enum xseg_sim_rdma rdma;
     const char *reason;
@@ -137,14 +137,14 @@ static const struct {
     {XSEG_SIM_RDMA_ABSENT, "cuMemCreate"},
 };
 
-TEST_TIMES(a_trial_uses_what_it_has_made, COUNT_OF(drivers),
+TEST_TIMES(probe_accesses_the_created_page, COUNT_OF(drivers),
            open_driver("rdma:True", drivers[i].rdma))
 {
-    assert_false(makes_reachable(allocator, NULL, 30 * MIB));
+    assert_false(allocates_reachable(allocator, NULL, 30 * MIB));
     env_expect_warnings(&logged, 1, drivers[i].reason);
 }
 
-TEST(memory_is_tried_when_there_is_some)
+TEST(probe_runs_when_memory_is_free)
 {
     void *block = NULL;
 
@@ -157,9 +157,9 @@ TEST(memory_is_tried_when_there_is_some)
     env_free(holder, all);
     env_empty_cache(holder);
     assert_ok(xseg_close(holder));
-    /* Segments that were reserved meanwhile have no memory, so theirs is made for it as well. */
-    assert_true(makes_reachable(allocator, NULL, 1000));
-    assert_true(makes_reachable(allocator, pool, 1000));
+    /* The existing segments have no memory yet, so their pages support RDMA as well. */
+    assert_true(allocates_reachable(allocator, NULL, 1000));
+    assert_true(allocates_reachable(allocator, pool, 1000));
     assert_int_equal(logged.lines, 0);
     env_close(allocator);
 }

@@ -71,10 +71,10 @@ struct message {
     enum order order;
     unsigned char value;
     struct xseg_export_token token;
-    uint64_t offset; /* of a block from the imported address */
+    uint64_t offset; /* of a block, relative to the imported address */
 };
 
-static bool obey(const struct message *message, char **base)
+static bool execute(const struct message *message, char **base)
 {
     void *imported = NULL;
 
@@ -106,7 +106,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &allocator) != XSEG_OK)
         _exit(1);
     while (read(socket, &message, sizeof(message)) == (ssize_t)sizeof(message))
-        if (write(socket, obey(&message, &base) ? "y" : "n", 1) != 1)
+        if (write(socket, execute(&message, &base) ? "y" : "n", 1) != 1)
             _exit(2);
     _exit(0);
 }
@@ -137,8 +137,8 @@ static void end_process(const struct process *process)
     process_end(process, allocator, &alone);
 }
 
-/* Wait until the exporter has seen the end of an importer's connection. */
-static xseg_status pause_eventually(struct xseg_pool *pool)
+/* Wait until the exporter has processed the end of an importer's connection. */
+static xseg_status pause_after_disconnect(struct xseg_pool *pool)
 {
     xseg_status status = XSEG_ERR_BUSY;
 
@@ -170,7 +170,7 @@ TEST(importer_maps_all_blocks_of_a_segment)
     env_empty_cache(allocator);
     fill(first, 11);
     fill(last, 12);
-    /* The base of the segment need not be mapped: the first block is freed and unmapped, too. */
+    /* The base of the segment may be unmapped: the first block is freed and unmapped as well. */
     const char *base = segment_base(last);
     const struct xseg_export_token token = export_segment(base);
     const uint64_t first_at = (uint64_t)((char *)first - base);
@@ -201,7 +201,7 @@ TEST(importer_maps_a_segment_whose_first_page_is_unmapped)
     SEND(process, IMPORT, .token = export_segment(base));
     SEND(process, READ, 21, .offset = (uint64_t)((char *)last - base));
     SEND(process, CLOSE);
-    /* The token of another address of the segment leads to that address. */
+    /* The import by a token of another address of the segment returns that address. */
     SEND(process, IMPORT, .token = export_segment(last));
     SEND(process, READ, 21, .offset = 0);
     SEND(process, CLOSE);
@@ -222,11 +222,11 @@ TEST(paused_pool_has_no_importers)
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "1 importers");
     assert_true(is_equal(token, export_segment(block)));
     SEND(process, CLOSE);
-    assert_ok(pause_eventually(pool));
+    assert_ok(pause_after_disconnect(pool));
     env_expect_error(xseg_export_segment(allocator, block, &(struct xseg_export_token){{0}}),
                      XSEG_ERR_PAUSED, "");
     SEND(process, IMPORT_FAILS, .token = token);
-    /* Other pages, other token. */
+    /* Other pages have another token. */
     assert_ok(xseg_pool_resume(pool));
     assert_false(is_equal(token, export_segment(block)));
     SEND(process, IMPORT_FAILS, .token = token);
@@ -248,7 +248,7 @@ TEST(killed_importer_is_no_longer_counted)
     void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
     SEND(process, IMPORT, .token = export_segment(block));
     assert_int_equal(kill(process.pid, SIGKILL), 0);
-    assert_ok(pause_eventually(pool));
+    assert_ok(pause_after_disconnect(pool));
     assert_int_equal(waitpid(process.pid, NULL, 0), process.pid);
     (void)close(process.socket);
     assert_ok(xseg_pool_resume(pool));
@@ -287,7 +287,7 @@ TEST_WITH(same_pages_have_the_same_token, open_exporter, close_exporter)
     assert_true(is_equal(token, export_segment(base)));
     assert_ptr_equal(env_alloc(allocator, BLOCK, NULL), block);
     assert_true(is_equal(token, export_segment(base)));
-    /* A growth does; the earlier token still leads to the earlier pages. */
+    /* A growth changes them; the earlier token still imports the earlier pages. */
     void *more = env_alloc(allocator, BLOCK, NULL);
     assert_ptr_equal(segment_base(more), base);
     const struct xseg_export_token grown = export_segment(base);
@@ -310,7 +310,7 @@ TEST_WITH(second_import_returns_the_same_memory, open_exporter, close_exporter)
     char *first = import(export_segment(segment_base(block)));
 
     assert_int_equal(imported_bytes(), BLOCK);
-    /* By the token of another address as well. */
+    /* The token of another address imports the same memory. */
     char *second = import(export_segment(block));
     assert_ptr_equal(second, first + (block - (char *)segment_base(block)));
     assert_int_equal(imported_bytes(), BLOCK);
@@ -353,8 +353,7 @@ TEST_WITH(concurrent_imports_return_the_same_memory, open_exporter, close_export
 TEST_WITH(child_of_an_importer_is_not_counted, open_exporter, close_exporter)
 {
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
-    void *base = import(export_segment(block));
+    void *block = env_alloc_in(allocator, pool, BLOCK, NULL), *base = import(export_segment(block));
     const pid_t child = fork();
 
     assert_true(child >= 0);
@@ -364,7 +363,7 @@ TEST_WITH(child_of_an_importer_is_not_counted, open_exporter, close_exporter)
         _exit(0);
     }
     assert_ok(xseg_import_close(allocator, base));
-    assert_ok(pause_eventually(pool));
+    assert_ok(pause_after_disconnect(pool));
     assert_int_equal(kill(child, SIGKILL), 0);
     (void)env_wait(child);
     assert_ok(xseg_pool_resume(pool));
@@ -413,8 +412,7 @@ TEST_WITH(block_of_an_exported_segment_can_be_exported, open_exporter, close_exp
 TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_exporter)
 {
     struct xseg_export_token token;
-    char *block = env_alloc(allocator, BLOCK, NULL);
-    char *end = (char *)segment_base(block) + BLOCK;
+    char *block = env_alloc(allocator, BLOCK, NULL), *end = (char *)segment_base(block) + BLOCK;
     int local = 0;
 
     env_expect_error(xseg_export_segment(allocator, &local, &token), XSEG_ERR_NOT_ALLOCATED, "");
@@ -425,11 +423,11 @@ TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_expor
     env_expect_error(xseg_export_segment(allocator, block, NULL), XSEG_ERR_ARGUMENT,
                      "token is NULL");
     struct xseg_pool *pool = create_pool();
-    void *kept = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *live = env_alloc_in(allocator, pool, BLOCK, NULL);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_export_segment(allocator, kept, &token), XSEG_ERR_UNSUPPORTED,
+    env_expect_error(xseg_export_segment(allocator, live, &token), XSEG_ERR_UNSUPPORTED,
                      "pool has been released");
-    env_free(allocator, kept);
+    env_free(allocator, live);
     env_free(allocator, block);
     env_close(allocator);
 

@@ -8,12 +8,12 @@
 #include "tests/support/emulator.h"
 #include "tests/support/folder.h"
 
-/* Number of files in the folder, and size of the largest.  They are removed. */
-static unsigned take_files(uint64_t *largest)
+/* Remove the files of the folder.  The result is their number and the size of the largest. */
+static unsigned remove_files(uint64_t *largest)
 {
     DIR *listed = opendir(folder);
     struct dirent *entry;
-    struct stat found;
+    struct stat info;
     unsigned count = 0;
 
     assert_non_null(listed);
@@ -22,11 +22,11 @@ static unsigned take_files(uint64_t *largest)
 
         if (entry->d_name[0] == '.')
             continue;
-        assert_int_equal(stat(path, &found), 0);
-        if (largest != NULL && (uint64_t)found.st_size > *largest)
-            *largest = (uint64_t)found.st_size;
+        assert_int_equal(stat(path, &info), 0);
+        if (largest != NULL && (uint64_t)info.st_size > *largest)
+            *largest = (uint64_t)info.st_size;
         if (strstr(entry->d_name, ".part") != NULL)
-            fail_msg("%s was left behind", entry->d_name);
+            fail_msg("%s was not removed", entry->d_name);
         assert_int_equal(unlink(path), 0);
         count++;
     }
@@ -36,11 +36,11 @@ static unsigned take_files(uint64_t *largest)
 
 static int remove_folder(void **state)
 {
-    (void)take_files(NULL);
+    (void)remove_files(NULL);
     return folder_remove(state);
 }
 
-/* First and last bytes of each snapshot. */
+/* Check the first and last bytes of a snapshot. */
 static void expect_complete(const char *path)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -55,7 +55,7 @@ static void expect_complete(const char *path)
     assert_int_equal(close(file), 0);
 }
 
-/* The live block of the allocator that was opened last. */
+/* The allocated block of the allocator that was opened last. */
 static void *block;
 
 /* An allocator with this many events and 40 MiB of allocated memory, of 256 MiB. */
@@ -98,29 +98,29 @@ TEST_ON(arguments_are_checked, env_open(NULL))
                  "options->struct_size is unknown, 3");
 }
 
-static void expect_refusal(struct xseg_allocator *allocator, const char *path, int error)
+static void expect_file_error(struct xseg_allocator *allocator, const char *path, int error)
 {
     assert_error(xseg_snapshot(allocator, path, NULL), FILE, strerror(error));
     assert_error(xseg_snapshot(allocator, path, NULL), FILE, path);
 }
 
-/* Each error has a message, leaves no file, and the program continues. */
-TEST_ON(a_place_that_cannot_be_written, open_with_events("", 0))
+/* Each error has a message and leaves no file, and the next snapshot succeeds. */
+TEST_ON(unwritable_path_is_an_error, open_with_events("", 0))
 {
     const unsigned files = env_open_fds();
     const char *path = folder_path("folder");
 
-    expect_refusal(allocator, folder_path("none/file"), ENOENT);
+    expect_file_error(allocator, folder_path("none/file"), ENOENT);
     assert_int_equal(mkdir(path, 0700), 0);
-    expect_refusal(allocator, path, EISDIR);
+    expect_file_error(allocator, path, EISDIR);
     if (geteuid() != 0) {
         assert_int_equal(chmod(path, 0500), 0);
-        expect_refusal(allocator, folder_path("folder/file"), EACCES);
+        expect_file_error(allocator, folder_path("folder/file"), EACCES);
     }
     assert_int_equal(rmdir(path), 0);
-    expect_refusal(allocator, "/dev/full", ENOSPC);
+    expect_file_error(allocator, "/dev/full", ENOSPC);
     assert_int_equal(access("/dev/full", F_OK), 0);
-    assert_int_equal(take_files(NULL), 0);
+    assert_int_equal(remove_files(NULL), 0);
     assert_int_equal(env_open_fds(), files);
     path = folder_path("file");
     assert_ok(xseg_snapshot(allocator, path, NULL));
@@ -128,7 +128,7 @@ TEST_ON(a_place_that_cannot_be_written, open_with_events("", 0))
     env_free(allocator, block);
 }
 
-static xseg_status write_events(const char *path)
+static xseg_status write_snapshot(const char *path)
 {
     static struct xseg_allocator *allocator;
 
@@ -141,19 +141,19 @@ TEST(snapshot_file_is_replaced_atomically)
 {
     const char *path = folder_path("file");
 
-    folder_expect_atomic_write(path, 4 * KIB, write_events);
+    folder_expect_atomic_write(path, 4 * KIB, write_snapshot);
     expect_complete(path);
-    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(remove_files(NULL), 1);
 }
 
 TEST_ON(calls_of_a_forked_child_fail, open_with_events("", 0))
 {
     env_expect_forked(true, xseg_snapshot(allocator, folder_path("file"), NULL));
-    assert_int_equal(take_files(NULL), 0);
+    assert_int_equal(remove_files(NULL), 0);
     env_free(allocator, block);
 }
 
-/* A pipe gets all of it, whatever the time. */
+/* A pipe receives the complete snapshot, also after max_ms. */
 TEST_ON(a_pipe_is_written_into, open_with_events("", 30))
 {
     static unsigned char bytes[65536];
@@ -164,12 +164,12 @@ TEST_ON(a_pipe_is_written_into, open_with_events("", 30))
     assert_true(file >= 0);
     struct xseg_snapshot_options options = {sizeof(options), .max_ms = 1};
     assert_ok(xseg_snapshot(allocator, path, &options));
-    const ssize_t got = read(file, bytes, sizeof(bytes));
-    assert_true(got > 1000 && got < (ssize_t)sizeof(bytes));
+    const ssize_t length = read(file, bytes, sizeof(bytes));
+    assert_true(length > 1000 && length < (ssize_t)sizeof(bytes));
     assert_memory_equal(bytes, "\x80\x04", 2);
-    assert_int_equal(bytes[got - 1], '.');
+    assert_int_equal(bytes[length - 1], '.');
     assert_int_equal(close(file), 0);
-    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(remove_files(NULL), 1);
     env_free(allocator, block);
 }
 
@@ -193,7 +193,7 @@ struct error_message {
     uint64_t calls;
 };
 
-static struct error_message refuse(struct xseg_allocator *allocator)
+static struct error_message request_too_much(struct xseg_allocator *allocator)
 {
     struct error_message error_message = {.calls = count_calls(allocator)};
     void *ptr = NULL;
@@ -207,10 +207,10 @@ static struct error_message refuse(struct xseg_allocator *allocator)
     return error_message;
 }
 
-static struct error_message refuse_with(const char *keys)
+static struct error_message request_with(const char *keys)
 {
     struct xseg_allocator *allocator = open_with_events(keys, 300);
-    const struct error_message error_message = refuse(allocator);
+    const struct error_message error_message = request_too_much(allocator);
 
     close_with_events(allocator);
     return error_message;
@@ -218,108 +218,107 @@ static struct error_message refuse_with(const char *keys)
 
 TEST(snapshot_does_not_change_the_oom_error)
 {
-    const struct error_message without = refuse_with("");
+    const struct error_message without = request_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
-    assert_int_equal(take_files(NULL), 0);
-    const struct error_message with = refuse_with(keys_with_folder(""));
-    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(remove_files(NULL), 0);
+    const struct error_message with = request_with(keys_with_folder(""));
+    assert_int_equal(remove_files(NULL), 1);
     assert_int_equal(with.status, without.status);
     assert_string_equal(with.text, without.text);
     assert_int_equal(with.error, without.error);
     assert_int_equal(with.calls, without.calls);
-    /* The same without a handler. */
-    const struct error_message nowhere = refuse_with(",oom_snapshot:/nowhere/at/all");
+    /* The error is the same if the snapshot cannot be written. */
+    const struct error_message nowhere = request_with(",oom_snapshot:/nowhere/at/all");
     assert_string_equal(nowhere.text, without.text);
     assert_int_equal(nowhere.status, without.status);
     assert_int_equal(nowhere.error, without.error);
     assert_int_equal(nowhere.calls, without.calls);
 }
 
-static char said[1024]; /* the last line of the log */
+static char last_line[1024]; /* of the log */
 
-static void keep_line(void *context, enum xseg_log_level level, const char *line)
+static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
-    (void)context;
-    (void)level;
-    (void)snprintf(said, sizeof(said), "%s", line);
+    (void)context, (void)level;
+    (void)snprintf(last_line, sizeof(last_line), "%s", line);
 }
 
-/* The log names a file that is there; of one that is not, it says why. */
+/* The log contains the path of the snapshot, or the reason why it was not written. */
 TEST(log_reports_the_snapshot_file)
 {
-    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = keep_line};
+    struct xseg_options options = {sizeof(options), .driver = env_driver(), .log = record_line};
     char config[160];
 
-    for (unsigned is_there = 0; is_there < 2; is_there++) {
+    for (unsigned is_written = 0; is_written < 2; is_written++) {
         struct xseg_allocator *allocator = NULL;
 
-        (void)snprintf(config, sizeof(config), "oom_snapshot:%s", is_there ? folder : "/nowhere");
+        (void)snprintf(config, sizeof(config), "oom_snapshot:%s", is_written ? folder : "/nowhere");
         assert_ok(xseg_open(config, &options, &allocator));
-        (void)refuse(allocator);
-        assert_int_equal(strstr(said, "wrote memory snapshot to") != NULL, is_there);
-        assert_int_equal(strstr(said, "no snapshot written") != NULL, !is_there);
-        assert_non_null(strstr(said, is_there ? folder : strerror(ENOENT)));
-        assert_int_equal(take_files(NULL), is_there);
+        (void)request_too_much(allocator);
+        assert_int_equal(strstr(last_line, "wrote memory snapshot to") != NULL, is_written);
+        assert_int_equal(strstr(last_line, "no snapshot written") != NULL, !is_written);
+        assert_non_null(strstr(last_line, is_written ? folder : strerror(ENOENT)));
+        assert_int_equal(remove_files(NULL), is_written);
         env_close(allocator);
     }
 }
 
-TEST(the_file_is_there_when_the_call_returns)
+TEST(oom_snapshot_is_complete_when_the_call_returns)
 {
     char name[64];
 
     assert_int_equal(setenv("RANK", "3", 1), 0);
     struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 300);
-    (void)refuse(allocator);
+    (void)request_too_much(allocator);
     (void)snprintf(name, sizeof(name), "oom-rank3-pid%ld-1.pickle", (long)getpid());
     expect_complete(folder_path(name));
     assert_int_equal(unsetenv("RANK"), 0);
     close_with_events(allocator);
-    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(remove_files(NULL), 1);
 }
 
 TEST(key_overrides_the_folder_of_the_variable)
 {
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", folder, 1), 0);
-    (void)refuse_with("");
-    assert_int_equal(take_files(NULL), 1);
-    (void)refuse_with(",oom_snapshot:none");
-    assert_int_equal(take_files(NULL), 0);
+    (void)request_with("");
+    assert_int_equal(remove_files(NULL), 1);
+    (void)request_with(",oom_snapshot:none");
+    assert_int_equal(remove_files(NULL), 0);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "/nowhere", 1), 0);
-    (void)refuse_with(keys_with_folder(""));
-    assert_int_equal(take_files(NULL), 1);
+    (void)request_with(keys_with_folder(""));
+    assert_int_equal(remove_files(NULL), 1);
     assert_int_equal(setenv("XSEG_OOM_SNAPSHOT", "", 1), 0);
-    (void)refuse_with("");
-    assert_int_equal(take_files(NULL), 0);
+    (void)request_with("");
+    assert_int_equal(remove_files(NULL), 0);
     assert_int_equal(unsetenv("XSEG_OOM_SNAPSHOT"), 0);
 }
 
-/* Of another allocator, and of a process that had this one's number. */
-TEST(files_of_others_stay)
+/* Files of other allocators, and of an earlier process with the same ID, are not overwritten. */
+TEST(existing_snapshots_are_not_overwritten)
 {
     for (unsigned i = 0; i < 3; i++)
-        (void)refuse_with(keys_with_folder(""));
-    assert_int_equal(take_files(NULL), 3);
+        (void)request_with(keys_with_folder(""));
+    assert_int_equal(remove_files(NULL), 3);
 }
 
-TEST(number_and_size_are_bounded)
+TEST(number_and_size_of_snapshots_are_bounded)
 {
     uint64_t unbounded = 0, largest = 0;
 
     struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 60000);
     for (unsigned i = 0; i < 5; i++)
-        (void)refuse(allocator);
+        (void)request_too_much(allocator);
     close_with_events(allocator);
-    assert_int_equal(take_files(&unbounded), 3);
+    assert_int_equal(remove_files(&unbounded), 3);
     assert_true(unbounded > 2 * MIB);
     allocator = open_with_events(keys_with_folder(",oom_snapshot_mb:1"), 60000);
-    (void)refuse(allocator);
+    (void)request_too_much(allocator);
     close_with_events(allocator);
-    assert_int_equal(take_files(&largest), 1);
+    assert_int_equal(remove_files(&largest), 1);
     assert_in_range(largest, MIB / 2, MIB);
-    /* A request that is refused at once writes none. */
-    (void)refuse_with(keys_with_folder(",throw_on_cudamalloc_oom:True"));
-    assert_int_equal(take_files(NULL), 0);
+    /* A request that throw_on_cudamalloc_oom rejects writes no snapshot. */
+    (void)request_with(keys_with_folder(",throw_on_cudamalloc_oom:True"));
+    assert_int_equal(remove_files(NULL), 0);
 }
 
 static struct xseg_allocator *hooked;
@@ -330,8 +329,8 @@ static uint32_t number_frames(void *context)
     return 7;
 }
 
-/* While a snapshot is written another request is refused. */
-static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t bytes)
+/* Another request fails while a snapshot is written. */
+static bool fail_during_snapshot(void *context, uint32_t frames, char *text, size_t bytes)
 {
     (void)frames;
     ++*(unsigned *)context;
@@ -342,16 +341,16 @@ static bool refuse_meanwhile(void *context, uint32_t frames, char *text, size_t 
 
 TEST(concurrent_failure_writes_no_second_file)
 {
-    unsigned asked = 0;
+    unsigned calls = 0;
 
     hooked = open_with_events(keys_with_folder(",history_stacks:all"), 0);
     struct xseg_history_hook hook = {sizeof(hook), .gather = number_frames,
-                                     .name = refuse_meanwhile, .context = &asked};
+                                     .name = fail_during_snapshot, .context = &calls};
     assert_ok(xseg_history_set_hook(hooked, &hook));
-    (void)refuse(hooked);
-    assert_true(asked > 0);
+    (void)request_too_much(hooked);
+    assert_true(calls > 0);
     close_with_events(hooked);
-    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(remove_files(NULL), 1);
 }
 
 static atomic_bool ends;
@@ -371,7 +370,7 @@ static void *work(void *self)
 
 TEST(concurrent_failures_return_together)
 {
-    const char *path = folder_path("asked");
+    const char *path = folder_path("requested");
     pthread_t thread[2];
 
     struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 0);
@@ -386,7 +385,7 @@ TEST(concurrent_failures_return_together)
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     close_with_events(allocator);
-    assert_in_range(take_files(NULL), 2, 4);
+    assert_in_range(remove_files(NULL), 2, 4);
 }
 
 /* Bytes of host memory that the process has, by a key of its status. */
@@ -405,8 +404,8 @@ static uint64_t host_bytes(const char *key)
     return (uint64_t)kib << 10;
 }
 
-/* The peak of host memory begins anew with what there is now. */
-static bool forget_peak(void)
+/* Reset the peak of resident memory to its current value. */
+static bool reset_peak(void)
 {
     const int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     const bool done = file >= 0 && write(file, "5", 1) == 1;
@@ -417,15 +416,15 @@ static bool forget_peak(void)
 #define LIVE   150000u
 #define EVENTS 1200000u
 
-/* With full rings, and 10^5 live blocks and then half as many more. */
+/* With full rings, and with 150,000 and then 100,000 allocated blocks. */
 TEST_ON(host_memory_is_bounded,
         env_open("expandable_segments:True,history:all,history_events:1200000"))
 {
     static void *held[LIVE];
-    const char *path = folder_path("asked");
+    const char *path = folder_path("requested");
 
-    if (ENV_IS_SANITIZED || is_emulated() || !forget_peak()) {
-        print_message("# a sanitizer, an emulator or the kernel does not let it be measured\n");
+    if (ENV_IS_SANITIZED || is_emulated() || !reset_peak()) {
+        print_message("# not measurable with a sanitizer, an emulator or this kernel\n");
         return;
     }
     for (unsigned i = 0; i < LIVE; i++)
@@ -435,7 +434,7 @@ TEST_ON(host_memory_is_bounded,
     for (unsigned live = LIVE; live >= 100000; live -= LIVE - 100000) {
         const uint64_t before = host_bytes("VmRSS:");
 
-        assert_true(forget_peak());
+        assert_true(reset_peak());
         assert_ok(xseg_snapshot(allocator, path, NULL));
         const uint64_t more = host_bytes("VmHWM:") - before;
         print_message("# %u live: %llu bytes\n", live, (unsigned long long)more);
@@ -444,7 +443,7 @@ TEST_ON(host_memory_is_bounded,
             env_free(allocator, held[i - 1]);
     }
     env_free_all(allocator, held, 100000 * sizeof(*held));
-    assert_int_equal(take_files(NULL), 1);
+    assert_int_equal(remove_files(NULL), 1);
 }
 
 TEST_GROUP_FIXTURE(folder_create, remove_folder)

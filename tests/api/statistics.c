@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Statistics as users read and reset them, and the counters of driver calls. */
+/* Queries and resets of statistics, and the counters of driver calls. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-/* The first test, before others leave memory in the heap.  Only touched pages of the tables of a huge device count. */
+/* Runs first, since other tests leave memory in the heap.  Only touched pages of the tables of a huge device count. */
 TEST(host_bytes_do_not_exceed_resident_memory)
 {
     static void *block[20000];
@@ -20,11 +20,10 @@ TEST(host_bytes_do_not_exceed_resident_memory)
         stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         block[i] = env_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
-    const uint64_t host = env_stats(allocator).host_bytes;
-    const uint64_t got = env_resident_bytes() - without;
+    const uint64_t host = env_stats(allocator).host_bytes, got = env_resident_bytes() - without;
     print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
     assert_true(host >= MIB);
-    /* Self-checks read all of the tables, which maps uncounted pages. */
+    /* Self-checks read all tables, which maps uncounted pages. */
     if (XSEG_CHECKS < 2)
         assert_true(host <= got);
     env_free_all(allocator, block, sizeof(block));
@@ -33,9 +32,9 @@ TEST(host_bytes_do_not_exceed_resident_memory)
         env_stream_destroy(stream[i]);
 }
 
-static void reset(struct xseg_allocator *allocator, unsigned what)
+static void reset(struct xseg_allocator *allocator, unsigned counters)
 {
-    assert_ok(xseg_stats_reset(allocator, env_scope(.device = 0), what));
+    assert_ok(xseg_stats_reset(allocator, env_scope(.device = 0), counters));
 }
 
 TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
@@ -74,30 +73,30 @@ TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:
 TEST_ON(invalid_scopes_are_rejected, env_open("expandable_segments:True"))
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
-    assert_error(xseg_stats_reset(allocator, &where, 0), ARGUMENT, "XSEG_RESET_");
-    assert_error(xseg_stats_reset(allocator, &where, 1u << 20), ARGUMENT, "0x100000");
-    assert_error(xseg_stats_reset(NULL, &where, XSEG_RESET_PEAK), ARGUMENT, "NULL");
-    where.one_stream = true;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_UNSUPPORTED);
-    assert_int_equal(xseg_stats_reset(allocator, &where, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
+    assert_error(xseg_stats_reset(allocator, &scope, 0), ARGUMENT, "XSEG_RESET_");
+    assert_error(xseg_stats_reset(allocator, &scope, 1u << 20), ARGUMENT, "0x100000");
+    assert_error(xseg_stats_reset(NULL, &scope, XSEG_RESET_PEAK), ARGUMENT, "NULL");
+    scope.one_stream = true;
+    assert_int_equal(xseg_stats_get(allocator, &scope, &stats), XSEG_ERR_UNSUPPORTED);
+    assert_int_equal(xseg_stats_reset(allocator, &scope, XSEG_RESET_PEAK), XSEG_ERR_UNSUPPORTED);
     assert_int_equal(xseg_stats_get(allocator, env_scope(.device = 99), &stats), XSEG_ERR_ARGUMENT);
-    where.one_stream = false;
+    scope.one_stream = false;
     stats.struct_size = sizeof(stats) + 1;
-    assert_int_equal(xseg_stats_get(allocator, &where, &stats), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_stats_get(allocator, &scope, &stats), XSEG_ERR_ARGUMENT);
 }
 
-/* A program that was built when the structure was shorter gets what it knows, and no more. */
+/* Only the members of the structure of an older header are written. */
 TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:True"))
 {
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
     struct xseg_statistics stats;
     void *block = env_alloc(allocator, 512, NULL);
 
     memset(&stats, 0xa5, sizeof(stats));
     stats.struct_size = offsetof(struct xseg_statistics, segment);
-    assert_ok(xseg_stats_get(allocator, &where, &stats));
+    assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 1);
     for (size_t i = offsetof(struct xseg_statistics, segment); i < sizeof(stats); i++)
         assert_int_equal(((const unsigned char *)&stats)[i], 0xa5);
@@ -122,7 +121,7 @@ TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
     env_free(allocator, block);
 }
 
-/* A million blocks of 4 KiB.  Of 2.25 %, 0.78 % is a start for each 512 bytes, most of the rest 64 bytes a block. */
+/* A million blocks of 4 KiB use at most 2.25 %: 0.78 % for the starts of each 512 bytes, and mostly 64 bytes per block. */
 TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };
@@ -179,10 +178,10 @@ static struct xseg_driver_call *counts_of(struct xseg_allocator *allocator, size
     return calls;
 }
 
-/* Read all devices: no call of the driver is counted, neither by the library nor by the driver. */
-static void look(struct xseg_allocator *allocator, struct xseg_device_stats *devices)
+/* Read all devices, without a driver call according to the counters of the library and of the simulator. */
+static void read_devices(struct xseg_allocator *allocator, struct xseg_device_stats *devices)
 {
-    const uint64_t made = xseg_sim_calls(NULL);
+    const uint64_t calls_before = xseg_sim_calls(NULL);
     size_t count = 0, calls = 0;
     struct xseg_driver_call *before = counts_of(allocator, &calls);
 
@@ -191,7 +190,7 @@ static void look(struct xseg_allocator *allocator, struct xseg_device_stats *dev
     assert_int_equal(count, DEVICES);
     struct xseg_driver_call *after = counts_of(allocator, &calls);
     assert_memory_equal(before, after, calls * sizeof(*before));
-    assert_int_equal(xseg_sim_calls(NULL), made);
+    assert_int_equal(xseg_sim_calls(NULL), calls_before);
     free(before);
     free(after);
     for (int i = 0; i < DEVICES; i++) {
@@ -200,11 +199,11 @@ static void look(struct xseg_allocator *allocator, struct xseg_device_stats *dev
     }
 }
 
-static struct xseg_device_stats look_at(struct xseg_allocator *allocator, int device)
+static struct xseg_device_stats read_device(struct xseg_allocator *allocator, int device)
 {
     struct xseg_device_stats devices[DEVICES];
 
-    look(allocator, devices);
+    read_devices(allocator, devices);
     return devices[device];
 }
 
@@ -255,9 +254,9 @@ TEST_ON(arguments_are_checked, open_on(4096, NULL))
 TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
 {
     struct xseg_device_stats devices[DEVICES + 1];
-    unsigned char behind[sizeof(devices[0])];
+    unsigned char untouched[sizeof(devices[0])];
 
-    memset(behind, 0xa5, sizeof(behind));
+    memset(untouched, 0xa5, sizeof(untouched));
     for (size_t capacity = 0; capacity <= DEVICES + 1; capacity++) {
         const size_t filled = capacity < DEVICES ? capacity : DEVICES;
         size_t count = 0;
@@ -269,11 +268,11 @@ TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
         for (size_t i = 0; i < filled; i++)
             assert_int_equal(devices[i].device, i);
         for (size_t i = filled; i <= DEVICES; i++)
-            assert_memory_equal(&devices[i], behind, sizeof(behind));
+            assert_memory_equal(&devices[i], untouched, sizeof(untouched));
     }
 }
 
-/* A program that was built when the entries were shorter, and one that was built when they are longer. */
+/* A caller with an older header has shorter entries, and one with a newer header has longer entries. */
 TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NULL))
 {
     enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
@@ -300,12 +299,12 @@ TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NUL
     }
 }
 
-TEST_ON(looking_opens_no_device, open_on(4096, NULL))
+TEST_ON(statistics_open_no_device, open_on(4096, NULL))
 {
     struct xseg_device_stats devices[DEVICES];
 
     for (unsigned round = 0; round < 2; round++) {
-        look(allocator, devices);
+        read_devices(allocator, devices);
         for (int i = 0; i < DEVICES; i++)
             expect_closed(&devices[i], i);
     }
@@ -329,7 +328,7 @@ TEST(devices_have_separate_statistics)
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
     assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
     assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
-    look(allocator, devices);
+    read_devices(allocator, devices);
     for (int i = 0; i < 3; i++) {
         expect_statistics(allocator, &devices[i]);
         assert_int_equal(devices[i].total_bytes, 512 * MIB);
@@ -353,74 +352,74 @@ TEST(devices_have_separate_statistics)
 }
 
 /* External memory is that of the last driver query; own memory is current. */
-TEST_ON(free_is_as_last_learned, open_on(100, "expandable_segments:False"))
+TEST_ON(external_memory_is_that_of_the_last_query, open_on(100, "expandable_segments:False"))
 {
     struct xseg_allocator *other = NULL;
 
     assert_ok(env_try_open("expandable_segments:False", &other));
-    void *theirs = env_alloc(other, 40 * MIB, NULL), *ours = env_alloc_on(allocator, 0, 20 * MIB);
-    assert_int_equal(look_at(allocator, 0).free_bytes, UINT64_MAX);
+    void *external = env_alloc(other, 40 * MIB, NULL), *own = env_alloc_on(allocator, 0, 20 * MIB);
+    assert_int_equal(read_device(allocator, 0).free_bytes, UINT64_MAX);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(look_at(allocator, 0).free_bytes, 40 * MIB);
+    assert_int_equal(read_device(allocator, 0).free_bytes, 40 * MIB);
     xseg_sim_advance(3000 * MS);
-    assert_int_equal(look_at(allocator, 0).free_age_ms, 3000);
+    assert_int_equal(read_device(allocator, 0).free_age_ms, 3000);
     void *more = env_alloc_on(allocator, 0, 30 * MIB);
-    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
-    /* The other allocator releases its memory, without a query since. */
-    env_free(other, theirs);
+    assert_int_equal(read_device(allocator, 0).free_bytes, 10 * MIB);
+    /* The other allocator releases its memory, and there is no query afterwards. */
+    env_free(other, external);
     assert_ok(xseg_close(other));
-    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
-    /* More than was free then. */
-    void *most = env_alloc_on(allocator, 0, 40 * MIB);
-    assert_int_equal(look_at(allocator, 0).free_bytes, 0);
-    assert_in_range(look_at(allocator, 0).free_age_ms, 3000, 3100);
+    assert_int_equal(read_device(allocator, 0).free_bytes, 10 * MIB);
+    /* This block exceeds the last known free memory. */
+    void *last = env_alloc_on(allocator, 0, 40 * MIB);
+    assert_int_equal(read_device(allocator, 0).free_bytes, 0);
+    assert_in_range(read_device(allocator, 0).free_age_ms, 3000, 3100);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(look_at(allocator, 0).free_bytes, 10 * MIB);
-    assert_int_equal(look_at(allocator, 0).free_age_ms, 0);
-    env_free(allocator, ours, more, most);
+    assert_int_equal(read_device(allocator, 0).free_bytes, 10 * MIB);
+    assert_int_equal(read_device(allocator, 0).free_age_ms, 0);
+    env_free(allocator, own, more, last);
 }
 
 /* With device_free_min_mb each decay pass queries the driver. */
-TEST_ON(decay_learns_what_is_free, open_on(1024, "device_free_min_mb:1"))
+TEST_ON(decay_updates_the_free_memory, open_on(1024, "device_free_min_mb:1"))
 {
     struct xseg_allocator *other = NULL;
 
     env_free(allocator, env_alloc_on(allocator, 1, 100 * MIB));
     assert_ok(env_try_open(NULL, &other));
-    void *theirs = env_alloc_on(other, 1, 200 * MIB);
+    void *external = env_alloc_on(other, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
     assert_ok(trim_due(allocator, 1));
     xseg_sim_advance(20 * MS);
-    const struct xseg_device_stats device = look_at(allocator, 1);
+    const struct xseg_device_stats device = read_device(allocator, 1);
     assert_int_equal(device.free_bytes, (1024 - 100 - 200) * MIB);
     assert_int_equal(device.free_age_ms, 20);
     expect_statistics(allocator, &device);
-    env_free(other, theirs);
+    env_free(other, external);
     assert_ok(xseg_close(other));
 }
 
-TEST_ON(the_lowest_limit_counts, open_on(1024, NULL))
+TEST_ON(lowest_limit_is_reported, open_on(1024, NULL))
 {
     struct xseg_device_stats devices[DEVICES];
 
     limit(allocator, 0, 300 * MIB, 1);
     limit(allocator, 1, 300 * MIB, 0.25);
     limit(allocator, 2, UINT64_MAX, 0.5);
-    look(allocator, devices);
+    read_devices(allocator, devices);
     assert_int_equal(devices[0].limit_bytes, 300 * MIB);
     assert_int_equal(devices[1].limit_bytes, 256 * MIB);
     assert_int_equal(devices[2].limit_bytes, 512 * MIB);
     expect_closed(&devices[3], 3);
 }
 
-TEST_ON(pages_kept_for_reuse_are_idle, open_on(1024, "idle_ms:100,page_cache_mb:100"))
+TEST_ON(page_cache_is_idle_memory, open_on(1024, "idle_ms:100,page_cache_mb:100"))
 {
     void *live = env_alloc_on(allocator, 0, 40 * MIB);
 
     env_free(allocator, env_alloc_on(allocator, 0, 200 * MIB));
-    assert_int_equal(look_at(allocator, 0).idle_bytes, 200 * MIB);
+    assert_int_equal(read_device(allocator, 0).idle_bytes, 200 * MIB);
     env_pass_time(allocator, 30, 10);
-    const struct xseg_device_stats device = look_at(allocator, 0);
+    const struct xseg_device_stats device = read_device(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.reserved_bytes, 40 * MIB);
     assert_int_equal(device.physical_bytes, 140 * MIB);
@@ -434,7 +433,7 @@ TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_s
 
     env_free(allocator, env_alloc_on(allocator, 0, 60 * MIB));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    const struct xseg_device_stats device = look_at(allocator, 0);
+    const struct xseg_device_stats device = read_device(allocator, 0);
     assert_int_equal(device.allocated_bytes, 100 * MIB);
     assert_int_equal(device.reserved_bytes, 60 * MIB);
     assert_int_equal(device.idle_bytes, 60 * MIB);
@@ -442,35 +441,34 @@ TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_s
     env_free(allocator, block);
 }
 
-/* Of all pools: one that is held, one that has ended. */
+/* The default pool, a retained pool and a released pool. */
 TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:True"))
 {
-    struct xseg_pool *held = env_pool(allocator), *ended = env_pool(allocator);
+    struct xseg_pool *retained = env_pool(allocator), *released = env_pool(allocator);
 
-    env_free(allocator, env_alloc_in(allocator, held, 20 * MIB, NULL));
-    env_free(allocator, env_alloc_in(allocator, ended, 40 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, retained, 20 * MIB, NULL));
+    env_free(allocator, env_alloc_in(allocator, released, 40 * MIB, NULL));
     env_free(allocator, env_alloc_on(allocator, 0, 80 * MIB));
-    assert_ok(xseg_pool_release(ended));
-    const struct xseg_device_stats device = look_at(allocator, 0);
+    assert_ok(xseg_pool_release(released));
+    const struct xseg_device_stats device = read_device(allocator, 0);
     expect_statistics(allocator, &device);
     assert_int_equal(device.idle_bytes, 140 * MIB);
-    assert_ok(xseg_pool_release(held));
+    assert_ok(xseg_pool_release(retained));
 }
 
-/* Memory of a pool's own that comes when the test says so. */
+/* A custom memory function that waits until the test opens the gate. */
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_waiting, is_open;
 };
 
-static void *come_late(void *context, size_t bytes, int device, xseg_stream stream)
+static void *alloc_after_gate(void *context, size_t bytes, int device, xseg_stream stream)
 {
     struct gate *gate = context;
     void *memory = NULL;
 
-    (void)device;
-    (void)stream;
+    (void)device, (void)stream;
     (void)pthread_mutex_lock(&gate->lock);
     gate->is_waiting = true;
     (void)pthread_cond_broadcast(&gate->changed);
@@ -501,7 +499,7 @@ static void *grow(void *self)
     return xseg_alloc_with(growth->allocator, &request, &block) == XSEG_OK ? block : NULL;
 }
 
-/* A growth that waits for memory holds its device for itself; figures can be read, and are those before it. */
+/* A growth holds the lock of its device while it waits for memory; statistics can be read, without the growth. */
 TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
 {
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
@@ -509,22 +507,22 @@ TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
     void *block = NULL;
     pthread_t thread;
 
-    growth.pool =
-        env_pool_of(allocator, .memory = (struct xseg_pool_memory){come_late, free_memory, &gate});
+    growth.pool = env_pool_of(
+        allocator, .memory = (struct xseg_pool_memory){alloc_after_gate, free_memory, &gate});
     assert_int_equal(pthread_create(&thread, NULL, grow, &growth), 0);
     (void)pthread_mutex_lock(&gate.lock);
     while (!gate.is_waiting)
         (void)pthread_cond_wait(&gate.changed, &gate.lock);
     (void)pthread_mutex_unlock(&gate.lock);
     for (unsigned i = 0; i < 100; i++)
-        assert_int_equal(look_at(allocator, 0).reserved_bytes, 0);
+        assert_int_equal(read_device(allocator, 0).reserved_bytes, 0);
     (void)pthread_mutex_lock(&gate.lock);
     gate.is_open = true;
     (void)pthread_cond_broadcast(&gate.changed);
     (void)pthread_mutex_unlock(&gate.lock);
     assert_int_equal(pthread_join(thread, &block), 0);
     assert_non_null(block);
-    assert_int_equal(look_at(allocator, 0).allocated_bytes, 20 * MIB);
+    assert_int_equal(read_device(allocator, 0).allocated_bytes, 20 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(growth.pool));
 }

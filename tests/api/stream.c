@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams: own memory each, blocks that wait for other streams, private pools. */
+/* Streams: separate memory, uses by other streams, private pools, retirement. */
 
 #include "tests/support/env.h"
 
 /* NULL and the legacy handle are one stream; another stream has separate memory. */
-TEST_ON(streams_have_memory_of_their_own, env_open(NULL))
+TEST_ON(streams_have_separate_memory, env_open(NULL))
 {
     const xseg_stream stream = env_stream(), legacy = (xseg_stream)(uintptr_t)1;
     void *a = env_alloc(allocator, 4 * MIB, NULL);
@@ -31,7 +31,7 @@ TEST_ON(hits_make_no_driver_call, env_open(NULL))
 }
 
 /* The block is active until the other stream completes and an allocation polls. */
-TEST_ON(a_foreign_use_delays_the_return, env_open("expandable_segments:True"))
+TEST_ON(use_by_another_stream_delays_the_free, env_open("expandable_segments:True"))
 {
     const xseg_stream side = env_stream();
     void *x = env_alloc(allocator, GIB, NULL);
@@ -62,7 +62,7 @@ struct worker {
     xseg_status status;
 };
 
-static void *use_on_own_default_stream(void *self)
+static void *use_on_default_stream(void *self)
 {
     const xseg_stream own = (xseg_stream)(uintptr_t)2;
     struct worker *worker = self;
@@ -72,13 +72,13 @@ static void *use_on_own_default_stream(void *self)
     return NULL;
 }
 
-/* The default stream of another thread has no handle here; the legacy stream, which waits for it, stands in. */
-TEST(another_threads_default_stream_is_waited_for)
+/* This thread has no handle of the default stream of another thread, so the legacy stream, which waits for it, is used. */
+TEST(default_stream_of_another_thread_is_awaited)
 {
     struct worker worker = {.allocator = env_open(NULL)};
 
     worker.ptr = env_alloc(worker.allocator, 5 * MIB, NULL);
-    (void)env_run_thread(use_on_own_default_stream, &worker);
+    (void)env_run_thread(use_on_default_stream, &worker);
     assert_ok(worker.status);
     env_free(worker.allocator, worker.ptr);
     void *other = env_alloc(worker.allocator, 5 * MIB, NULL);
@@ -92,8 +92,8 @@ TEST(another_threads_default_stream_is_waited_for)
 
 /* The maximum of inactive split blocks while one poll reclaims two blocks at the start of a segment, each from another
  * stream.  The second block coalesces with the rest of the segment; the first one is separate if reclaimed first. */
-static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_stream own,
-                                      xseg_stream of_first, xseg_stream of_second)
+static uint64_t peak_of_inactive_splits(struct xseg_allocator *allocator, xseg_stream own,
+                                        xseg_stream of_first, xseg_stream of_second)
 {
     void *first = env_alloc(allocator, 3 * MIB, own), *second = env_alloc(allocator, 3 * MIB, own);
 
@@ -106,16 +106,16 @@ static uint64_t pieces_at_the_highest(struct xseg_allocator *allocator, xseg_str
     return env_stats(allocator).inactive_split[XSEG_STAT_LARGE].peak;
 }
 
-/* PyTorch's table of streams hashes their numbers; this is its order for the first six. */
+/* The order of the first six streams in PyTorch's hash table of stream numbers. */
 TEST_ON(streams_are_polled_in_a_fixed_order, env_open("expandable_segments:False"))
 {
     const xseg_stream own = env_stream(), early = env_stream(), late = env_stream();
 
     env_free(allocator, env_alloc(allocator, 600, own));
-    assert_int_equal(pieces_at_the_highest(allocator, own, NULL, late), 2);
-    assert_int_equal(pieces_at_the_highest(allocator, own, late, NULL), 1);
-    assert_int_equal(pieces_at_the_highest(allocator, own, late, early), 2);
-    assert_int_equal(pieces_at_the_highest(allocator, own, early, late), 1);
+    assert_int_equal(peak_of_inactive_splits(allocator, own, NULL, late), 2);
+    assert_int_equal(peak_of_inactive_splits(allocator, own, late, NULL), 1);
+    assert_int_equal(peak_of_inactive_splits(allocator, own, late, early), 2);
+    assert_int_equal(peak_of_inactive_splits(allocator, own, early, late), 1);
 }
 
 /* Nothing can be released to the driver, but the reclaimed block fits, so the cache is searched before the error. */
@@ -123,17 +123,16 @@ TEST_ON(a_full_device_waits_for_pending_blocks, env_open_mib(64, "expandable_seg
 {
     xseg_stream side = env_stream();
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
-    void *x = env_alloc(allocator, 30 * MIB, NULL);
-    void *kept = env_alloc(allocator, 25 * MIB, NULL);
+    void *x = env_alloc(allocator, 30 * MIB, NULL), *live = env_alloc(allocator, 25 * MIB, NULL);
     env_free_in_use(allocator, x, side);
     assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), x);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 1);
     assert_int_equal(env_stats(allocator).num_device_free, 0);
-    env_free(allocator, x, kept);
+    env_free(allocator, x, live);
 }
 
-TEST_ON(pools_are_walls, env_open(NULL))
+TEST_ON(pools_do_not_share_memory, env_open(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator);
 
@@ -144,7 +143,7 @@ TEST_ON(pools_are_walls, env_open(NULL))
     assert_null(env_block(allocator, outside).pool);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
 
-    /* Held, its cache stays; released, it goes with the next trim. */
+    /* The cached memory of a retained pool is kept; that of a released pool is released by the next trim. */
     assert_ok(xseg_pool_retain(pool));
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(env_trim(allocator).kept_pool, 20 * MIB);
@@ -167,7 +166,7 @@ TEST_ON(blocks_outlive_their_pool, env_open(NULL))
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes = 1024 * GIB))
+TEST_ON(released_pools_leave_no_reserved_addresses, env_open_sim(NULL, .address_bytes = 1024 * GIB))
 {
     for (unsigned round = 0; round < 100; round++) {
         struct xseg_pool *pool = env_pool(allocator);
@@ -176,7 +175,7 @@ TEST_ON(retired_pools_leave_nothing_reserved, env_open_sim(NULL, .address_bytes 
         assert_ok(xseg_pool_release(pool));
         assert_error(env_try_alloc_in(allocator, pool, 5 * MIB, &ptr), ARGUMENT,
                      "pool has been released");
-        /* Every other time without a trim: the next growth finds that addresses are exhausted. */
+        /* Every second round has no trim, so that the next growth runs out of addresses. */
         if (round % 2 == 0)
             env_empty_cache(allocator);
     }
@@ -199,7 +198,7 @@ TEST_ON(pools_of_other_allocators_are_rejected, env_open(NULL))
     assert_ok(xseg_close(other));
 }
 
-/* The library asks the stream where a capture began which capture that is, until its end. */
+/* The library queries the capture of its first stream until the capture ends. */
 TEST_ON(captured_stream_is_not_retired, env_open(NULL))
 {
     const xseg_stream origin = env_stream();
@@ -212,7 +211,7 @@ TEST_ON(captured_stream_is_not_retired, env_open(NULL))
     assert_ok(xseg_stream_retire(allocator, 0, origin));
 }
 
-/* --- Streams that pass and streams that go: xseg_stream_synchronized, xseg_stream_retire, xseg_free_after. --- */
+/* --- xseg_stream_synchronized(), xseg_stream_retire(), xseg_free_after(). --- */
 
 /* The driver's events, by their plain C types. */
 int cuEventCreate(xseg_event *event, unsigned flags);
@@ -250,7 +249,7 @@ TEST_ON(synchronized_stream_is_not_queried, env_open(NULL))
     assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
-    /* Once more, a stream that is not known, and one without anything to wait for. */
+    /* A second call, an unknown stream, and a stream without pending blocks. */
     assert_ok(xseg_stream_synchronized(allocator, 0, side));
     assert_ok(xseg_stream_synchronized(allocator, 0, (xseg_stream)(uintptr_t)0x5000));
     assert_ok(xseg_stream_synchronized(allocator, 0, NULL));
@@ -260,41 +259,41 @@ TEST_ON(synchronized_stream_is_not_queried, env_open(NULL))
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_CACHED);
 }
 
-/* After its work has completed. */
+/* The memory is reused after the work of the stream has completed. */
 TEST_ON(memory_of_a_retired_stream_is_reused, env_open(NULL))
 {
     xseg_stream first = env_stream();
-    void *kept = env_alloc(allocator, 5 * MIB, first), *a = env_alloc(allocator, 7 * MIB, first);
+    void *live = env_alloc(allocator, 5 * MIB, first), *a = env_alloc(allocator, 7 * MIB, first);
 
     env_free(allocator, a);
     assert_ok(xseg_sim_launch(first, FOREVER));
     assert_ok(xseg_stream_retire(allocator, 0, first));
     assert_ok(xseg_stream_retire(allocator, 0, first));
-    assert_ptr_equal(env_block(allocator, kept).stream, first);
+    assert_ptr_equal(env_block(allocator, live).stream, first);
 
-    /* While its work runs, its memory is not reused. */
+    /* Memory of a retired stream is not reused while its work runs. */
     const xseg_stream second = env_stream();
     void *b = env_alloc(allocator, 7 * MIB, second);
     assert_ptr_not_equal(b, a);
-    assert_ptr_equal(env_block(allocator, kept).stream, first);
+    assert_ptr_equal(env_block(allocator, live).stream, first);
     env_free(allocator, b);
     assert_ok(xseg_sim_finish(first));
 
     const xseg_stream third = env_stream();
     assert_ptr_equal(env_alloc(allocator, 7 * MIB, third), a);
-    assert_ptr_equal(env_block(allocator, kept).stream, third);
-    /* A use there is one on the block's own stream: what is freed serves it at once. */
-    env_free_in_use(allocator, kept, third);
-    assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), kept);
-    env_free(allocator, kept, a);
+    assert_ptr_equal(env_block(allocator, live).stream, third);
+    /* The third stream is now the stream of the block, so its use does not delay the free. */
+    env_free_in_use(allocator, live, third);
+    assert_ptr_equal(env_alloc(allocator, 5 * MIB, third), live);
+    env_free(allocator, live, a);
     assert_int_equal(env_reserved(allocator), 40 * MIB);
     env_stream_destroy(first);
 }
 
-/* The new stream waits for no work of the old one, and shares no memory with it while the old one runs. */
+/* A stream with a reused handle does not wait for the old stream, and gets its memory after its work has completed. */
 TEST_ON(reused_handle_is_a_new_stream, env_open_sim(NULL, .reuse_handles = true))
 {
-    unsigned came_again = 0;
+    unsigned reused = 0;
 
     for (unsigned round = 0; round < 50; round++) {
         const xseg_stream stream = env_stream();
@@ -304,19 +303,19 @@ TEST_ON(reused_handle_is_a_new_stream, env_open_sim(NULL, .reuse_handles = true)
         assert_ok(xseg_stream_retire(allocator, 0, stream));
         env_stream_destroy(stream);
         const xseg_stream next = env_stream();
-        came_again += next == stream;
+        reused += next == stream;
         ptr = env_alloc(allocator, 3 * MIB, next);
         assert_ptr_equal(env_block(allocator, ptr).stream, next);
         env_free(allocator, ptr);
         assert_ok(xseg_stream_retire(allocator, 0, next));
         env_stream_destroy(next);
     }
-    assert_int_equal(came_again, 50);
-    /* A single segment went from stream to stream. */
+    assert_int_equal(reused, 50);
+    /* All streams reused one segment. */
     assert_int_equal(env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].peak, 20 * MIB);
 }
 
-/* The new stream replaces the one with its handle while a block waits for it: a wait for all streams skipped it. */
+/* A block waits for the new stream while that replaces the old stream; a wait for all streams includes the block. */
 TEST_ON(reused_handle_is_awaited, env_open_sim(NULL, .reuse_handles = true))
 {
     const xseg_stream old = env_stream(), other = env_stream();
@@ -341,7 +340,7 @@ TEST_ON(reused_handle_is_awaited, env_open_sim(NULL, .reuse_handles = true))
 TEST_ON(handle_may_be_reused_before_its_work_completes, env_open_sim(NULL, .reuse_handles = true))
 {
     const xseg_stream old = env_stream();
-    void *kept = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
+    void *live = env_alloc(allocator, 5 * MIB, old), *a = env_alloc(allocator, 5 * MIB, old);
 
     env_free(allocator, a);
     assert_ok(xseg_sim_launch_on(old, 1000000, (uintptr_t)a, 4096));
@@ -351,8 +350,8 @@ TEST_ON(handle_may_be_reused_before_its_work_completes, env_open_sim(NULL, .reus
     assert_ptr_equal(young, old);
     void *b = env_alloc(allocator, 5 * MIB, young);
     assert_ptr_not_equal(b, a);
-    /* A block of the old stream returns to the old stream's cache. */
-    env_free(allocator, kept, b);
+    /* The freed block is cached for the old stream. */
+    env_free(allocator, live, b);
     assert_ptr_equal(env_alloc(allocator, 5 * MIB, young), b);
     xseg_sim_advance(2000000);
     env_free(allocator, b);
@@ -392,7 +391,7 @@ TEST_ON(uses_on_a_retired_stream_wait_for_its_last_event, env_open(NULL))
     env_free(allocator, env_alloc(allocator, 1, NULL));
     assert_int_equal(env_block(allocator, a).state, XSEG_BLOCK_CACHED);
 
-    /* When the next stream is met, the old one is known to have passed. */
+    /* The first call with a new stream polls the last event of the retired stream. */
     const xseg_stream next = env_stream();
     env_free(allocator, env_alloc(allocator, 1, next));
     env_free(allocator, b);
@@ -401,7 +400,7 @@ TEST_ON(uses_on_a_retired_stream_wait_for_its_last_event, env_open(NULL))
 }
 
 /* A block whose query failed waits for the last event of the stream, which is not recorded again. */
-TEST_ON(an_event_that_a_block_waits_for_is_kept, env_open(NULL))
+TEST_ON(last_event_of_a_retired_stream_is_kept, env_open(NULL))
 {
     const xseg_stream side = env_stream(), next = env_stream();
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
@@ -412,7 +411,7 @@ TEST_ON(an_event_that_a_block_waits_for_is_kept, env_open(NULL))
     assert_ok(xseg_sim_finish(side));
     env_stream_destroy(side);
 
-    /* A call that meets a new stream asks about those that leave. */
+    /* The first call with a new stream queries the events of retired streams. */
     assert_ok(xseg_sim_fail("cuEventQuery", 1, 999));
     assert_ok(xseg_record_stream(allocator, b, next));
     assert_true(xseg_sim_failed());
@@ -424,10 +423,10 @@ TEST_ON(an_event_that_a_block_waits_for_is_kept, env_open(NULL))
     assert_int_equal(env_block(allocator, b).state, XSEG_BLOCK_PENDING_FREE);
 }
 
-/* The 20,000th stream costs what the 100th did, in driver calls and in host memory. */
+/* The 20,000th stream has the cost of the 100th, in driver calls and host memory. */
 TEST_ON(retired_streams_leave_no_memory, env_open(NULL))
 {
-    uint64_t host = 0, calls = 0, each = 0;
+    uint64_t host = 0, calls = 0, calls_of_100th = 0;
 
     for (unsigned i = 0; i < 20000; i++) {
         const xseg_stream stream = env_stream();
@@ -437,10 +436,10 @@ TEST_ON(retired_streams_leave_no_memory, env_open(NULL))
         assert_ok(xseg_stream_retire(allocator, 0, stream));
         calls = xseg_sim_calls(NULL) - calls;
         env_stream_destroy(stream);
-        each = i == 100 ? calls : each;
+        calls_of_100th = i == 100 ? calls : calls_of_100th;
         host = i == 100 ? env_stats(allocator).host_bytes : host;
     }
-    assert_int_equal(calls, each);
+    assert_int_equal(calls, calls_of_100th);
     assert_int_equal(env_stats(allocator).host_bytes, host);
 }
 
@@ -453,8 +452,8 @@ TEST_ON(default_streams_are_never_retired, env_open(NULL))
     assert_ok(xseg_stream_retire(allocator, 0, (xseg_stream)(uintptr_t)0x7000));
 }
 
-/* A block freed behind events waits for them, whatever becomes of the events afterwards. */
-TEST_ON(a_block_is_freed_after_events, env_open(NULL))
+/* A block that is freed after events waits for them, although the events are destroyed. */
+TEST_ON(block_is_freed_after_its_events, env_open(NULL))
 {
     const xseg_stream one = env_stream(), two = env_stream();
     void *ptr = env_alloc(allocator, 5 * MIB, NULL);
@@ -476,8 +475,8 @@ TEST_ON(a_block_is_freed_after_events, env_open(NULL))
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
 }
 
-/* Events that are complete cost a query and nothing else; without any it is a plain free. */
-TEST_ON(complete_events_are_not_waited_for, env_open(NULL))
+/* Completed events cost one query; without events the block is freed as by xseg_free(). */
+TEST_ON(completed_events_do_not_delay_the_free, env_open(NULL))
 {
     void *a = env_alloc(allocator, 5 * MIB, NULL), *b = env_alloc(allocator, 5 * MIB, NULL);
     xseg_event event = event_on(NULL);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Giving memory back: which pages go, which stay, and with how many driver calls. */
+/* Trims: released and kept pages, and the driver calls; prewarm; the page cache. */
 #include <string.h>
 
 #include "tests/support/env.h"
@@ -10,17 +10,15 @@ static struct xseg_trim_result trim(struct xseg_allocator *allocator, bool wait)
     return done;
 }
 
-/* A growth of many pages takes one set-access, and a run of many pages goes with one unmap. */
+/* A growth sets the access of all pages in one call, and a trim unmaps a run of pages in one call. */
 TEST_ON(runs_are_batched, env_open("expandable_segments:True"))
 {
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    uint64_t creates = xseg_sim_calls("cuMemCreate");
-    uint64_t accesses = xseg_sim_calls("cuMemSetAccess");
+    uint64_t creates = xseg_sim_calls("cuMemCreate"), accesses = xseg_sim_calls("cuMemSetAccess");
     env_free(allocator, env_alloc(allocator, 8 * GIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemCreate") - creates, 410); /* 8 GiB / 20 MiB, rounded up */
     assert_int_equal(xseg_sim_calls("cuMemSetAccess") - accesses, 1);
-    uint64_t unmaps = xseg_sim_calls("cuMemUnmap");
-    uint64_t releases = xseg_sim_calls("cuMemRelease");
+    uint64_t unmaps = xseg_sim_calls("cuMemUnmap"), releases = xseg_sim_calls("cuMemRelease");
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_calls("cuMemUnmap") - unmaps, 2); /* one small and one large run */
     assert_int_equal(xseg_sim_calls("cuMemRelease") - releases, 410 + 1); /* and the small page */
@@ -37,7 +35,7 @@ TEST_ON(pages_are_unmapped_singly_if_the_driver_rejects_batches,
     assert_int_equal(env_reserved(allocator), 0);
 }
 
-/* Trim never waits unless told to: memory of a stream that still works stays. */
+/* A trim waits for busy streams only with the option `wait`. */
 TEST_ON(busy_streams_keep_their_memory, env_open(NULL))
 {
     const xseg_stream stream = env_stream();
@@ -67,7 +65,7 @@ TEST_ON(trim_of_one_stream_keeps_other_streams, env_open(NULL))
     assert_int_equal(env_reserved(allocator), 40 * MIB);
 }
 
-/* A pool that is held goes on request, unless a graph may use what is cached there. */
+/* A trim of a retained pool releases its memory, unless a graph may use it. */
 TEST_ON(trim_of_one_pool_keeps_other_pools, env_open(NULL))
 {
     struct xseg_pool *pool = env_pool(allocator), *graphs = env_pool(allocator);
@@ -81,18 +79,18 @@ TEST_ON(trim_of_one_pool_keeps_other_pools, env_open(NULL))
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     struct CUgraph_st *graph = env_capture_end_graph(graphs, stream);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    struct xseg_scope where = {sizeof(where), .device = -1, .pool = graphs};
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = graphs};
+    assert_ok(xseg_trim(allocator, &scope, NULL, &done));
     assert_int_equal(done.kept_pool, 20 * MIB);
-    where.pool = pool;
+    scope.pool = pool;
     struct xseg_trim_options by_age = {sizeof(by_age), .idle_ms = 1000000};
-    assert_ok(xseg_trim(allocator, &where, &by_age, &done));
+    assert_ok(xseg_trim(allocator, &scope, &by_age, &done));
     assert_int_equal(done.kept_by_options, 60 * MIB);
-    assert_ok(xseg_trim(allocator, &where, NULL, &done));
+    assert_ok(xseg_trim(allocator, &scope, NULL, &done));
     assert_int_equal(done.released, 60 * MIB);
     assert_int_equal(done.remaining, 0);
     assert_int_equal(env_reserved(allocator), 60 * MIB);
-    /* The pool goes on serving. */
+    /* The pool still serves requests. */
     ptr = env_alloc_in(allocator, pool, 50 * MIB, NULL);
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
@@ -100,32 +98,32 @@ TEST_ON(trim_of_one_pool_keeps_other_pools, env_open(NULL))
     env_graph_destroy(graph);
 }
 
-/* Prepared memory is a hit, and no allocation. */
-TEST(prewarmed_memory_is_ready)
+/* A request of prewarmed memory is a hit, and prewarmed memory does not count as allocated. */
+TEST(prewarmed_memory_serves_as_a_hit)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    assert_error(xseg_prewarm(allocator, &where, MIB), ARGUMENT, "device -1 does not exist");
-    where.device = 0;
-    assert_ok(xseg_prewarm(allocator, &where, 0));
-    assert_ok(xseg_prewarm(allocator, &where, 70 * MIB));
-    assert_ok(xseg_prewarm(allocator, &where, 100));
+    assert_error(xseg_prewarm(allocator, &scope, MIB), ARGUMENT, "device -1 does not exist");
+    scope.device = 0;
+    assert_ok(xseg_prewarm(allocator, &scope, 0));
+    assert_ok(xseg_prewarm(allocator, &scope, 70 * MIB));
+    assert_ok(xseg_prewarm(allocator, &scope, 100));
     struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 82 * MIB);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, 0);
     assert_int_equal(stats.active_bytes[XSEG_STAT_ALL].peak, 0);
     uint64_t calls = xseg_sim_calls(NULL);
-    assert_ok(xseg_prewarm(allocator, &where, 80 * MIB));
+    assert_ok(xseg_prewarm(allocator, &scope, 80 * MIB));
     void *ptr = env_alloc(allocator, 75 * MIB, NULL);
     env_free(allocator, env_alloc(allocator, 900 * KIB, NULL));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    assert_error(xseg_prewarm(allocator, &where, 90 * GIB), NO_MEMORY, "out of memory on device 0");
+    assert_error(xseg_prewarm(allocator, &scope, 90 * GIB), NO_MEMORY, "out of memory on device 0");
     env_free(allocator, ptr);
     env_close(allocator);
 
     allocator = env_open("expandable_segments:False");
-    assert_ok(xseg_prewarm(allocator, &where, 15 * MIB));
+    assert_ok(xseg_prewarm(allocator, &scope, 15 * MIB));
     assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
     assert_int_equal(env_reserved(allocator), 16 * MIB);
     env_close(allocator);
@@ -158,28 +156,28 @@ TEST_ON(failed_releases_are_retried, env_open("expandable_segments:True"))
     assert_int_equal(env_stats(allocator).physical_bytes, 0);
 }
 
-TEST_ON(a_page_is_idle_since_its_last_block_went,
+TEST_ON(age_of_a_page_is_that_of_its_last_free,
         env_open_with_clock(NULL, "expandable_segments:True"))
 {
     void *early = env_alloc(allocator, 8 * MIB, NULL), *late = env_alloc(allocator, 12 * MIB, NULL);
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_trim_options how = {sizeof(how), .idle_ms = 1000};
+    struct xseg_trim_options options = {sizeof(options), .idle_ms = 1000};
 
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    assert_ok(xseg_trim(allocator, NULL, &options, &done));
     env_free(allocator, early);
     xseg_sim_advance(2000 * UINT64_C(1000000));
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    assert_ok(xseg_trim(allocator, NULL, &options, &done));
     env_free(allocator, late);
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    assert_ok(xseg_trim(allocator, NULL, &options, &done));
     assert_int_equal(done.released, 0);
     assert_int_equal(done.kept_by_options, 20 * MIB);
     xseg_sim_advance(2000 * UINT64_C(1000000));
-    assert_ok(xseg_trim(allocator, NULL, &how, &done));
+    assert_ok(xseg_trim(allocator, NULL, &options, &done));
     assert_int_equal(done.released, 20 * MIB);
 }
 
-/* A trim that cannot wait for one stream says so, and gives back what belongs to the others. */
-TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:True"))
+/* If a wait for one stream fails, the trim returns an error and releases the memory of other streams. */
+TEST_ON(failed_wait_keeps_the_memory_of_one_stream, env_open("expandable_segments:True"))
 {
     const struct xseg_trim_options options = {.struct_size = sizeof(options), .wait = true};
     struct xseg_trim_result done = {sizeof(done)};
@@ -197,7 +195,7 @@ TEST_ON(a_wait_that_fails_keeps_one_stream_only, env_open("expandable_segments:T
     assert_int_equal(env_block(allocator, used).state, XSEG_BLOCK_PENDING_FREE);
 }
 
-/* --- Idle pages that are kept for the next growth, and what of their contents the next one sees. --- */
+/* --- The page cache, and the contents of its pages. --- */
 
 static struct xseg_allocator *open_mib(size_t mib, const char *config)
 {
@@ -214,8 +212,8 @@ static void expect(struct xseg_allocator *allocator, uint64_t reserved_mib, uint
     assert_int_equal(stats.physical_bytes, xseg_sim_used(0));
 }
 
-/* Make memory idle, and let it decay. */
-static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
+/* Free memory and let it decay. */
+static void free_and_decay(struct xseg_allocator *allocator, size_t bytes, xseg_stream stream)
 {
     env_free(allocator, env_alloc(allocator, bytes, stream));
     env_pass_time(allocator, 30, 10);
@@ -223,29 +221,28 @@ static void let_go(struct xseg_allocator *allocator, size_t bytes, xseg_stream s
 
 TEST_ON(page_cache_is_off_by_default, open_mib(4096, "idle_ms:100"))
 {
-    let_go(allocator, 200 * MIB, NULL);
+    free_and_decay(allocator, 200 * MIB, NULL);
     expect(allocator, 0, 0);
 }
 
-TEST_ON(pages_are_kept_up_to_a_bound_and_used_first,
-        open_mib(4096, "idle_ms:100,page_cache_mb:100"))
+TEST_ON(page_cache_is_bounded_and_used_first, open_mib(4096, "idle_ms:100,page_cache_mb:100"))
 {
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
 
-    let_go(allocator, 200 * MIB, NULL);
+    free_and_decay(allocator, 200 * MIB, NULL);
     expect(allocator, 0, 100);
     const uint64_t created = xseg_sim_calls("cuMemCreate"),
                    released = xseg_sim_calls("cuMemRelease");
-    /* Another stream's, and another pool's. */
-    void *of_stream = env_alloc(allocator, 60 * MIB, stream);
+    /* The page cache serves another stream and another pool. */
+    void *other = env_alloc(allocator, 60 * MIB, stream);
     void *ptr = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     expect(allocator, 100, 0);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created);
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
-    env_free(allocator, of_stream, ptr);
+    env_free(allocator, other, ptr);
     env_pass_time(allocator, 30, 10);
-    /* The pool is held, so what it has stays there. */
+    /* The pool is retained, so it keeps its memory. */
     expect(allocator, 40, 60);
     assert_ok(xseg_pool_release(pool));
     env_pass_time(allocator, 30, 10);
@@ -253,19 +250,19 @@ TEST_ON(pages_are_kept_up_to_a_bound_and_used_first,
     assert_int_equal(xseg_sim_calls("cuMemRelease"), released);
 }
 
-TEST_ON(emptying_the_cache_empties_it, open_mib(4096, "idle_ms:100,page_cache_mb:100"))
+TEST_ON(trims_release_the_page_cache, open_mib(4096, "idle_ms:100,page_cache_mb:100"))
 {
     struct xseg_trim_result done = {sizeof(done)};
     const xseg_stream stream = env_stream();
 
-    let_go(allocator, 100 * MIB, NULL);
-    /* A trim of one stream leaves the page cache alone. */
+    free_and_decay(allocator, 100 * MIB, NULL);
+    /* A trim of one stream does not release the page cache. */
     assert_ok(xseg_trim(allocator, env_scope(.device = 0, .one_stream = true, .stream = stream),
                         NULL, &done));
     expect(allocator, 0, 100);
-    /* "Shrink to N" takes from it first. */
+    /* A trim to a target releases the page cache first. */
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
-    let_go(allocator, 10 * MIB, NULL);
+    free_and_decay(allocator, 10 * MIB, NULL);
     expect(allocator, 0, 100);
     env_free(allocator, env_alloc(allocator, 60 * MIB, stream));
     done = env_trim_with(allocator, NULL, .target_bytes = 80 * MIB);
@@ -294,17 +291,17 @@ TEST_ON(trim_by_age_releases_old_cached_pages, open_mib(4096, "idle_ms:0,page_ca
 }
 
 /* A limit reclaims from the page cache first. */
-TEST_ON(limits_count_what_is_kept, open_mib(4096, "idle_ms:100,page_cache_mb:200"))
+TEST_ON(limits_include_the_page_cache, open_mib(4096, "idle_ms:100,page_cache_mb:200"))
 {
     void *more = NULL;
 
     void *ptr = env_alloc(allocator, 100 * MIB, NULL);
-    let_go(allocator, 200 * MIB, NULL);
+    free_and_decay(allocator, 200 * MIB, NULL);
     expect(allocator, 100, 200);
     assert_ok(xseg_config_set(allocator, "soft_limit_mb:180"));
     env_pass_time(allocator, 1, 10);
     expect(allocator, 100, 80);
-    /* A growth out of the cache takes nothing more of the device. */
+    /* A growth from the page cache needs no device memory. */
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:180"));
     more = env_alloc(allocator, 80 * MIB, NULL);
     expect(allocator, 180, 0);
@@ -316,12 +313,12 @@ TEST_ON(limits_count_what_is_kept, open_mib(4096, "idle_ms:100,page_cache_mb:200
 }
 
 /* Cached pages of an unused size are released for another size. */
-TEST_EACH(kept_pages_are_in_nobodys_way, open_mib(i == 0 ? 4096 : 200, config),
+TEST_EACH(page_cache_does_not_fail_requests, open_mib(i == 0 ? 4096 : 200, config),
           "idle_ms:100,page_cache_mb:200,hard_limit_mb:200", "idle_ms:100,page_cache_mb:200")
 {
     void *small[180];
 
-    let_go(allocator, 200 * MIB, NULL);
+    free_and_decay(allocator, 200 * MIB, NULL);
     expect(allocator, 0, 200);
     for (unsigned at = 0; at < COUNT_OF(small); at++)
         small[at] = env_alloc(allocator, MIB, NULL);
@@ -351,8 +348,8 @@ static struct xseg_allocator *open_real(const char *config)
     return env_open_sim_with_clock(config, .memory_bytes = 256 * MIB, .real_bytes = true);
 }
 
-/* Write a secret into a block and let its pages go. */
-static void leave_secrets(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
+/* Write a secret into a block, whose pages move to the page cache. */
+static void write_secrets(struct xseg_allocator *allocator, struct xseg_pool *pool, size_t bytes)
 {
     void *ptr = env_alloc_in(allocator, pool, bytes, NULL);
 
@@ -378,7 +375,7 @@ TEST_IN_POOL(resumed_pool_has_no_contents_of_other_pools,
     void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    leave_secrets(allocator, env_pool(allocator), 40 * MIB);
+    write_secrets(allocator, env_pool(allocator), 40 * MIB);
     assert_int_equal(env_stats(allocator).idle_page_bytes, 40 * MIB);
     assert_ok(xseg_pool_resume(pool));
     assert_int_equal(count_secrets(ptr, 40 * MIB), 0);

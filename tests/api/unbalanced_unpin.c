@@ -43,7 +43,7 @@ static int descriptor(const void *address, size_t bytes)
     return fd;
 }
 
-/* One unpin too many.  Returns: whether it has taken the pin of something else */
+/* Make one unpin too many.  Returns whether the unpin removed the pin of a descriptor or registration. */
 static bool unpin_once_more(const void *address, size_t bytes)
 {
     const xseg_status status = xseg_unpin(allocator, address, bytes);
@@ -52,17 +52,17 @@ static bool unpin_once_more(const void *address, size_t bytes)
     return status == XSEG_OK;
 }
 
-/* The descriptor's pin has been taken: closing it says so, and closes it. */
-static void close_unpinned(int fd, bool was_taken)
+/* The close of a descriptor whose pin was removed returns an error and closes the descriptor. */
+static void close_unpinned(int fd, bool was_removed)
 {
-    if (was_taken)
+    if (was_removed)
         assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "xseg_unpin");
     else
         assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "");
 }
 
-static void a_descriptor_of_memory_that_is_there(void)
+static void descriptor_of_mapped_memory_can_be_closed(void)
 {
     const int fd = descriptor(base, COUNT * PAGE);
 
@@ -71,27 +71,27 @@ static void a_descriptor_of_memory_that_is_there(void)
     discard(range, NULL, {0, COUNT});
 }
 
-/* The range has been released, and another one has its segment, or its addresses. */
-static void a_descriptor_of_a_range_that_was_released(void)
+/* The range is released, and another range reuses its segment or addresses. */
+static void descriptor_of_a_released_range_can_be_closed(void)
 {
     void *other = NULL;
     const int fd = descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    const bool was_taken = unpin_once_more(base, COUNT * PAGE);
+    const bool was_removed = unpin_once_more(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
-    assert_int_equal(xseg_range_release(range), was_taken ? XSEG_OK : XSEG_ERR_BUSY);
+    assert_int_equal(xseg_range_release(range), was_removed ? XSEG_OK : XSEG_ERR_BUSY);
     struct xseg_range *next = reserve(&other);
     assert_ok(xseg_pin(allocator, other, COUNT * PAGE));
-    close_unpinned(fd, was_taken);
+    close_unpinned(fd, was_removed);
     assert_ok(xseg_unpin(allocator, other, COUNT * PAGE));
-    if (!was_taken)
+    if (!was_removed)
         release(range);
     discard(next, NULL, {0, COUNT});
 }
 
-/* The segment of a block is released: an expandable one with its pool, a classic one with its memory. */
-static void a_descriptor_of_a_block(const void *config)
+/* The segment of a block is released: an expandable segment with its pool, a classic segment with its memory. */
+static void check_descriptor_of_a_block(const void *config)
 {
     allocator = env_open(config);
     struct xseg_pool *pool = env_pool(allocator), *next = NULL;
@@ -99,22 +99,22 @@ static void a_descriptor_of_a_block(const void *config)
     const int fd = descriptor(block, 32 * MIB);
 
     child_case_begin();
-    const bool was_taken = unpin_once_more(block, 32 * MIB);
+    const bool was_removed = unpin_once_more(block, 32 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
     next = env_pool(allocator);
     char *other = env_alloc_in(allocator, next, 32 * MIB, NULL);
     assert_ok(xseg_pin(allocator, other, 32 * MIB));
-    close_unpinned(fd, was_taken);
+    close_unpinned(fd, was_removed);
     assert_ok(xseg_unpin(allocator, other, 32 * MIB));
     env_free(allocator, other);
     assert_ok(xseg_pool_release(next));
     env_close(allocator);
 }
 
-/* Closed by close(), so its number comes again with another descriptor. */
-static void a_descriptor_whose_number_comes_again(void)
+/* close() closes the descriptor, so another descriptor reuses its number. */
+static void descriptor_with_a_reused_number_can_be_closed(void)
 {
     void *other = NULL;
     struct xseg_range *next = reserve(&other);
@@ -134,16 +134,14 @@ static int runs;
 
 static bool enter(void *context, struct xseg_registered *run)
 {
-    (void)context;
-    (void)run;
+    (void)context, (void)run;
     runs++;
     return true;
 }
 
 static void leave(void *context, const struct xseg_registered *run)
 {
-    (void)context;
-    (void)run;
+    (void)context, (void)run;
     runs--;
 }
 
@@ -158,7 +156,7 @@ static uint64_t add(const void *address, size_t bytes)
     return id;
 }
 
-/* A registration whose pin has been taken ends all the same; whether that is an error is not promised. */
+/* A registration whose pin was removed ends; the status may be an error. */
 static void remove_unpinned(uint64_t id)
 {
     const xseg_status status = xseg_unregister(allocator, id);
@@ -168,7 +166,7 @@ static void remove_unpinned(uint64_t id)
     assert_int_equal(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT);
 }
 
-static void a_registration_of_memory_that_is_there(void)
+static void registration_of_mapped_memory_can_be_removed(void)
 {
     const uint64_t id = add(base, COUNT * PAGE);
 
@@ -178,8 +176,8 @@ static void a_registration_of_memory_that_is_there(void)
     discard(range, NULL, {0, COUNT});
 }
 
-/* The memory goes although it was to stay: the run leaves before. */
-static void a_registration_of_memory_that_went(void)
+/* The unpinned memory is unmapped after `leave`. */
+static void registration_of_unmapped_memory_can_be_removed(void)
 {
     const uint64_t id = add(base, COUNT * PAGE);
 
@@ -192,8 +190,8 @@ static void a_registration_of_memory_that_went(void)
     discard(range, NULL, {0, COUNT});
 }
 
-/* A descriptor pins the memory as well, and the pins of one page are gone. */
-static void a_registration_beside_a_pin(void)
+/* A descriptor pins the memory as well, and both pins of one page are removed. */
+static void registration_with_a_pinned_descriptor_can_be_removed(void)
 {
     const uint64_t id = add(base, COUNT * PAGE);
     const int fd = descriptor(base, COUNT * PAGE);
@@ -216,16 +214,16 @@ static void a_registration_beside_a_pin(void)
 int main(int argc, char **argv)
 {
     const struct child_case cases[] = {
-        CASE(a_descriptor_of_memory_that_is_there),
-        CASE(a_descriptor_of_a_range_that_was_released),
-        {"a_descriptor_of_an_expandable_segment_that_ended", a_descriptor_of_a_block,
+        CASE(descriptor_of_mapped_memory_can_be_closed),
+        CASE(descriptor_of_a_released_range_can_be_closed),
+        {"descriptor_of_a_released_expandable_segment_can_be_closed", check_descriptor_of_a_block,
          "expandable_segments:True,rdma:True"},
-        {"a_descriptor_of_a_classic_segment_that_ended", a_descriptor_of_a_block,
+        {"descriptor_of_a_released_classic_segment_can_be_closed", check_descriptor_of_a_block,
          "expandable_segments:False"},
-        CASE(a_descriptor_whose_number_comes_again),
-        CASE(a_registration_of_memory_that_is_there),
-        CASE(a_registration_of_memory_that_went),
-        CASE(a_registration_beside_a_pin),
+        CASE(descriptor_with_a_reused_number_can_be_closed),
+        CASE(registration_of_mapped_memory_can_be_removed),
+        CASE(registration_of_unmapped_memory_can_be_removed),
+        CASE(registration_with_a_pinned_descriptor_can_be_removed),
     };
 
     return child_case_main(argc, argv, cases, COUNT_OF(cases));

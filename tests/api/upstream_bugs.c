@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Bugs of other allocators, reproduced as reported; a test is named after the project and number of the report. */
+/* Reported bugs of other allocators.  The name of a test begins with the project and the number of the report. */
 #include "tests/support/env.h"
 
 int cuCtxGetCurrent(void **context);
@@ -10,7 +10,7 @@ static uint64_t active(struct xseg_allocator *allocator)
     return env_stats(allocator).active[XSEG_STAT_ALL].current;
 }
 
-/* empty_cache waited for stream 0 of the current device, another one, and unmapped under a kernel. */
+/* empty_cache waited for stream 0 of the current device, which was another device, and unmapped memory in use. */
 TEST_ON(pytorch_196258_another_device_is_current,
         env_open_sim("expandable_segments:True", .devices = 2))
 {
@@ -30,8 +30,8 @@ TEST_ON(pytorch_196258_another_device_is_current,
     env_context_pop(1);
 }
 
-/* The ways in which a capture goes wrong. */
-enum failure { NEVER_BEGAN, WAS_SPOILT, WAS_GIVEN_UP, FAILURES };
+/* Failures of a capture. */
+enum failure { NEVER_BEGAN, INVALIDATED, ABANDONED, FAILURES };
 
 static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, enum failure failure)
 {
@@ -41,7 +41,7 @@ static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, e
     if (failure != NEVER_BEGAN)
         env_driver_capture_begin(stream);
     void *first = env_alloc(allocator, 30 * MIB, stream);
-    if (failure == WAS_SPOILT) {
+    if (failure == INVALIDATED) {
         env_context_push(0);
         assert_int_not_equal(cuStreamQuery(stream), 0);
         env_context_pop(0);
@@ -54,13 +54,13 @@ static void fail_capture(struct xseg_allocator *allocator, xseg_stream stream, e
     /* Unwinding releases the graph first. */
     assert_ok(xseg_capture_end(pool));
     if (failure != NEVER_BEGAN)
-        assert_int_equal(env_driver_capture_end(stream), failure == WAS_GIVEN_UP);
+        assert_int_equal(env_driver_capture_end(stream), failure == ABANDONED);
     assert_ok(xseg_pool_release(pool));
     env_free(allocator, first, second);
 }
 
-/* A capture that failed kept its pool's memory until the process ended. */
-TEST_EACH(pytorch_190308_an_abandoned_capture, env_open(config), ENV_KINDS)
+/* The memory of the pool of a failed capture stayed reserved until the process exited. */
+TEST_EACH(pytorch_190308_failed_capture_retains_no_memory, env_open(config), ENV_KINDS)
 {
     const xseg_stream stream = env_stream();
 
@@ -71,8 +71,8 @@ TEST_EACH(pytorch_190308_an_abandoned_capture, env_open(config), ENV_KINDS)
     }
 }
 
-/* Memory was unmapped while the kernels of a forward pass still ran on it. */
-TEST_ON(vllm_45615_a_kernel_in_flight, env_open("expandable_segments:True"))
+/* Memory was unmapped while kernels of a forward pass used it. */
+TEST_ON(vllm_45615_memory_of_a_queued_kernel_stays_mapped, env_open("expandable_segments:True"))
 {
     const xseg_stream stream = env_stream(), side = env_stream();
     void *own = env_alloc(allocator, 60 * MIB, stream);
@@ -88,19 +88,20 @@ TEST_ON(vllm_45615_a_kernel_in_flight, env_open("expandable_segments:True"))
     assert_int_equal(done.kept_pending, 40 * MIB);
     assert_int_equal(xseg_sim_used(0), 100 * MIB);
 
-    /* Each waits for its own work only, and empty_cache for all of it. */
+    /* A trim releases memory whose work has completed; empty_cache waits for all work. */
     assert_ok(xseg_sim_finish(side));
     assert_int_equal(env_trim(allocator).released, 40 * MIB);
     env_empty_cache(allocator);
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* A map that failed half-way left pages that were no pages; here during a capture. */
-TEST_IN_POOL(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segments:True"))
+/* A failed map left entries without pages; here it fails during a capture. */
+TEST_IN_POOL(pytorch_188008_failed_map_in_a_capture_is_rolled_back,
+             env_open("expandable_segments:True"))
 {
     static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"};
     const xseg_stream stream = env_stream();
-    void *held[COUNT_OF(calls)][4] = {{NULL}};
+    void *block[COUNT_OF(calls)][4] = {{NULL}};
 
     env_capture_begin(pool, stream);
     for (size_t i = 0; i < COUNT_OF(calls); i++)
@@ -117,11 +118,11 @@ TEST_IN_POOL(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segme
             }
             assert_true(xseg_sim_failed());
             assert_int_equal(env_reserved(allocator), before + 60 * MIB);
-            held[i][nth] = ptr;
+            block[i][nth] = ptr;
         }
     env_capture_end(pool, stream);
     for (size_t i = 0; i < COUNT_OF(calls) * 4; i++) {
-        void *ptr = held[i / 4][i % 4];
+        void *ptr = block[i / 4][i % 4];
 
         if (ptr != NULL)
             env_launch_at(stream, ptr, 60 * MIB);
@@ -129,8 +130,8 @@ TEST_IN_POOL(pytorch_188008_a_map_fails_in_a_capture, env_open("expandable_segme
     }
 }
 
-/* The retry on a full device freed memory, which invalidated the capture, instead of an out-of-memory error. */
-static void expect_clean_shortage(const char *config)
+/* On a full device the retry freed memory, which invalidated the capture, instead of an out-of-memory error. */
+static void expect_oom_in_valid_capture(const char *config)
 {
     struct xseg_allocator *allocator = env_open_mib(200, config);
     xseg_stream stream = env_stream();
@@ -156,14 +157,14 @@ static void expect_clean_shortage(const char *config)
     env_close(allocator, stream);
 }
 
-TEST(pytorch_159594_a_full_device_in_a_capture)
+TEST(pytorch_159594_full_device_keeps_the_capture_valid)
 {
-    expect_clean_shortage("expandable_segments:True");
-    expect_clean_shortage("expandable_segments:False");
-    expect_clean_shortage("expandable_segments:False,max_split_size_mb:64");
+    expect_oom_in_valid_capture("expandable_segments:True");
+    expect_oom_in_valid_capture("expandable_segments:False");
+    expect_oom_in_valid_capture("expandable_segments:False,max_split_size_mb:64");
 }
 
-/* Routes were treated as captures: freed memory was never reused. */
+/* Routes were treated as captures, so freed memory was not reused. */
 TEST_IN_POOL(pytorch_175015_a_route_is_no_capture, env_open(NULL))
 {
     const xseg_stream side = env_stream();
@@ -179,12 +180,12 @@ TEST_IN_POOL(pytorch_175015_a_route_is_no_capture, env_open(NULL))
     assert_ok(xseg_route_end(pool));
 }
 
-/* 300 GiB of churn on a device of 80, with some 50 GiB in use; then 132 MiB could not be had. */
+/* After churn of 300 GiB on a device of 80 GiB, with about 50 GiB in use, a request of 132 MiB failed. */
 static void churn(const char *config)
 {
     struct xseg_allocator *allocator = env_open(config);
     xseg_stream streams[4] = {NULL};
-    void *held[400] = {NULL};
+    void *block[400] = {NULL};
     size_t bytes[400] = {0};
     uint64_t random = 1, in_use = 0, sum = 0;
 
@@ -192,30 +193,30 @@ static void churn(const char *config)
         streams[i] = env_stream();
     while (sum < 300 * GIB) {
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        const size_t at = (size_t)(random >> 33) % COUNT_OF(held);
-        const size_t wanted = MIB + (size_t)(random >> 20) % (256 * MIB);
+        const size_t at = (size_t)(random >> 33) % COUNT_OF(block);
+        const size_t size = MIB + (size_t)(random >> 20) % (256 * MIB);
 
-        env_free(allocator, held[at]);
+        env_free(allocator, block[at]);
         in_use -= bytes[at];
-        held[at] = NULL;
+        block[at] = NULL;
         bytes[at] = 0;
-        if (in_use + wanted > 53 * GIB)
+        if (in_use + size > 53 * GIB)
             continue;
-        held[at] = env_alloc(allocator, wanted, streams[(random >> 60) % COUNT_OF(streams)]);
-        bytes[at] = wanted;
-        in_use += wanted;
-        sum += wanted;
+        block[at] = env_alloc(allocator, size, streams[(random >> 60) % COUNT_OF(streams)]);
+        bytes[at] = size;
+        in_use += size;
+        sum += size;
     }
     assert_true(in_use > 40 * GIB);
     for (size_t i = 0; i < COUNT_OF(streams); i++)
         env_free(allocator, env_alloc(allocator, 132 * MIB, streams[i]));
-    env_free_all(allocator, held, sizeof(held));
+    env_free_all(allocator, block, sizeof(block));
     assert_ok(xseg_close(allocator));
     for (size_t i = 1; i < COUNT_OF(streams); i++)
         env_stream_destroy(streams[i]);
 }
 
-TEST(rmm_1245_churn_and_then_132_mib)
+TEST(rmm_1245_churn_leaves_room_for_132_mib)
 {
     churn("expandable_segments:True");
     churn("expandable_segments:False");

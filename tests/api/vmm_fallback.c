@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Boards on which the calls of virtual memory management are there, and pages cannot be made (unsloth-zoo #1235). */
+/* Devices whose driver has virtual memory management and cannot create or map pages (unsloth-zoo #1235). */
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
@@ -11,9 +11,9 @@
 
 #define EXPANDABLE "expandable_segments:True"
 
-/* An allocator on a fresh machine, with the given memory for each of its devices. */
 static struct env_log logged;
 
+/* Open an allocator on a reset simulator, with this memory for each device; 0: the default. */
 static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = devices,
@@ -23,18 +23,18 @@ static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, cons
     return env_open_logged(config, &logged);
 }
 
-/* From the nth call on, this one and each later one fails. */
-static void break_from(const char *call, uint64_t nth, int error)
+/* Let the nth call and all later calls fail. */
+static void fail_from(const char *call, uint64_t nth, int error)
 {
     env_fault(0, .call = call, .nth = nth, .every = 1, .error = error);
 }
 
-static void repair(void)
+static void end_failures(void)
 {
     assert_ok(xseg_sim_fault_set(0, NULL));
 }
 
-/* One line, which names the device, a word of the reason, what comes of it and what makes the line go. */
+/* Expect one log line with the device, the reason, the consequence and the key that disables the warning. */
 static void expect_line(const char *device, const char *word)
 {
     assert_int_equal(logged.lines, 1);
@@ -68,7 +68,7 @@ static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 TEST_TIMES(device_without_page_creation_uses_classic_segments, COUNT_OF(calls) * COUNT_OF(errors),
            open_fresh(1, 0, EXPANDABLE))
 {
-    break_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
+    fail_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
     void *ptr = alloc_classic(allocator, MIB);
     assert_int_equal(env_stats(allocator).segment[XSEG_STAT_ALL].current, 1);
     expect_line("device 0", calls[i / COUNT_OF(errors)]);
@@ -79,25 +79,25 @@ TEST_TIMES(device_without_page_creation_uses_classic_segments, COUNT_OF(calls) *
     env_free(allocator, ptr);
 }
 
-/* The memory that is free is in the line where the driver's word is that there is none. */
-TEST(free_memory_is_named)
+/* If the driver reports out of memory, the log line has the free memory. */
+TEST(log_line_has_the_free_memory)
 {
     struct xseg_allocator *allocator = open_fresh(1, 50 * GIB, EXPANDABLE);
 
-    break_from("cuMemCreate", 1, NO_MEMORY);
+    fail_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     expect_line("device 0", "51200 MiB free");
     env_close(allocator);
     /* Without expandable segments nothing is logged. */
     allocator = open_fresh(1, 0, "expandable_segments:False");
-    break_from("cuMemCreate", 1, NO_MEMORY);
+    fail_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     assert_int_equal(logged.lines, 0);
     env_close(allocator);
 }
 
-/* The memory is in use by others when the device is opened; pages are used as soon as it is free. */
-TEST_ON(a_full_device_at_open_is_a_shortage, open_fresh(1, 400 * MIB, EXPANDABLE))
+/* Other processes use the memory when the device is opened; expandable segments are used after it is free. */
+TEST_ON(full_device_at_open_keeps_expandable_segments, open_fresh(1, 400 * MIB, EXPANDABLE))
 {
     assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
@@ -105,22 +105,22 @@ TEST_ON(a_full_device_at_open_is_a_shortage, open_fresh(1, 400 * MIB, EXPANDABLE
     expect_expandable(allocator, MIB);
 }
 
-/* The driver says that plenty is free, and no call has memory: neither way works, so nothing is decided. */
-TEST_ON(a_device_without_memory_for_anybody_is_short, open_fresh(1, 0, EXPANDABLE))
+/* The driver reports free memory, but pages and classic allocations fail, so expandable segments stay enabled. */
+TEST_ON(device_without_any_memory_keeps_expandable_segments, open_fresh(1, 0, EXPANDABLE))
 {
-    break_from("cuMemCreate", 1, NO_MEMORY);
+    fail_from("cuMemCreate", 1, NO_MEMORY);
     env_fault(1, .call = "cuMemAlloc", .every = 1);
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
-    repair();
+    end_failures();
     assert_ok(xseg_sim_fault_set(1, NULL));
     expect_expandable(allocator, MIB);
 }
 
-/* The trial makes two pages. */
-TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
+/* The probe creates two pages. */
+TEST_TIMES(failure_at_the_first_growth_selects_classic_segments, COUNT_OF(errors),
            open_fresh(1, 0, EXPANDABLE))
 {
-    break_from("cuMemCreate", 3, errors[i]);
+    fail_from("cuMemCreate", 3, errors[i]);
     void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
     assert_false(env_block(allocator, ptr).is_expandable);
     assert_int_equal(env_reserved(allocator), 2 * MIB);
@@ -132,13 +132,13 @@ TEST_TIMES(a_board_that_fails_at_the_first_growth_is_classic, COUNT_OF(errors),
 }
 
 /* Mapped pages stay in use; new segments are classic. */
-TEST_TIMES(a_board_that_fails_later_keeps_its_pages, COUNT_OF(calls) * COUNT_OF(errors),
+TEST_TIMES(later_failure_keeps_mapped_pages, COUNT_OF(calls) * COUNT_OF(errors),
            open_fresh(1, 0, EXPANDABLE))
 {
     void *early = env_alloc(allocator, 30 * MIB, NULL);
 
     assert_true(env_block(allocator, early).is_expandable);
-    break_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
+    fail_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
     void *late = alloc_classic(allocator, 50 * MIB);
     assert_int_equal(env_reserved(allocator), 90 * MIB);
     expect_line("device 0", calls[i / COUNT_OF(errors)]);
@@ -148,7 +148,7 @@ TEST_TIMES(a_board_that_fails_later_keeps_its_pages, COUNT_OF(calls) * COUNT_OF(
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-/* One refusal is no evidence: the growth is tried again. */
+/* After a single failure the growth is retried. */
 TEST_TIMES(single_failure_keeps_expandable_segments, COUNT_OF(calls) * COUNT_OF(errors),
            open_fresh(1, 0, EXPANDABLE))
 {
@@ -158,42 +158,42 @@ TEST_TIMES(single_failure_keeps_expandable_segments, COUNT_OF(calls) * COUNT_OF(
     assert_true(xseg_sim_failed());
 }
 
-/* A device that is full, by this process or by others, is short: nothing changes. */
-TEST_ON(a_shortage_decides_nothing, open_fresh(1, 400 * MIB, EXPANDABLE))
+/* On a device that is full, because of this process or others, expandable segments stay enabled. */
+TEST_ON(memory_pressure_keeps_expandable_segments, open_fresh(1, 400 * MIB, EXPANDABLE))
 {
-    void *kept = env_alloc(allocator, 100 * MIB, NULL);
+    void *live = env_alloc(allocator, 100 * MIB, NULL);
 
     assert_ok(xseg_sim_set_external_memory(0, 280 * MIB));
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
     assert_error(env_try_alloc(allocator, 350 * MIB, NULL), NO_MEMORY, "");
     expect_expandable(allocator, 60 * MIB);
-    env_free(allocator, kept);
+    env_free(allocator, live);
 }
 
-/* A board that fails while its memory is short goes on as with expandable_segments:False. */
-TEST_ON(a_board_may_fail_in_a_shortage, open_fresh(1, 200 * MIB, EXPANDABLE))
+/* A device that fails under memory pressure continues with classic segments. */
+TEST_ON(failure_under_memory_pressure_selects_classic_segments,
+        open_fresh(1, 200 * MIB, EXPANDABLE))
 {
     const xseg_stream side = env_stream();
 
     env_free(allocator, env_alloc(allocator, 160 * MIB, side));
-    break_from("cuMemMap", 1, UNKNOWN);
+    fail_from("cuMemMap", 1, UNKNOWN);
     void *ptr = alloc_classic(allocator, 100 * MIB);
     expect_line("device 0", "cuMemMap");
     env_free(allocator, ptr);
 }
 
-TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
+TEST_ON(failure_affects_one_device, open_fresh(2, 0, EXPANDABLE))
 {
-    void *first = env_alloc(allocator, MIB, NULL);
-    void *second = env_alloc_on(allocator, 1, MIB);
+    void *first = env_alloc(allocator, MIB, NULL), *second = env_alloc_on(allocator, 1, MIB);
     env_free(allocator, second);
-    break_from("cuMemCreate", 1, NOT_SUPPORTED);
+    fail_from("cuMemCreate", 1, NOT_SUPPORTED);
     second = env_alloc_on(allocator, 1, 30 * MIB);
     assert_false(env_block(allocator, second).is_expandable);
     expect_line("device 1", "cuMemCreate");
     env_free(allocator, second);
-    repair();
+    end_failures();
     env_free(allocator, first);
     first = env_alloc(allocator, 30 * MIB, NULL);
     assert_true(env_block(allocator, first).is_expandable);
@@ -201,7 +201,7 @@ TEST_ON(a_device_of_several, open_fresh(2, 0, EXPANDABLE))
     assert_int_equal(logged.lines, 1);
 }
 
-/* In a capture a classic segment comes as it does with expandable_segments:False, and the capture lives. */
+/* A capture allocates a classic segment, as with expandable_segments:False, and stays valid. */
 TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
            open_fresh(1, 0, EXPANDABLE))
 {
@@ -209,7 +209,7 @@ TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
     struct xseg_pool *pool = env_pool(allocator);
 
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    break_from("cuMemCreate", 1, errors[i]);
+    fail_from("cuMemCreate", 1, errors[i]);
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 30 * MIB, stream);
     assert_false(env_block(allocator, ptr).is_expandable);
@@ -220,12 +220,12 @@ TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
     assert_ok(xseg_pool_release(pool));
 }
 
-/* A private pool, and one of single pages, whose cached page stays whole. */
+/* A private pool, and a pool of single pages, whose cached page is not split. */
 TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .single_page = i != 0);
     void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    break_from("cuMemCreate", 1, UNKNOWN);
+    fail_from("cuMemCreate", 1, UNKNOWN);
     void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     assert_false(env_block(allocator, late).is_expandable);
     expect_line("device 0", "cuMemCreate");
@@ -236,17 +236,17 @@ TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
     assert_ok(xseg_pool_release(pool));
 }
 
-/* Exports need pages: an exportable pool is rejected, and memory of an earlier one cannot be exported. */
+/* Without pages, exportable pools are rejected, and memory of existing exportable pools cannot be exported. */
 TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
-    struct xseg_pool *pool = env_pool_with(allocator, &options), *none = NULL;
+    struct xseg_pool *pool = env_pool_with(allocator, &options), *rejected = NULL;
 
-    break_from("cuMemCreate", 1, UNKNOWN);
+    fail_from("cuMemCreate", 1, UNKNOWN);
     void *ptr = env_alloc_in(allocator, pool, 3 * MIB, NULL);
     expect_line("device 0", "cuMemCreate");
     assert_error(export_and_close_handles(allocator, ptr), UNSUPPORTED, "classic");
-    assert_error(xseg_pool_create(allocator, 0, &options, &none), UNSUPPORTED,
+    assert_error(xseg_pool_create(allocator, 0, &options, &rejected), UNSUPPORTED,
                  "virtual memory management is not available");
     env_free(allocator, ptr);
     assert_ok(xseg_pool_release(pool));
@@ -256,36 +256,36 @@ TEST_ON(limits_apply_to_classic_segments,
         open_fresh(1, 0, "expandable_segments:True,hard_limit_mb:120"))
 {
     const xseg_stream side = env_stream();
-    void *kept = env_alloc(allocator, 80 * MIB, NULL);
+    void *live = env_alloc(allocator, 80 * MIB, NULL);
 
-    break_from("cuMemCreate", 1, NOT_SUPPORTED);
+    fail_from("cuMemCreate", 1, NOT_SUPPORTED);
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), LIMIT, "hard_limit_mb");
     void *ptr = alloc_classic(allocator, 40 * MIB);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     expect_line("device 0", "cuMemCreate");
-    /* Pages that are cached for one stream give way to a classic segment of another. */
-    env_free(allocator, kept);
-    kept = env_alloc(allocator, 80 * MIB, side);
-    assert_false(env_block(allocator, kept).is_expandable);
+    /* Cached pages of one stream are released for a classic segment of another stream. */
+    env_free(allocator, live);
+    live = env_alloc(allocator, 80 * MIB, side);
+    assert_false(env_block(allocator, live).is_expandable);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    env_free(allocator, kept, ptr);
+    env_free(allocator, live, ptr);
 }
 
-/* Blocks with a segment of their own need pages, so they become as others. */
-TEST_TIMES(guarded_blocks_become_plain, COUNT_OF(errors),
+/* Guarded blocks need pages, so blocks are not guarded any more. */
+TEST_TIMES(guarded_blocks_become_unguarded, COUNT_OF(errors),
            open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True"))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    break_from("cuMemCreate", 1, errors[i]);
+    fail_from("cuMemCreate", 1, errors[i]);
     void *ptr = alloc_classic(allocator, 3 * MIB);
     expect_line("device 0", "unmap_on_free");
     env_free(allocator, ptr);
 }
 
-TEST_ON(prewarming_works, open_fresh(1, 0, EXPANDABLE))
+TEST_ON(prewarm_uses_classic_segments, open_fresh(1, 0, EXPANDABLE))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
-    break_from("cuMemSetAccess", 1, UNKNOWN);
+    fail_from("cuMemSetAccess", 1, UNKNOWN);
     assert_ok(xseg_prewarm(allocator, env_scope(.device = 0), 30 * MIB));
     expect_line("device 0", "cuMemSetAccess");
     assert_int_equal(env_reserved(allocator), 32 * MIB);
@@ -294,12 +294,12 @@ TEST_ON(prewarming_works, open_fresh(1, 0, EXPANDABLE))
     assert_int_equal(xseg_sim_calls("cuMemAlloc"), allocs);
 }
 
-/* Messages about the build are logged once per process, before the test listens. */
-static int be_warned(void **state)
+/* Messages about the build are logged once per process; log them before the tests. */
+static int log_build_messages(void **state)
 {
     (void)state;
     env_close(env_open(NULL));
     return 0;
 }
 
-TEST_GROUP_FIXTURE(be_warned, NULL)
+TEST_GROUP_FIXTURE(log_build_messages, NULL)

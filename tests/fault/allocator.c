@@ -65,7 +65,7 @@ static void full_device(struct fault_env *env)
     fault_free_and_trim(env, a);
 }
 
-/* Everything that fills, reads back, zeroes or takes pages away: small, so that bytes can be real. */
+/* Calls that fill, check, zero or unmap memory, with small blocks, so that bytes can be real. */
 static void helpers(struct fault_env *env)
 {
     const xseg_stream side = env->side;
@@ -84,8 +84,8 @@ static void helpers(struct fault_env *env)
     fault_free_and_trim(env, a, b, c);
 }
 
-/* Decay releases memory of idle and busy streams, and under limits that fall. */
-static void gives_back(struct fault_env *env)
+/* Decay releases memory of idle and busy streams, also under lowered limits. */
+static void decay(struct fault_env *env)
 {
     const xseg_stream side = env->side;
     void *a = fault_alloc(env, 90 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, side);
@@ -109,7 +109,7 @@ static void gives_back(struct fault_env *env)
     fault_advance(env, 1000);
 }
 
-/* Memory, and a pool, of each of two devices, which are closed together. */
+/* Memory and a pool of each of two devices. */
 static void two_devices(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
@@ -176,19 +176,19 @@ TEST(several_devices_survive_each_failure)
 
     fault_sweep("two devices", two_devices, &settings, NULL);
     assert_true(fault_pairs(two_devices, &settings, NULL, 3) > 100);
-    /* The first call of a device tries whether its memory can be exported. */
+    /* The first call of a device probes exports. */
     fault_sweep("two devices", two_devices, &settings, "exportable:True");
     assert_true(fault_pairs(two_devices, &settings, "exportable:True", 3) > 100);
 }
 
 TEST(decay_survives_each_failure)
 {
-    sweep("gives back", gives_back, "idle_ms:100", GIB, false);
-    sweep("gives back", gives_back, "idle_ms:100,expandable_segments:False", GIB, false);
+    sweep("decay", decay, "idle_ms:100", GIB, false);
+    sweep("decay", decay, "idle_ms:100,expandable_segments:False", GIB, false);
     sweep("full device", full_device, "hard_limit_mb:200", GIB, false);
 }
 
-/* Pages move from pool to pool, through the cache and because memory is short. */
+/* Pages move between pools, through the page cache and by remaps under memory pressure. */
 static void change_pools(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool(env, NULL);
@@ -213,7 +213,7 @@ TEST(page_cache_survives_each_failure)
     struct xseg_sim_settings settings = {sizeof(settings)};
     const char *const config = "idle_ms:100,page_cache_mb:50";
 
-    sweep("gives back", gives_back, config, GIB, false);
+    sweep("decay", decay, config, GIB, false);
     sweep("change pools", change_pools, config, 80 * MIB, true);
     sweep("full device", full_device, config, 200 * MIB, false);
     settings.memory_bytes = 80 * MIB;
@@ -221,7 +221,7 @@ TEST(page_cache_survives_each_failure)
     fault_sweep("change pools", change_pools, &settings, config);
 }
 
-/* Long pages, which go in one piece, make place for small ones. */
+/* Long pages, which are released whole, are replaced by small pages. */
 static void long_pages(struct fault_env *env)
 {
     void *a = fault_alloc(env, 700 * MIB, NULL);
@@ -252,7 +252,7 @@ TEST(debug_fill_survives_each_failure)
     fault_sweep("helpers", helpers, &settings, "debug_fill:True,expandable_segments:False");
 }
 
-/* Blocks of a few pages: every one of them is created and mapped apart. */
+/* Blocks of a few pages, each of which is created and mapped separately. */
 TEST(guarded_blocks_survive_each_failure)
 {
     static const char *const config[] = {"unmap_on_free:True", "guard_page:True,history:all"};

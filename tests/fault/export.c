@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault sweep over exports and imports, the probe before them and the releases: after a failure no descriptor is open
- * that was not, nothing is imported, and no page is retained; the same call then succeeds.
+ * Fault sweep over exports, imports, their probe and their releases.  After a failure no additional descriptor is open,
+ * no memory is imported, and no page is retained; the same call then succeeds.
  */
 #include <string.h>
 
@@ -11,9 +11,9 @@
 static uint64_t imported(struct fault_env *env)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
-    FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
+    FAULT_RETRY(env, xseg_stats_get(env->allocator, &scope, &stats));
     return stats.imported_bytes;
 }
 
@@ -52,7 +52,7 @@ static void *import_block(struct fault_env *env, const struct exported_handles *
     return block;
 }
 
-/* Memory that the driver fails to release is retried later, so these calls succeed. */
+/* The driver's failed releases are retried later, so these calls succeed. */
 static void close_import(struct fault_env *env, void *block)
 {
     FAULT_RETRY(env, xseg_import_close(env->allocator, block));
@@ -64,16 +64,17 @@ static void close_export(struct fault_env *env, void *block)
 }
 
 /* A word of the block, through both addresses. */
-static void expect_shared(uint64_t *ours, uint64_t *theirs, size_t bytes, uint64_t value)
+static void expect_shared(uint64_t *exported, uint64_t *imported_words, size_t bytes,
+                          uint64_t value)
 {
-    for (size_t at = 0; at < bytes / sizeof(*ours); at += 512 * KIB) {
-        theirs[at] = value;
-        assert_true(ours[at] == value);
+    for (size_t at = 0; at < bytes / sizeof(*exported); at += 512 * KIB) {
+        imported_words[at] = value;
+        assert_true(exported[at] == value);
     }
 }
 
-/* A block on several pages, and one of many on a page. */
-static void there_and_back(struct fault_env *env)
+/* A block on several pages, and a small block. */
+static void export_and_reimport(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *blocks[2] = {fault_alloc_in(env, pool, 50 * MIB, NULL),
@@ -149,7 +150,7 @@ static void closed(struct fault_env *env)
     export_and_import(env, XSEG_HANDLE_FD, true);
 }
 
-/* Import by a token; a failure leaves nothing imported. */
+/* Import by a token; after a failure no memory is imported. */
 static void *import_token(struct fault_env *env, const struct xseg_export_token *token)
 {
     void *base = NULL;
@@ -165,7 +166,7 @@ static void *import_token(struct fault_env *env, const struct xseg_export_token 
     return base;
 }
 
-/* By a token: the exports fail in the server, which reports that to the import. */
+/* With a token the exports run in the server, which reports failures to the import. */
 static void by_token(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
@@ -208,7 +209,7 @@ static void whole_segment(struct fault_env *env)
 }
 
 static const struct fault_suite_scenario scenarios[] = {
-    {"there and back", there_and_back, 4, 4},
+    {"there and back", export_and_reimport, 4, 4},
     {"the first pool", first_pool, 4, 6},
     {"closed", closed, 4, 6},
     {"by token", by_token, 4, 4},
@@ -218,8 +219,8 @@ static const struct fault_suite_scenario scenarios[] = {
 
 int main(void)
 {
-    const struct fault_suite sweep = {"export", scenarios,      COUNT_OF(scenarios),
-                                      NULL,     there_and_back, 300};
+    const struct fault_suite sweep = {"export", scenarios,           COUNT_OF(scenarios),
+                                      NULL,     export_and_reimport, 300};
 
     return fault_suite_run(&sweep);
 }

@@ -5,7 +5,7 @@
  */
 #include "tests/fault/fault_env.h"
 
-/* --- Scenarios: without faults each one ends at the step in its name. --- */
+/* --- Scenarios: without faults the chain ends at the step in the name. --- */
 
 struct free_one {
     struct fault_env *env;
@@ -24,7 +24,7 @@ static bool free_spare(void *context, const struct xseg_oom_info *oom)
     return block != NULL;
 }
 
-static void ask(struct fault_env *env)
+static void request(struct fault_env *env)
 {
     struct free_one free_one = {env, fault_alloc(env, 150 * MIB, NULL)};
     struct xseg_observer observer = {sizeof(observer), .context = &free_one,
@@ -54,9 +54,8 @@ static void other_streams(struct fault_env *env)
     void *a = fault_alloc(env, 190 * MIB, env->side);
 
     fault_free(env, a);
-    /* Full pages for the one, small ones of what was full for the other. */
-    void *b = fault_alloc(env, 65 * MIB, NULL);
-    void *c = fault_alloc(env, 3000, NULL);
+    /* Small pages serve a large block, and the full page of a large block is replaced by small pages. */
+    void *b = fault_alloc(env, 65 * MIB, NULL), *c = fault_alloc(env, 3000, NULL);
     fault_free_and_trim(env, b, c);
 }
 
@@ -103,7 +102,7 @@ static void pending(struct fault_env *env)
     fault_free_and_trim(env, a);
 }
 
-/* Classic: segments of max_split_size_mb, then everything. */
+/* Classic segments: oversize segments are released first, then all segments. */
 static void segments(struct fault_env *env)
 {
     void *a = fault_alloc(env, 110 * MIB, NULL), *b = fault_alloc(env, 80 * MIB, NULL);
@@ -115,7 +114,7 @@ static void segments(struct fault_env *env)
     fault_free_and_trim(env, a);
 }
 
-/* Garbage, before anything is short of memory. */
+/* Garbage collection, without memory pressure. */
 static void garbage(struct fault_env *env)
 {
     void *a = fault_alloc(env, 40 * MIB, NULL), *b = fault_alloc(env, 30 * MIB, NULL);
@@ -126,7 +125,7 @@ static void garbage(struct fault_env *env)
     fault_free_and_trim(env, b, c);
 }
 
-/* After low memory, cached memory is released before a capture: of a busy stream and of an idle one, and a block that
+/* After memory pressure, a capture begins with the release of cached memory of a busy and an idle stream, and of a block that
  * another stream uses. */
 static void before_capture(struct fault_env *env)
 {
@@ -134,8 +133,7 @@ static void before_capture(struct fault_env *env)
 
     struct xseg_pool *pool = fault_pool(env, NULL);
     fault_free(env, a);
-    void *b = fault_alloc(env, 90 * MIB, NULL);
-    void *c = fault_alloc(env, 20 * MIB, NULL);
+    void *b = fault_alloc(env, 90 * MIB, NULL), *c = fault_alloc(env, 20 * MIB, NULL);
     fault_record_stream(env, c, env->side);
     assert_int_equal(xseg_sim_launch(env->side, UINT64_MAX), XSEG_OK);
     fault_free(env, c, b);
@@ -144,14 +142,13 @@ static void before_capture(struct fault_env *env)
     fault_pool_end(env, pool);
 }
 
-/* No addresses for a second segment: a classic one. */
+/* Without addresses for a second expandable segment, a classic segment is allocated. */
 static void addresses(struct fault_env *env)
 {
     void *a = fault_alloc(env, 5 * MIB, NULL);
 
     xseg_sim_set_external_addresses(2 * GIB - 100 * MIB);
-    void *b = fault_alloc(env, 1000, NULL);
-    void *c = fault_alloc(env, 900, env->side);
+    void *b = fault_alloc(env, 1000, NULL), *c = fault_alloc(env, 900, env->side);
     fault_free_and_trim(env, a, b);
     fault_free_and_trim(env, c);
     xseg_sim_set_external_addresses(0);
@@ -166,14 +163,14 @@ static const struct {
     size_t mib; /* of the device */
     bool integrated;
 } rung[] = {
-    {"ask", ask, "expandable_segments:True", 200},
+    {"ask", request, "expandable_segments:True", 200},
     {"own segments", own_segments, "expandable_segments:True", 200},
     {"other streams", other_streams, "expandable_segments:True", 200},
     {"small to large", small_to_large, "expandable_segments:True", 40},
     {"busy stream", busy_stream, "expandable_segments:True", 200},
     {"lend", alloc_fallback, "expandable_segments:True", 200},
     {"pending", pending, "expandable_segments:True", 200},
-    {"classic, ask", ask, "expandable_segments:False", 200},
+    {"classic, ask", request, "expandable_segments:False", 200},
     {"classic, pending", pending, "expandable_segments:False", 200},
     {"classic, segments", segments, "expandable_segments:False,max_split_size_mb:40", 200},
     {"classic, garbage", garbage,
@@ -184,7 +181,7 @@ static const struct {
      600},
     {"a limit", other_streams, "expandable_segments:True,per_process_memory_fraction:0.2", 1000},
     {"a free minimum", other_streams, "device_free_min_mb:800", 1000},
-    {"a free minimum, ask", ask, "device_free_min_mb:800", 1000},
+    {"a free minimum, ask", request, "device_free_min_mb:800", 1000},
     {"a free minimum, small to large", small_to_large, "device_free_min_mb:160", 200},
     {"a free minimum, lend", alloc_fallback, "device_free_min_mb:800", 1000},
     {"a free minimum, pending", pending, "device_free_min_mb:800", 1000},

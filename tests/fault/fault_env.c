@@ -45,7 +45,7 @@ static void expect_mapped(const struct xseg_block_info *info)
         assert_int_equal(fault_access(0, at), 3);
 }
 
-/* The value of a word of a block, unique for each word. */
+/* The unique value of a word of a block. */
 static uint64_t word_at(const uint64_t *place)
 {
     return ((uint64_t)(uintptr_t)place + 1) * UINT64_C(0x9E3779B97F4A7C15);
@@ -265,9 +265,9 @@ void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream)
 
 void fault_trim(struct fault_env *env, bool wait)
 {
-    struct xseg_trim_options how = {sizeof(how), .wait = wait};
+    struct xseg_trim_options options = {sizeof(options), .wait = wait};
 
-    FAULT_RETRY(env, xseg_trim(env->allocator, NULL, &how, NULL));
+    FAULT_RETRY(env, xseg_trim(env->allocator, NULL, &options, NULL));
 }
 
 void fault_configure(struct fault_env *env, const char *config)
@@ -310,7 +310,7 @@ static void close_allocator(struct fault_env *env)
 }
 
 /* A failed fill or copy is no write after free. */
-static void expect_no_alarm(struct fault_env *env)
+static void expect_no_write_after_free(struct fault_env *env)
 {
     struct xseg_device *device = xseg_allocator_open_device(env->allocator, 0);
 
@@ -368,7 +368,7 @@ bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, co
         faults_begin();
     open_allocator(&env, config);
     play(&env);
-    expect_no_alarm(&env);
+    expect_no_write_after_free(&env);
     close_allocator(&env);
     const bool struck = xseg_sim_fault_count(second.nth != 0 ? 1 : 0) != 0;
     faults_end();
@@ -385,7 +385,7 @@ bool fault_run(fault_scenario play, const struct xseg_sim_settings *settings, co
 
 /* --- Sweeps. --- */
 
-/* With a sanitizer one error is enough; builds without it test all. */
+/* With a sanitizer one error is sufficient; builds without it test all. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define FIRST_ERROR 2u
 #else
@@ -410,7 +410,7 @@ void fault_sweep(const char *name, fault_scenario play, const struct xseg_sim_se
     static const int errors[] = {1, 2, 999};
     uint64_t calls = 0;
 
-    /* Real contents take time, so one error is enough. */
+    /* Real contents take time, so one error is sufficient. */
     for (unsigned i = settings->real_bytes ? 2 : FIRST_ERROR; i < COUNT_OF(errors); i++)
         calls = sweep_driver(play, settings, config, errors[i]);
     print_message("# %s: %u driver calls\n", name, (unsigned)calls);
@@ -448,9 +448,9 @@ uint64_t fault_pairs(fault_scenario play, const struct xseg_sim_settings *settin
 {
     uint64_t pairs = 0;
 
-    for (uint64_t behind = 1; behind <= distance; behind++)
+    for (uint64_t delay = 1; delay <= distance; delay++)
         for (uint64_t n = 1; fault_run(play, settings, config, fault_nth_call(n, 999),
-                                       fault_nth_call(n + behind, 999));
+                                       fault_nth_call(n + delay, 999));
              n++)
             pairs++;
     return pairs;
@@ -487,7 +487,7 @@ static struct xseg_sim_settings suite_settings(bool one_by_one)
 
 static void calls_survive_each_failure(void **state)
 {
-    /* The error, and whether the driver takes one mapping per call. */
+    /* The error, and whether the driver supports one mapping per call only. */
     static const struct {
         int error;
         bool one_by_one;

@@ -54,7 +54,7 @@ void *fault_alloc_zeroed(struct fault_env *env, struct xseg_pool *pool, size_t b
 #define fault_free(env, ...) \
     fault_free_all((env), (void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}))
 
-/* The same, then a trim that waits. */
+/* Free blocks, then trim with a wait. */
 #define fault_free_and_trim(env, ...) (fault_free((env), __VA_ARGS__), fault_trim((env), true))
 
 void fault_free_all(struct fault_env *env, void *const *blocks, size_t bytes);
@@ -64,7 +64,7 @@ struct xseg_pool *fault_pool(struct fault_env *env, const struct xseg_pool_optio
 #define fault_pool_of(env, ...) \
     fault_pool(env, &(struct xseg_pool_options){sizeof(struct xseg_pool_options), __VA_ARGS__})
 
-/* Release a pool, then a trim that waits. */
+/* Release a pool, then trim with a wait. */
 void fault_pool_end(struct fault_env *env, struct xseg_pool *pool);
 
 void fault_record_stream(struct fault_env *env, void *ptr, xseg_stream stream);
@@ -77,7 +77,7 @@ void fault_advance(struct fault_env *env, uint64_t milliseconds);
 /* The access flags of a device for an address that must be mapped; 3: read and write. */
 unsigned long long fault_access(int device, const void *address);
 
-/* Whether the message of a failed pause says that the pool is paused because the undo failed. */
+/* Whether the message of a failed pause reports that the pool is paused, because the rollback failed. */
 bool fault_is_stranded(void);
 
 /* Add or remove a block that another function allocates or frees. */

@@ -43,7 +43,7 @@ static void pending_blocks(struct fault_env *env)
     fault_free_and_trim(env, a, b);
 }
 
-/* The device holds 200 MiB: memory is stolen from a stream, then lent by a pool. */
+/* On a device of 200 MiB memory is remapped from a stream, and then a pool serves as fallback pool. */
 static void short_of_memory(struct fault_env *env)
 {
     begin(env, fault_pool_of(env, .use_on_oom = true));
@@ -58,15 +58,15 @@ static void short_of_memory(struct fault_env *env)
     fault_pool_end(env, replayed_pool);
 }
 
-/* --- What is asked. --- */
+/* --- Queries. --- */
 
-static bool go_on(void *context, const struct xseg_history_entry *entry)
+static bool read_event(void *context, const struct xseg_history_entry *entry)
 {
     *(uint32_t *)context = entry->stack != 0 ? entry->stack : *(uint32_t *)context;
     return true;
 }
 
-static bool go_on_frames(void *context, const struct xseg_history_frame *frame)
+static bool read_frame(void *context, const struct xseg_history_frame *frame)
 {
     (void)context;
     return frame->pc != NULL;
@@ -77,44 +77,42 @@ static uint32_t gather(void *context)
     return *(const uint32_t *)context;
 }
 
-static void forget(void *context, const uint32_t *kept, size_t count)
+static void discard(void *context, const uint32_t *kept, size_t count)
 {
-    (void)context;
-    (void)kept;
-    (void)count;
+    (void)context, (void)kept, (void)count;
 }
 
-static void ask(struct fault_env *env)
+static void query(struct fault_env *env)
 {
     uint32_t stack = 0;
 
-    FAULT_RETRY(env, xseg_for_each_event(env->allocator, -1, go_on, &stack, NULL));
+    FAULT_RETRY(env, xseg_for_each_event(env->allocator, -1, read_event, &stack, NULL));
     if (stack != 0)
-        FAULT_RETRY(env, xseg_history_stack(env->allocator, stack, go_on_frames, NULL));
+        FAULT_RETRY(env, xseg_history_stack(env->allocator, stack, read_frame, NULL));
 }
 
-static void everything_is_asked(struct fault_env *env)
+static void run_queries(struct fault_env *env)
 {
     static uint32_t number = 5;
     struct xseg_history_hook hook = {sizeof(hook), .context = &number, .gather = gather,
-                                     .discard = forget};
+                                     .discard = discard};
     const char *before = NULL;
 
     FAULT_RETRY(env, xseg_history_set_hook(env->allocator, &hook));
     FAULT_RETRY(env, xseg_history_label(env->allocator, "outer", &before));
     void *a = fault_alloc(env, 700, NULL), *b = fault_alloc(env, 30 * MIB, env->side);
     FAULT_RETRY(env, xseg_history_annotate(env->allocator, 0, "a text"));
-    ask(env);
+    query(env);
     fault_free(env, a);
     fault_configure(env, "history_events:5000");
     fault_configure(env, "block_user:True");
     fault_free(env, b);
     a = fault_alloc(env, 800, NULL);
-    ask(env);
+    query(env);
     FAULT_RETRY(env, xseg_history_clear(env->allocator, -1));
     fault_free(env, a);
     fault_configure(env, "history:nothing");
-    ask(env);
+    query(env);
     FAULT_RETRY(env, xseg_history_label(env->allocator, before, NULL));
     FAULT_RETRY(env, xseg_history_set_hook(env->allocator, NULL));
     fault_trim(env, true);
@@ -158,8 +156,8 @@ TEST(history_during_queries_stays_consistent)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    fault_sweep("asked", everything_is_asked, &settings, "history:all,history_stacks:all");
-    fault_sweep("asked, with words", everything_is_asked, &settings, "history:all,block_user:True");
+    fault_sweep("queries", run_queries, &settings, "history:all,history_stacks:all");
+    fault_sweep("queries with user values", run_queries, &settings, "history:all,block_user:True");
 }
 
 TEST(history_stays_consistent_after_a_second_failure)

@@ -13,39 +13,39 @@
 
 static char file_name[] = P_tmpdir "/xseg-fault-pause-XXXXXX";
 
-static unsigned strandings; /* pauses that failed and could not be undone */
+static unsigned strandings; /* failed pauses without rollback */
 
-/* Expect that the device has none of a pool's memory left, unless the driver refused to take it. */
-static void expect_gone(struct fault_env *env, uint64_t others)
+/* Expect that no memory of the pool is reserved; failed releases of the driver are unreleased memory. */
+static void expect_released(struct fault_env *env, uint64_t others)
 {
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    FAULT_RETRY(env, xseg_stats_get(env->allocator, &where, &stats));
+    FAULT_RETRY(env, xseg_stats_get(env->allocator, &scope, &stats));
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, others);
     assert_int_equal(xseg_sim_used(0), others + stats.unreleased_bytes);
 }
 
 static void resume(struct fault_env *env, struct xseg_pool *pool, uint64_t others)
 {
-    bool again;
+    bool is_retried;
 
     do {
         const xseg_status status = xseg_pool_resume(pool);
 
         if (status == XSEG_OK)
             env->paused = NULL;
-        again = fault_retry(env, status);
-        if (again)
-            expect_gone(env, others);
-    } while (again);
+        is_retried = fault_retry(env, status);
+        if (is_retried)
+            expect_released(env, others);
+    } while (is_retried);
 }
 
 static void pause_with(struct fault_env *env, struct xseg_pool *pool, enum xseg_keep keep,
                        uint64_t others)
 {
     const char *name = keep == XSEG_KEEP_FILE ? file_name : NULL;
-    bool again;
+    bool is_retried;
 
     do {
         const xseg_status status = xseg_pool_pause(pool, keep, name);
@@ -54,10 +54,10 @@ static void pause_with(struct fault_env *env, struct xseg_pool *pool, enum xseg_
         if (status == XSEG_OK || stranded)
             env->paused = pool;
         strandings += stranded;
-        again = fault_retry(env, status);
+        is_retried = fault_retry(env, status);
         if (stranded)
             resume(env, pool, others);
-    } while (again);
+    } while (is_retried);
 }
 
 static void set_up(struct fault_env *env, struct xseg_pool **pool)
@@ -66,8 +66,8 @@ static void set_up(struct fault_env *env, struct xseg_pool **pool)
     assert_int_equal(xseg_pool_create(env->allocator, 0, NULL, pool), XSEG_OK);
 }
 
-/* `whole` MiB: a segment of large pages on each of two streams, and one of small pages. */
-static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole)
+/* Pause and resume `whole` MiB: segments of large pages on two streams, and a segment of small pages. */
+static void pause_and_resume(struct fault_env *env, enum xseg_keep keep, size_t whole)
 {
     struct xseg_pool *pool = NULL;
     void *ptr[5];
@@ -79,10 +79,10 @@ static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole
     ptr[3] = fault_alloc_in(env, pool, MIB, NULL);
     ptr[4] = fault_alloc_in(env, pool, MIB, NULL);
     void *other = fault_alloc(env, 700 * KIB, NULL);
-    fault_free(env, ptr[1]); /* cached: it goes and comes as well */
+    fault_free(env, ptr[1]); /* cached memory is paused and resumed as well */
     faults_begin();
     pause_with(env, pool, keep, 2 * MIB);
-    expect_gone(env, 2 * MIB);
+    expect_released(env, 2 * MIB);
     fault_free(env, ptr[4]);
     /* Discarded contents are lost. */
     const bool had_bytes = env->bytes;
@@ -99,18 +99,18 @@ static void come_and_go(struct fault_env *env, enum xseg_keep keep, size_t whole
 
 static void keep_nothing(struct fault_env *env)
 {
-    come_and_go(env, XSEG_KEEP_NOTHING, 120);
+    pause_and_resume(env, XSEG_KEEP_NOTHING, 120);
 }
 
 static void keep_on_host(struct fault_env *env)
 {
-    come_and_go(env, XSEG_KEEP_HOST, 120);
+    pause_and_resume(env, XSEG_KEEP_HOST, 120);
 }
 
-/* All of what is saved is searched for zeros, which takes its time: a smaller set. */
+/* The pause searches the contents for zeros, which takes time, so the pool is smaller. */
 static void keep_in_file(struct fault_env *env)
 {
-    come_and_go(env, XSEG_KEEP_FILE, 30);
+    pause_and_resume(env, XSEG_KEEP_FILE, 30);
 }
 
 /* A paused pool that is never resumed: a trim discards its contents. */
@@ -127,7 +127,7 @@ static void never_resumed(struct fault_env *env)
     faults_end();
 }
 
-/* A paused pool is destroyed by the close; the faults occur there as well. */
+/* The close destroys a paused pool; faults are injected there as well. */
 static void closed(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;

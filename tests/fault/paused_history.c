@@ -5,7 +5,7 @@
 #include "tests/fault/fault_env.h"
 #include "tests/fault/replay_history.h"
 
-static unsigned strandings; /* pauses that failed and could not be undone */
+static unsigned strandings; /* failed pauses without rollback */
 
 static void resume(struct fault_env *env, bool is_left)
 {
@@ -54,7 +54,7 @@ static void trim(struct fault_env *env)
     replay_history(env);
 }
 
-/* Faults strike from the first pause on; what was in blocks is lost. */
+/* Faults are injected from the first pause on; the contents of blocks are discarded. */
 static void pause_and_resume(struct fault_env *env)
 {
     env->bytes = false;

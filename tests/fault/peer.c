@@ -73,7 +73,7 @@ static void before_and_after(struct fault_env *env)
     fault_pool_end(env, pool);
 }
 
-/* Memory that came from elsewhere. */
+/* Imported memory. */
 static void imports(struct fault_env *env)
 {
     struct exported_handles exported;

@@ -20,22 +20,22 @@
 /* The expected state of the ranges of a run. */
 static struct {
     struct xseg_range *range[RANGES];
-    uint64_t tag[RANGES][GRANULES];  /* of what is committed; 0: nothing is */
-    uint64_t left[RANGES][GRANULES]; /* of what was decommitted last */
+    uint64_t tag[RANGES][GRANULES];  /* of committed granules; 0: not committed */
+    uint64_t left[RANGES][GRANULES]; /* of the last decommitted contents */
     bool paused[RANGES];
     uint64_t tags;
-    struct xseg_pool *pool; /* of ranges that are reserved; NULL: each has its own */
+    struct xseg_pool *pool; /* of new ranges; NULL: one pool for each range */
     struct xseg_checkpoint *checkpoint;
-    uint64_t saved[RANGES][GRANULES]; /* `tag` when it was taken */
-} wanted;
+    uint64_t saved[RANGES][GRANULES]; /* `tag` at the checkpoint */
+} expected;
 
-/* --- What must hold after every call. --- */
+/* --- Invariants after every call. --- */
 
 static struct xseg_range_info info_of(unsigned range)
 {
     struct xseg_range_info info = {sizeof(info)};
 
-    assert_int_equal(xseg_range_query(wanted.range[range], &info), XSEG_OK);
+    assert_int_equal(xseg_range_query(expected.range[range], &info), XSEG_OK);
     return info;
 }
 
@@ -47,7 +47,7 @@ static uint64_t *word_of(unsigned range, unsigned at)
 static void expect_granule(unsigned range, unsigned at)
 {
     assert_int_equal(fault_access(0, word_of(range, at)), 3);
-    assert_int_equal(*word_of(range, at), wanted.tag[range][at]);
+    assert_int_equal(*word_of(range, at), expected.tag[range][at]);
 }
 
 static void expect_ranges(const struct fault_env *env)
@@ -58,17 +58,17 @@ static void expect_ranges(const struct fault_env *env)
     for (unsigned range = 0; range < RANGES; range++) {
         uint64_t live = 0;
 
-        if (wanted.range[range] == NULL)
+        if (expected.range[range] == NULL)
             continue;
         for (unsigned at = 0; at < GRANULES; at++)
-            if (wanted.tag[range][at] != 0) {
-                if (!wanted.paused[range])
+            if (expected.tag[range][at] != 0) {
+                if (!expected.paused[range])
                     expect_granule(range, at);
                 live++;
             }
         const struct xseg_range_info info = info_of(range);
         assert_int_equal(info.committed_bytes, live * PAGE);
-        if (!wanted.paused[range])
+        if (!expected.paused[range])
             assert_int_equal(info.mapped_bytes, info.committed_bytes + info.pending_unmap_bytes);
         assert_true(info.physical_bytes <= info.mapped_bytes);
         own += info.physical_bytes;
@@ -96,35 +96,35 @@ static void record_state(const struct fault_env *env)
 {
     host_fault_suspend(true);
     before.allocated = allocated(env);
-    memcpy(before.range, wanted.range, sizeof(before.range));
+    memcpy(before.range, expected.range, sizeof(before.range));
     for (unsigned range = 0; range < RANGES; range++)
-        if (wanted.range[range] != NULL)
+        if (expected.range[range] != NULL)
             before.info[range] = info_of(range);
     host_fault_suspend(false);
 }
 
 /* A call has failed: the state is unchanged, except for completed pending unmaps. */
-static void expect_as_before(const struct fault_env *env)
+static void expect_unchanged(const struct fault_env *env)
 {
     assert_int_equal(allocated(env), before.allocated);
     for (unsigned range = 0; range < RANGES; range++) {
         if (before.range[range] == NULL)
             continue;
-        const struct xseg_range_info *was = &before.info[range], now = info_of(range);
-        assert_int_equal(now.committed_bytes, was->committed_bytes);
-        assert_true(now.pending_unmap_bytes <= was->pending_unmap_bytes);
-        assert_int_equal(now.quota_bytes, was->quota_bytes);
-        assert_int_equal(now.recommits, was->recommits);
+        const struct xseg_range_info *old = &before.info[range], current = info_of(range);
+        assert_int_equal(current.committed_bytes, old->committed_bytes);
+        assert_true(current.pending_unmap_bytes <= old->pending_unmap_bytes);
+        assert_int_equal(current.quota_bytes, old->quota_bytes);
+        assert_int_equal(current.recommits, old->recommits);
     }
 }
 
 /* As fault_retry(), after record_state(). */
-static bool again(struct fault_env *env, xseg_status status)
+static bool check_and_retry(struct fault_env *env, xseg_status status)
 {
     host_fault_suspend(true);
     expect_ranges(env);
     if (status != XSEG_OK)
-        expect_as_before(env);
+        expect_unchanged(env);
     host_fault_suspend(false);
     return fault_retry(env, status);
 }
@@ -132,73 +132,75 @@ static bool again(struct fault_env *env, xseg_status status)
 /* --- The calls. --- */
 
 /* Make a call until it succeeds, then `done`, before the state is checked. */
-#define REPEAT(env, call, done)        \
-    do {                               \
-        xseg_status status_;           \
-        do {                           \
-            record_state(env);         \
-            status_ = (call);          \
-            if (status_ == XSEG_OK)    \
-                done;                  \
-        } while (again(env, status_)); \
+#define REPEAT(env, call, done)                  \
+    do {                                         \
+        xseg_status status_;                     \
+        do {                                     \
+            record_state(env);                   \
+            status_ = (call);                    \
+            if (status_ == XSEG_OK)              \
+                done;                            \
+        } while (check_and_retry(env, status_)); \
     } while (0)
 
 static void reserve(struct fault_env *env, unsigned range, uint64_t limit)
 {
     struct xseg_range_options options = {
         sizeof(options), .limit_bytes = limit,
-        .pool = range == 1 && wanted.range[0] != NULL ? info_of(0).pool : wanted.pool};
-    struct xseg_range *made = NULL;
+        .pool = range == 1 && expected.range[0] != NULL ? info_of(0).pool : expected.pool};
+    struct xseg_range *reserved = NULL;
 
-    REPEAT(env, xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &made),
-           wanted.range[range] = made);
+    REPEAT(env, xseg_range_reserve(env->allocator, 0, GRANULES * PAGE, &options, &reserved),
+           expected.range[range] = reserved);
 }
 
-/* A restored granule keeps its contents; the others get new ones. */
-static void note_committed(unsigned range, unsigned first, unsigned count, bool is_recommit)
+/* A recommitted granule keeps its contents; the other granules get new contents. */
+static void record_committed(unsigned range, unsigned first, unsigned count, bool is_recommit)
 {
     for (unsigned at = first; at < first + count; at++) {
         if (!is_recommit)
-            wanted.left[range][at] = *word_of(range, at) = ++wanted.tags;
-        wanted.tag[range][at] = wanted.left[range][at];
+            expected.left[range][at] = *word_of(range, at) = ++expected.tags;
+        expected.tag[range][at] = expected.left[range][at];
     }
 }
 
 static void commit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                    xseg_stream stream)
 {
-    REPEAT(env, xseg_range_commit(wanted.range[range], first * PAGE, count * PAGE, stream),
-           note_committed(range, first, count,
-                          info_of(range).recommits == before.info[range].recommits + count));
+    REPEAT(env, xseg_range_commit(expected.range[range], first * PAGE, count * PAGE, stream),
+           record_committed(range, first, count,
+                            info_of(range).recommits == before.info[range].recommits + count));
 }
 
 static void decommit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                      xseg_stream stream)
 {
-    REPEAT(env, xseg_range_decommit(wanted.range[range], first * PAGE, count * PAGE, stream),
-           memset(&wanted.tag[range][first], 0, count * sizeof(wanted.tag[range][0])));
+    REPEAT(env, xseg_range_decommit(expected.range[range], first * PAGE, count * PAGE, stream),
+           memset(&expected.tag[range][first], 0, count * sizeof(expected.tag[range][0])));
 }
 
-static void note_aliased(unsigned range, unsigned first, unsigned count, unsigned from, unsigned at)
+static void record_aliased(unsigned range, unsigned first, unsigned count, unsigned from,
+                           unsigned at)
 {
-    memcpy(&wanted.tag[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
-    memcpy(&wanted.left[range][first], &wanted.tag[from][at], count * sizeof(uint64_t));
+    memcpy(&expected.tag[range][first], &expected.tag[from][at], count * sizeof(uint64_t));
+    memcpy(&expected.left[range][first], &expected.tag[from][at], count * sizeof(uint64_t));
 }
 
 static void alias(struct fault_env *env, unsigned range, unsigned first, unsigned count,
                   unsigned from, unsigned at)
 {
     REPEAT(env,
-           xseg_range_alias(wanted.range[range], first * PAGE, count * PAGE, wanted.range[from],
+           xseg_range_alias(expected.range[range], first * PAGE, count * PAGE, expected.range[from],
                             at * PAGE),
-           note_aliased(range, first, count, from, at));
+           record_aliased(range, first, count, from, at));
 }
 
 static void hold(struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
     do
         record_state(env);
-    while (again(env, xseg_range_hold(wanted.range[range], first * PAGE, count * PAGE)));
+    while (
+        check_and_retry(env, xseg_range_hold(expected.range[range], first * PAGE, count * PAGE)));
 }
 
 static void unhold(struct fault_env *env, unsigned range, unsigned first, unsigned count,
@@ -206,12 +208,13 @@ static void unhold(struct fault_env *env, unsigned range, unsigned first, unsign
 {
     do
         record_state(env);
-    while (again(env, xseg_range_unhold(wanted.range[range], first * PAGE, count * PAGE, stream)));
+    while (check_and_retry(
+        env, xseg_range_unhold(expected.range[range], first * PAGE, count * PAGE, stream)));
 }
 
 static void prepare(struct fault_env *env, unsigned range, unsigned count)
 {
-    REPEAT(env, xseg_range_prepare(wanted.range[range], count * PAGE),
+    REPEAT(env, xseg_range_prepare(expected.range[range], count * PAGE),
            assert_true(info_of(range).prepared_bytes >= count * PAGE));
 }
 
@@ -219,68 +222,68 @@ static void set_quota(struct fault_env *env, unsigned range, unsigned count)
 {
     do
         record_state(env);
-    while (again(env, xseg_range_set_quota(wanted.range[range], count * PAGE)));
+    while (check_and_retry(env, xseg_range_set_quota(expected.range[range], count * PAGE)));
 }
 
 static void release(struct fault_env *env, unsigned range)
 {
-    REPEAT(env, xseg_range_release(wanted.range[range]), wanted.range[range] = NULL);
+    REPEAT(env, xseg_range_release(expected.range[range]), expected.range[range] = NULL);
 }
 
 static void resume(struct fault_env *env, unsigned range)
 {
-    struct xseg_pool *pool = wanted.range[range]->state->pool;
+    struct xseg_pool *pool = expected.range[range]->state->pool;
     xseg_status status;
 
     do {
         record_state(env);
         status = xseg_pool_resume(pool);
-        wanted.paused[range] = status != XSEG_OK;
-    } while (again(env, status));
+        expected.paused[range] = status != XSEG_OK;
+    } while (check_and_retry(env, status));
 }
 
-/* A pause that could not be undone leaves the pool paused, and nothing is lost. */
+/* If the rollback of a failed pause fails as well, the pool stays paused and keeps its contents. */
 static void pause(struct fault_env *env, unsigned range)
 {
-    struct xseg_pool *pool = wanted.range[range]->state->pool;
+    struct xseg_pool *pool = expected.range[range]->state->pool;
     xseg_status status;
-    bool is_again;
+    bool retries;
 
     do {
         record_state(env);
         status = xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL);
-        wanted.paused[range] = pool->state == XSEG_POOL_PAUSED;
-        is_again = again(env, status);
-        if (is_again && wanted.paused[range])
+        expected.paused[range] = pool->state == XSEG_POOL_PAUSED;
+        retries = check_and_retry(env, status);
+        if (retries && expected.paused[range])
             resume(env, range);
-    } while (is_again);
+    } while (retries);
 }
 
 static void take_checkpoint(struct fault_env *env)
 {
-    REPEAT(env, xseg_pool_checkpoint(wanted.pool, &wanted.checkpoint),
-           memcpy(wanted.saved, wanted.tag, sizeof(wanted.saved)));
+    REPEAT(env, xseg_pool_checkpoint(expected.pool, &expected.checkpoint),
+           memcpy(expected.saved, expected.tag, sizeof(expected.saved)));
 }
 
-/* Exactly the granules of the checkpoint are committed, those that were decommitted with what they contained. */
-static void note_restored(void)
+/* Exactly the granules of the checkpoint are committed; decommitted granules have their old contents. */
+static void record_restored(void)
 {
     for (unsigned range = 0; range < RANGES; range++)
         for (unsigned at = 0; at < GRANULES; at++) {
-            if (wanted.tag[range][at] == 0)
-                wanted.tag[range][at] = wanted.left[range][at];
-            if (wanted.saved[range][at] == 0)
-                wanted.tag[range][at] = 0;
+            if (expected.tag[range][at] == 0)
+                expected.tag[range][at] = expected.left[range][at];
+            if (expected.saved[range][at] == 0)
+                expected.tag[range][at] = 0;
         }
 }
 
 static void restore(struct fault_env *env)
 {
-    REPEAT(env, xseg_pool_restore(wanted.pool, wanted.checkpoint, fault_log_restored, env),
-           note_restored());
+    REPEAT(env, xseg_pool_restore(expected.pool, expected.checkpoint, fault_log_restored, env),
+           record_restored());
 }
 
-/* Work of the second stream on granules, which runs until a call waits. */
+/* Launch work on granules on the second stream.  The work runs until a call waits. */
 static void work(const struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
     assert_int_equal(xseg_sim_launch_on(env->side, UINT64_MAX,
@@ -293,14 +296,14 @@ static void work(const struct fault_env *env, unsigned range, unsigned first, un
 
 static void begin(struct fault_env *env, const char *config)
 {
-    memset(&wanted, 0, sizeof(wanted));
+    memset(&expected, 0, sizeof(expected));
     fault_free_and_trim(env, fault_alloc(env, 1000, env->side));
     if (config != NULL)
         fault_configure(env, config);
 }
 
-/* New memory, memory that is taken back on the same stream and on another one, and memory that goes. */
-static void come_and_go(struct fault_env *env)
+/* Commits of new memory, recommits on the same and on another stream, and decommits. */
+static void commit_and_decommit(struct fault_env *env)
 {
     begin(env, NULL);
     faults_begin();
@@ -320,7 +323,7 @@ static void come_and_go(struct fault_env *env)
     faults_end();
 }
 
-/* The same with cached pages and prepared pages. */
+/* Commits and decommits with cached pages and prepared pages. */
 static void with_idle_pages(struct fault_env *env)
 {
     begin(env, "page_cache_mb:8");
@@ -341,7 +344,7 @@ static void with_idle_pages(struct fault_env *env)
     faults_end();
 }
 
-/* Aliased pages, whose first mappings are removed first; granules that are pending unmap cannot become aliases. */
+/* Aliases whose primary mappings are removed first; granules that are pending unmap cannot become aliases. */
 static void aliased(struct fault_env *env)
 {
     begin(env, NULL);
@@ -367,7 +370,7 @@ static void aliased(struct fault_env *env)
     faults_end();
 }
 
-/* Aliases, in a pool that is paused; then the first mappings have been removed. */
+/* A pause of a pool with aliases, and a pause after the primary mappings have been removed. */
 static void pause_and_resume(struct fault_env *env, const char *config)
 {
     begin(env, config);
@@ -400,7 +403,7 @@ static void paused_with_a_free_minimum(struct fault_env *env)
     pause_and_resume(env, "device_free_min_mb:100");
 }
 
-/* Holds, over decommits. */
+/* Decommits of held granules. */
 static void held(struct fault_env *env)
 {
     begin(env, NULL);
@@ -420,8 +423,8 @@ static void held(struct fault_env *env)
     faults_end();
 }
 
-/* The configuration allows 14 pages of memory, which come from cached blocks, from granules pending unmap, and from pages
- * prepared for others; one of the ranges is at its limit. */
+/* The configuration allows 14 pages of memory: cached blocks, granules that are pending unmap, and pages prepared for
+ * other commits.  One of the ranges is at its limit. */
 static void run_short(struct fault_env *env, const char *config)
 {
     begin(env, config);
@@ -462,16 +465,16 @@ static void at_the_free_minimum(struct fault_env *env)
     run_short(env, "device_free_min_mb:996");
 }
 
-/* A pool of ranges and blocks that is restored: granules that left with either stream, and were held, come back, and
- * others leave, some of them mappings of one page.  A restore that has failed has freed no block. */
+/* The restore of a pool with ranges and blocks recommits held granules that either stream decommitted, and decommits
+ * later granules, some of them aliases of one page.  A failed restore frees no block. */
 static void restored(struct fault_env *env)
 {
     begin(env, NULL);
-    wanted.pool = fault_pool(env, NULL);
+    expected.pool = fault_pool(env, NULL);
     reserve(env, 0, 0);
     hold(env, 0, 0, 3);
     commit(env, 0, 0, 4, env->side);
-    void *block = fault_alloc_in(env, wanted.pool, 3 * MIB, NULL);
+    void *block = fault_alloc_in(env, expected.pool, 3 * MIB, NULL);
     faults_begin();
     take_checkpoint(env);
     work(env, 0, 1, 1);
@@ -482,23 +485,23 @@ static void restored(struct fault_env *env)
     commit(env, 0, 6, 1, NULL);
     alias(env, 0, 8, 2, 1, 4);
     fault_free(env, block);
-    (void)fault_alloc_in(env, wanted.pool, 5 * MIB, NULL);
+    (void)fault_alloc_in(env, expected.pool, 5 * MIB, NULL);
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
     restore(env);
     commit(env, 0, 4, 2, NULL);
     restore(env);
     assert_int_equal(info_of(0).committed_bytes, 4 * PAGE);
-    xseg_checkpoint_destroy(wanted.checkpoint);
+    xseg_checkpoint_destroy(expected.checkpoint);
     fault_free(env, block);
     unhold(env, 0, 0, 3, NULL);
     decommit(env, 0, 0, 4, NULL);
     release(env, 0);
     release(env, 1);
-    FAULT_RETRY(env, xseg_pool_release(wanted.pool));
+    FAULT_RETRY(env, xseg_pool_release(expected.pool));
     faults_end();
 }
 
-/* The close releases the remaining ranges; the faults occur there as well. */
+/* The close releases the remaining ranges; faults are injected there as well. */
 static void closed(struct fault_env *env)
 {
     begin(env, NULL);
@@ -515,7 +518,7 @@ static void closed(struct fault_env *env)
 }
 
 static const struct fault_suite_scenario scenarios[] = {
-    {"come and go", come_and_go, 4, 4},
+    {"commit and decommit", commit_and_decommit, 4, 4},
     {"with idle pages", with_idle_pages, 3, 3},
     {"aliased", aliased, 4, 4},
     {"paused", paused, 4, 4},

@@ -66,7 +66,7 @@ static void memory_moves(struct fault_env *env)
     assert_int_equal(xseg_sim_registered(), 0);
 }
 
-/* The probe, and blocks of one page each. */
+/* The rdma probe, and blocks of one page each. */
 static void single_pages(struct fault_env *env)
 {
     fault_free(env, fault_alloc(env, 1000, NULL));

@@ -21,12 +21,13 @@
 /* --- Calls that may fail. --- */
 
 /* Check the state after a call that may fail; returns whether it succeeded. */
-static bool went_well(struct fault_env *env, xseg_status status)
+static bool succeeded(struct fault_env *env, xseg_status status)
 {
     return !fault_failed(env, status);
 }
 
-static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, xseg_stream stream)
+static void *try_alloc(struct fault_env *env, struct xseg_pool *pool, size_t bytes,
+                       xseg_stream stream)
 {
     struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream, .pool = pool};
     void *ptr = NULL;
@@ -35,7 +36,7 @@ static void *take(struct fault_env *env, struct xseg_pool *pool, size_t bytes, x
     if (status == XSEG_OK)
         fault_track(env, ptr, bytes);
     /* The device may be full without any fault. */
-    (void)went_well(env, status == XSEG_ERR_NO_MEMORY ? XSEG_OK : status);
+    (void)succeeded(env, status == XSEG_ERR_NO_MEMORY ? XSEG_OK : status);
     return ptr;
 }
 
@@ -46,7 +47,7 @@ static void free_block(struct fault_env *env, void *ptr)
     const xseg_status status = xseg_free(env->allocator, ptr);
     if (status == XSEG_OK)
         fault_untrack(env, ptr);
-    (void)went_well(env, status);
+    (void)succeeded(env, status);
 }
 
 static void free_all(struct fault_env *env)
@@ -57,15 +58,15 @@ static void free_all(struct fault_env *env)
 
 static bool trim(struct fault_env *env)
 {
-    struct xseg_trim_options how = {sizeof(how), .wait = true};
+    struct xseg_trim_options options = {sizeof(options), .wait = true};
 
-    return went_well(env, xseg_trim(env->allocator, NULL, &how, NULL));
+    return succeeded(env, xseg_trim(env->allocator, NULL, &options, NULL));
 }
 
-static void pass(struct fault_env *env, uint64_t milliseconds)
+static void pass_time(struct fault_env *env, uint64_t milliseconds)
 {
     xseg_sim_advance(milliseconds * 1000000);
-    (void)went_well(env, trim_due(env->allocator, UINT64_MAX));
+    (void)succeeded(env, trim_due(env->allocator, UINT64_MAX));
 }
 
 /* --- Scenarios: the state before, and the operations during the failures. --- */
@@ -82,7 +83,7 @@ static struct xseg_pool *make_pool(struct fault_env *env)
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = NULL;
 
-    (void)went_well(env, xseg_pool_create(env->allocator, 0, &options, &pool));
+    (void)succeeded(env, xseg_pool_create(env->allocator, 0, &options, &pool));
     return pool;
 }
 
@@ -92,16 +93,17 @@ static void nothing(struct fault_env *env, struct xseg_pool **pool)
     *pool = NULL;
 }
 
-/* Blocks of every state: live, cached, and waiting for another stream; and a pool. */
+/* Allocated, cached and pending blocks, and a pool. */
 static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
 {
-    void *cached = take(env, NULL, 50 * MIB, NULL), *pending = take(env, NULL, 3 * MIB, NULL);
+    void *cached = try_alloc(env, NULL, 50 * MIB, NULL),
+         *pending = try_alloc(env, NULL, 3 * MIB, NULL);
 
-    (void)take(env, NULL, 5 * MIB, NULL);
-    (void)take(env, NULL, 1000, env->side);
+    (void)try_alloc(env, NULL, 5 * MIB, NULL);
+    (void)try_alloc(env, NULL, 1000, env->side);
     *pool = make_pool(env);
-    void *own = take(env, *pool, 30 * MIB, NULL);
-    (void)take(env, *pool, 3 * MIB, NULL);
+    void *own = try_alloc(env, *pool, 30 * MIB, NULL);
+    (void)try_alloc(env, *pool, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(env->allocator, pending, env->side));
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
     free_block(env, cached);
@@ -109,65 +111,66 @@ static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
     free_block(env, own);
 }
 
-/* The first steps of a device. */
-static void come_up(struct fault_env *env, struct xseg_pool *pool)
+/* The first allocations of a device. */
+static void open_first(struct fault_env *env, struct xseg_pool *pool)
 {
     (void)pool;
     for (unsigned i = 0; i < 2; i++) {
-        free_block(env, take(env, NULL, 3 * MIB, NULL));
+        free_block(env, try_alloc(env, NULL, 3 * MIB, NULL));
         (void)trim(env);
     }
 }
 
-static void come_and_go(struct fault_env *env, struct xseg_pool *pool)
+static void allocate_and_free(struct fault_env *env, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 3; i++) {
-        void *a = take(env, NULL, 45 * MIB, NULL), *b = take(env, pool, 25 * MIB, NULL);
-        void *c = take(env, NULL, 700, env->side);
+        void *a = try_alloc(env, NULL, 45 * MIB, NULL), *b = try_alloc(env, pool, 25 * MIB, NULL);
+        void *c = try_alloc(env, NULL, 700, env->side);
 
         if (a != NULL)
-            (void)went_well(env, xseg_record_stream(env->allocator, a, env->side));
+            (void)succeeded(env, xseg_record_stream(env->allocator, a, env->side));
         free_block(env, a);
         free_block(env, b);
         (void)trim(env);
-        pass(env, 1000);
+        pass_time(env, 1000);
         free_block(env, c);
         (void)trim(env);
     }
 }
 
-/* More than the device has, so that the fallback chain remaps memory. */
-static void run_short(struct fault_env *env, struct xseg_pool *pool)
+/* Requests exceed the device memory, so the fallback chain remaps memory. */
+static void exceed_memory(struct fault_env *env, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 3; i++) {
-        void *a = take(env, NULL, 110 * MIB, env->side), *b = take(env, NULL, 60 * MIB, NULL);
+        void *a = try_alloc(env, NULL, 110 * MIB, env->side),
+             *b = try_alloc(env, NULL, 60 * MIB, NULL);
 
         free_block(env, a);
-        a = take(env, pool, 80 * MIB, NULL);
+        a = try_alloc(env, pool, 80 * MIB, NULL);
         free_block(env, b);
         free_block(env, a);
         (void)trim(env);
     }
 }
 
-static void pause_it(struct fault_env *env, struct xseg_pool *pool, enum xseg_keep keep)
+static void try_pause(struct fault_env *env, struct xseg_pool *pool, enum xseg_keep keep)
 {
     const char *name = NULL;
     char file[64];
 
     if (keep == XSEG_KEEP_FILE) {
-        (void)snprintf(file, sizeof(file), P_tmpdir "/xseg-refusals-%d", (int)getpid());
+        (void)snprintf(file, sizeof(file), P_tmpdir "/xseg-failures-%d", (int)getpid());
         name = file;
     }
     const xseg_status status = xseg_pool_pause(pool, keep, name);
     /* The pool may be paused in spite of an error. */
     env->paused = pool;
-    (void)went_well(env, status);
-    const xseg_status back = xseg_pool_resume(pool);
-    /* If it was not paused after all, that is no argument. */
-    if (back == XSEG_OK || back == XSEG_ERR_ARGUMENT)
+    (void)succeeded(env, status);
+    const xseg_status resumed = xseg_pool_resume(pool);
+    /* If the pool was not paused, the resume returns XSEG_ERR_ARGUMENT. */
+    if (resumed == XSEG_OK || resumed == XSEG_ERR_ARGUMENT)
         env->paused = NULL;
-    (void)went_well(env, back);
+    (void)succeeded(env, resumed);
 }
 
 static void pause_and_resume(struct fault_env *env, struct xseg_pool *pool)
@@ -177,20 +180,20 @@ static void pause_and_resume(struct fault_env *env, struct xseg_pool *pool)
     for (unsigned i = 0; i < COUNT_OF(keep); i++) {
         if (env->bytes && keep[i] == XSEG_KEEP_NOTHING)
             continue; /* so that the contents can be checked */
-        pause_it(env, pool, keep[i]);
+        try_pause(env, pool, keep[i]);
         (void)trim(env);
     }
 }
 
-static void share_it(struct fault_env *env, struct xseg_pool *pool)
+static void try_share(struct fault_env *env, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 3; i++) {
         struct exported_handles exported;
-        void *block = take(env, pool, 25 * MIB, NULL), *again = NULL;
+        void *block = try_alloc(env, pool, 25 * MIB, NULL), *again = NULL;
 
         if (block != NULL &&
-            went_well(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported))) {
-            if (went_well(env, import_handles(env->allocator, &exported, NULL, &again)))
+            succeeded(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported))) {
+            if (succeeded(env, import_handles(env->allocator, &exported, NULL, &again)))
                 assert_ok(xseg_import_close(env->allocator, again));
             assert_ok(xseg_export_close(env->allocator, block));
         }
@@ -223,33 +226,34 @@ static void two_ranges(struct fault_env *env, struct xseg_pool **pool)
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
 }
 
-/* Decommit what is committed of some granules; on the second stream, behind its work. */
-static void give_up(struct fault_env *env, struct xseg_range *range, unsigned first, unsigned count)
+/* Decommit the committed ones of some granules; on the second stream, after its work. */
+static void try_decommit(struct fault_env *env, struct xseg_range *range, unsigned first,
+                         unsigned count)
 {
     for (unsigned at = first; at < first + count; at++) {
         const xseg_status status =
             xseg_range_decommit(range, at * RANGE_PAGE, RANGE_PAGE, at % 2 == 0 ? NULL : env->side);
 
-        (void)went_well(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
+        (void)succeeded(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
     }
 }
 
-static void ranges_come_and_go(struct fault_env *env, struct xseg_pool *pool)
+static void commit_and_decommit(struct fault_env *env, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 2; i++) {
-        give_up(env, ranges[0], 0, 3);
-        (void)went_well(env, xseg_range_prepare(ranges[1], 2 * RANGE_PAGE));
+        try_decommit(env, ranges[0], 0, 3);
+        (void)succeeded(env, xseg_range_prepare(ranges[1], 2 * RANGE_PAGE));
         const xseg_status status =
             xseg_range_commit(ranges[0], 0, 10 * RANGE_PAGE, i == 0 ? env->side : NULL);
         /* A granule whose decommit failed is still committed. */
-        (void)went_well(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
+        (void)succeeded(env, status == XSEG_ERR_ARGUMENT ? XSEG_OK : status);
         const xseg_status shared = xseg_range_alias(ranges[1], (9 + i) * RANGE_PAGE, RANGE_PAGE,
                                                     ranges[0], 3 * RANGE_PAGE);
-        (void)went_well(env, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
-        free_block(env, take(env, pool, 25 * MIB, NULL));
-        give_up(env, ranges[0], 0, 16);
+        (void)succeeded(env, shared == XSEG_ERR_ARGUMENT ? XSEG_OK : shared);
+        free_block(env, try_alloc(env, pool, 25 * MIB, NULL));
+        try_decommit(env, ranges[0], 0, 16);
         (void)trim(env);
-        give_up(env, ranges[1], 8, 8);
+        try_decommit(env, ranges[1], 8, 8);
     }
 }
 
@@ -259,25 +263,25 @@ static void end_ranges(struct fault_env *env)
     for (unsigned i = 0; i < 2; i++) {
         if (ranges[i] == NULL)
             continue;
-        give_up(env, ranges[i], 0, 16);
+        try_decommit(env, ranges[i], 0, 16);
         assert_ok(xseg_range_release(ranges[i]));
         ranges[i] = NULL;
     }
 }
 
 static const struct scenario scenarios[] = {
-    {"opening", NULL, nothing, come_up, false, true},
-    {"opening, one by one", NULL, nothing, come_up, true, true},
-    {"come and go", NULL, some_of_all, come_and_go, false, false},
-    {"come and go, one by one", NULL, some_of_all, come_and_go, true, false},
-    {"classic", "expandable_segments:False", some_of_all, come_and_go, false, false},
-    {"decay", "idle_ms:100,page_cache_mb:50", some_of_all, come_and_go, false, false},
-    {"alone", "unmap_on_free:True", some_of_all, come_and_go, false, false},
-    {"short", NULL, some_of_all, run_short, false, false},
+    {"opening", NULL, nothing, open_first, false, true},
+    {"opening, one by one", NULL, nothing, open_first, true, true},
+    {"allocate and free", NULL, some_of_all, allocate_and_free, false, false},
+    {"allocate and free, one by one", NULL, some_of_all, allocate_and_free, true, false},
+    {"classic", "expandable_segments:False", some_of_all, allocate_and_free, false, false},
+    {"decay", "idle_ms:100,page_cache_mb:50", some_of_all, allocate_and_free, false, false},
+    {"alone", "unmap_on_free:True", some_of_all, allocate_and_free, false, false},
+    {"short", NULL, some_of_all, exceed_memory, false, false},
     {"pause", NULL, some_of_all, pause_and_resume, false, false},
     {"pause, one by one", NULL, some_of_all, pause_and_resume, true, false},
-    {"share", NULL, some_of_all, share_it, false, false},
-    {"ranges", NULL, two_ranges, ranges_come_and_go, false, false},
+    {"share", NULL, some_of_all, try_share, false, false},
+    {"ranges", NULL, two_ranges, commit_and_decommit, false, false},
 };
 
 /* --- Running. --- */
@@ -285,11 +289,11 @@ static const struct scenario scenarios[] = {
 static const char *names[NAMES_MAX];
 static unsigned count_of_names;
 
-/* A failing call; a name of NULL: none. */
+/* A failing call; none if its name is NULL. */
 struct failing_call {
     const char *name;
     int error;
-    uint64_t halfway; /* mappings that are done all the same */
+    uint64_t halfway; /* mappings that are processed nevertheless */
 };
 
 static void fail_call(unsigned slot, struct failing_call call)
@@ -309,7 +313,7 @@ static void fail_nothing(void)
     fail_call(1, (struct failing_call){0});
 }
 
-/* The device's memory in use is that of the statistics, at any time. */
+/* Expect that the used memory of the device is that of the statistics. */
 static void expect_accounted(struct fault_env *env)
 {
     if (xseg_allocator_open_device(env->allocator, 0) != NULL)
@@ -323,12 +327,12 @@ static void recover(struct fault_env *env, struct xseg_pool *pool)
     env->paused = NULL;
     end_ranges(env);
     env_empty_cache(env->allocator);
-    assert_non_null(take(env, NULL, 900, NULL));
+    assert_non_null(try_alloc(env, NULL, 900, NULL));
     expect_accounted(env);
     assert_ok(xseg_sim_finish(env->side));
     free_all(env);
-    /* A classic segment, which the failures may have left, needs 20 MiB for it. */
-    assert_non_null(take(env, NULL, 4 * MIB, NULL));
+    /* After failures the segment may be classic, which needs 20 MiB. */
+    assert_non_null(try_alloc(env, NULL, 4 * MIB, NULL));
     expect_accounted(env);
     free_all(env);
     assert_int_equal(env->count, 0);
@@ -383,20 +387,20 @@ static void run(const struct scenario *scenario, struct failing_call first,
         fail_msg("leaked driver resources: %s", text);
     env_stream_destroy(env.side);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
-    /* At most one context has stayed on the stack, however often it could not be popped. */
+    /* Failed pops leave at most one context on the stack. */
     void *current = NULL;
     (void)cuCtxPopCurrent_v2(&current);
     assert_int_equal(cuCtxPopCurrent_v2(&current), 201); /* no context */
 }
 
-/* Exempt from failures: the first names an error, and the second is how fault_env.c checks pages. */
-static bool is_the_tests(const char *name)
+/* Calls without failures: the first returns the name of an error, and fault_env.c checks pages by the second. */
+static bool is_exempt(const char *name)
 {
     return strcmp(name, "cuGetErrorName") == 0 || strcmp(name, "cuMemGetAccess") == 0;
 }
 
-/* The driver calls that a scenario makes, by name: those that the library makes at all. */
-static void learn_names(const struct scenario *scenario)
+/* Record the names of the driver calls of a scenario. */
+static void record_names(const struct scenario *scenario)
 {
     struct xseg_driver_call calls[NAMES_MAX];
     struct xseg_driver *driver = NULL;
@@ -409,7 +413,7 @@ static void learn_names(const struct scenario *scenario)
     for (size_t i = 0; i < count; i++)
         if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after failures only */
             strcmp(calls[i].name, "cuCtxGetCurrent") == 0 ||
-            (xseg_sim_calls(calls[i].name) != 0 && !is_the_tests(calls[i].name)))
+            (xseg_sim_calls(calls[i].name) != 0 && !is_exempt(calls[i].name)))
             names[count_of_names++] = calls[i].name;
     xseg_driver_close(driver);
 }
@@ -421,14 +425,14 @@ static void sweep(void **state)
     const struct failing_call none = {0};
     unsigned runs = 0;
 
-    learn_names(scenario);
+    record_names(scenario);
     for (unsigned a = 0; a < count_of_names; a++) {
         for (unsigned b = a + 1; b < count_of_names; b++, runs++)
             run(scenario, (struct failing_call){names[a], 999},
                 (struct failing_call){names[b], 999});
         for (unsigned i = 0; i < COUNT_OF(errors); i++)
             run(scenario, (struct failing_call){names[a], errors[i]}, none);
-        /* A batch that unmaps some, and says that it failed. */
+        /* A batch that unmaps some mappings and returns an error. */
         for (uint64_t mappings = 1; mappings <= 2; mappings++)
             run(scenario, (struct failing_call){"cuMemUnmap", 999, mappings},
                 strcmp(names[a], "cuMemUnmap") == 0 ? none : (struct failing_call){names[a], 999});

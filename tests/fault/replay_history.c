@@ -23,7 +23,7 @@ static void play(struct fault_env *env)
             fail_msg("event %zu of %zu, %s: %s", i, recorded.count,
                      history_action_name(recorded.entry[i].action), replay.why);
     if (!replay_equal(&replay, &is))
-        fail_msg("behind %zu events: %s", recorded.count, replay.why);
+        fail_msg("after %zu events: %s", recorded.count, replay.why);
     replay_free(&replay);
     replay_free(&is);
     free(recorded.entry);

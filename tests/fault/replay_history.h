@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The history of a scenario: replayed from the start, it gives the state of xseg_for_each_block(). */
+/* The history of a scenario, which is replayed from the start to the state of xseg_for_each_block(). */
 #ifndef XSEG_TESTS_REPLAY_HISTORY_H
 #define XSEG_TESTS_REPLAY_HISTORY_H
 

@@ -28,20 +28,20 @@ int __wrap_open(const char *path, int flags, mode_t mode);
 int __wrap_open64(const char *path, int flags, mode_t mode);
 
 static char folder[] = P_tmpdir "/xseg-fault-snapshot-XXXXXX";
-static uint64_t until; /* calls until one fails; 0: none does */
-static unsigned struck;
+static uint64_t until; /* calls until the failure; 0: none fails */
+static unsigned file_faults;
 
 /* Whether this call is the one that fails. */
 static bool fails(int error)
 {
     if (until == 0 || --until > 0)
         return false;
-    struck++;
+    file_faults++;
     errno = error;
     return true;
 }
 
-/* The file is closed even so, as Linux has it. */
+/* As on Linux, a failed close() closes the file. */
 int __wrap_close(int file)
 {
     const bool failed = fails(EIO);
@@ -77,7 +77,7 @@ int __wrap_rename(const char *from, const char *to)
     return fails(EACCES) ? -1 : __real_rename(from, to);
 }
 
-/* Half of the writes that do not fail come up short. */
+/* Every second successful write is short. */
 ssize_t __wrap_write(int file, const void *bytes, size_t count)
 {
     static unsigned writes;
@@ -88,8 +88,8 @@ ssize_t __wrap_write(int file, const void *bytes, size_t count)
                         until != 0 && writes++ % 2 == 0 && count > 1 ? count / 2 : count);
 }
 
-/* Number of files, which are removed; each must be complete. */
-static unsigned take_files(void)
+/* Remove the files, which must be complete; returns their number. */
+static unsigned remove_files(void)
 {
     DIR *listed = opendir(folder);
     struct dirent *entry;
@@ -123,7 +123,7 @@ struct run {
     void *held[3];
 };
 
-static struct run open_world(void)
+static struct run set_up_run(void)
 {
     struct run run;
     char config[256];
@@ -142,7 +142,7 @@ static struct run open_world(void)
     return run;
 }
 
-static void close_world(struct run *run)
+static void tear_down_run(struct run *run)
 {
     assert_ok(xseg_pool_resume(run->pool));
     for (unsigned i = 0; i < 3; i++)
@@ -151,16 +151,16 @@ static void close_world(struct run *run)
     env_close(run->allocator);
 }
 
-/* Ask for a snapshot while something fails; returns whether anything did. */
-static bool write_one(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
+/* Write a snapshot with a fault; returns whether the fault was injected. */
+static bool write_snapshot(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
     const unsigned files = env_open_fds();
     char path[128];
 
-    (void)snprintf(path, sizeof(path), "%s/asked", folder);
+    (void)snprintf(path, sizeof(path), "%s/requested", folder);
     options.max_ms = of_file % 2 == 1 ? 2 : 0;
-    struck = 0;
+    file_faults = 0;
     host_fault_set(of_host, onward);
     until = of_file;
     const xseg_status status = xseg_snapshot(run->allocator, path, &options);
@@ -168,77 +168,77 @@ static bool write_one(struct run *run, uint64_t of_host, bool onward, uint64_t o
     host_fault_clear();
     if (status != XSEG_OK) {
         assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
-        assert_true(host_fault_count() + struck > 0);
+        assert_true(host_fault_count() + file_faults > 0);
         assert_true(xseg_error_message(NULL, 0) > 10);
     }
-    const unsigned written = take_files();
+    const unsigned written = remove_files();
     assert_int_equal(written, status == XSEG_OK ? 1 : 0);
     assert_int_equal(env_open_fds(), files);
-    return host_fault_count() + struck > 0;
+    return host_fault_count() + file_faults > 0;
 }
 
 static void snapshot_fails_without_host_memory(void **state)
 {
-    struct run run = open_world();
+    struct run run = set_up_run();
     uint64_t nth = 1;
 
     (void)state;
     for (unsigned onward = 0; onward < 2; onward++) {
-        for (nth = 1; write_one(&run, nth, onward != 0, 0); nth++)
+        for (nth = 1; write_snapshot(&run, nth, onward != 0, 0); nth++)
             assert_in_range(nth, 1, 10000);
         assert_in_range(nth, 15, 10000);
     }
-    close_world(&run);
+    tear_down_run(&run);
 }
 
 static void snapshot_fails_with_the_file(void **state)
 {
-    struct run run = open_world();
+    struct run run = set_up_run();
     unsigned failed = 0;
 
     (void)state;
     /* With a deadline the number of calls depends on the time. */
     for (uint64_t nth = 1; nth < 40; nth++)
-        failed += write_one(&run, 0, false, nth);
+        failed += write_snapshot(&run, 0, false, nth);
     assert_in_range(failed, 6, 40);
-    close_world(&run);
+    tear_down_run(&run);
 }
 
-/* A request that is refused while its snapshot cannot be written. */
+/* A request fails while its snapshot cannot be written. */
 static void snapshot_keeps_the_oom_error(void **state)
 {
-    struct run run = open_world();
-    char wanted[1024], text[1024];
+    struct run run = set_up_run();
+    char expected[1024], text[1024];
     void *ptr = NULL;
     unsigned missing = 0;
 
     (void)state;
-    const uint64_t most = UINT64_C(1) << 45;
-    assert_int_equal(xseg_alloc(run.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-    (void)xseg_error_message(wanted, sizeof(wanted));
-    assert_int_equal(take_files(), 1);
+    const uint64_t bytes = UINT64_C(1) << 45;
+    assert_int_equal(xseg_alloc(run.allocator, 0, bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+    (void)xseg_error_message(expected, sizeof(expected));
+    assert_int_equal(remove_files(), 1);
     for (uint64_t nth = 1; nth < 60; nth++) {
         if (nth % 3 == 0) { /* an allocator writes at most three */
-            close_world(&run);
-            run = open_world();
+            tear_down_run(&run);
+            run = set_up_run();
         }
         /* The trim and the fallback chain allocate as well: the first faults occur there. */
         host_fault_set(nth % 2 == 0 ? nth : 0, true);
         until = nth % 2 == 1 ? nth / 2 + 1 : 0;
-        assert_int_equal(xseg_alloc(run.allocator, 0, most, NULL, &ptr), XSEG_ERR_NO_MEMORY);
+        assert_int_equal(xseg_alloc(run.allocator, 0, bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY);
         until = 0;
         host_fault_clear();
         (void)xseg_error_message(text, sizeof(text));
-        assert_string_equal(text, wanted);
-        missing += take_files() == 0;
+        assert_string_equal(text, expected);
+        missing += remove_files() == 0;
     }
     assert_in_range(missing, 10, 59);
-    close_world(&run);
+    tear_down_run(&run);
 }
 
 /* --- Metrics. --- */
 
-/* Ask for a file of metrics while something fails; returns whether anything did. */
+/* Write metrics with a fault; returns whether the fault was injected. */
 static bool write_metrics(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
 {
     const unsigned files = env_open_fds();
@@ -246,17 +246,17 @@ static bool write_metrics(struct run *run, uint64_t of_host, bool onward, uint64
     size_t needed = 0;
 
     (void)snprintf(path, sizeof(path), "%s/xseg.prom", folder);
-    struck = 0;
+    file_faults = 0;
     host_fault_set(of_host, onward);
     until = of_file;
     const xseg_status status = xseg_metrics_write(run->allocator, path);
     until = 0;
     host_fault_clear();
-    const uint64_t failures = host_fault_count() + struck;
+    const uint64_t failures = host_fault_count() + file_faults;
     if (status != XSEG_OK)
         assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
     assert_int_equal(status != XSEG_OK, failures > 0);
-    assert_int_equal(take_files(), status == XSEG_OK ? 1 : 0);
+    assert_int_equal(remove_files(), status == XSEG_OK ? 1 : 0);
     assert_int_equal(env_open_fds(), files);
     host_fault_set(of_host, onward);
     const xseg_status read = xseg_metrics(run->allocator, text, sizeof(text), &needed);
@@ -268,7 +268,7 @@ static bool write_metrics(struct run *run, uint64_t of_host, bool onward, uint64
 
 static void metrics_fail_with_the_file(void **state)
 {
-    struct run run = open_world();
+    struct run run = set_up_run();
     uint64_t nth;
 
     (void)state;
@@ -280,7 +280,7 @@ static void metrics_fail_with_the_file(void **state)
     for (nth = 1; write_metrics(&run, 0, false, nth); nth++)
         assert_in_range(nth, 1, 100);
     assert_in_range(nth, 5, 100); /* open, write, close, rename */
-    close_world(&run);
+    tear_down_run(&run);
 }
 
 static int set_up(void **state)
@@ -304,9 +304,9 @@ int main(void)
         cmocka_unit_test(metrics_fail_with_the_file),
     };
 
-    /* qemu-user 7.2 keeps 24 bytes for each page that was ever mapped, and this test came to 20 GB there. */
+    /* qemu-user 7.2 uses 24 bytes for each page that was ever mapped: 20 GB for this test. */
     if (is_emulated()) {
-        (void)puts("1..0 # SKIP an emulator has no room for so many mappings");
+        (void)puts("1..0 # SKIP the mappings of this test exceed the memory of an emulator");
         return 0;
     }
     return cmocka_run_group_tests_name("snapshot", tests, set_up, tear_down);

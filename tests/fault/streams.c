@@ -13,10 +13,10 @@
     do {               \
     } while (fault_retry_driver((env), (call)))
 
-/* --- What the scenarios are made of. --- */
+/* --- Parts of the scenarios. --- */
 
-/* The scenario's streams and events need a context. */
-static void come(struct fault_env *env)
+/* Push a context for the streams and events of the scenario. */
+static void enter_context(struct fault_env *env)
 {
     void *context = NULL;
 
@@ -24,7 +24,7 @@ static void come(struct fault_env *env)
     OWN(env, cuCtxSetCurrent(context));
 }
 
-static void go(struct fault_env *env)
+static void leave_context(struct fault_env *env)
 {
     OWN(env, cuCtxSetCurrent(NULL));
     OWN(env, cuDevicePrimaryCtxRelease_v2(0));
@@ -56,7 +56,7 @@ static void wait_for(struct fault_env *env, xseg_stream later, xseg_stream earli
     OWN(env, cuEventDestroy_v2(event));
 }
 
-/* Open-ended work on a block, announced. */
+/* Launch open-ended work on a block, and record its stream. */
 static void work(struct fault_env *env, void *ptr, size_t bytes, xseg_stream stream)
 {
     fault_record_stream(env, ptr, stream);
@@ -73,7 +73,7 @@ static void capture(struct fault_env *env)
     xseg_stream joined = NULL;
     void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 3 * MIB, NULL);
 
-    come(env);
+    enter_context(env);
     OWN(env, cuStreamCreate(&joined, 1));
     struct xseg_pool *pool = fault_pool(env, NULL);
     work(env, a, 5 * MIB, side);
@@ -99,7 +99,7 @@ static void capture(struct fault_env *env)
     FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, joined));
     OWN(env, cuStreamDestroy_v2(joined));
     fault_trim(env, true);
-    go(env);
+    leave_context(env);
 }
 
 static bool is_side(void *self, xseg_stream stream)
@@ -113,8 +113,7 @@ static void route(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool(env, NULL);
     FAULT_RETRY(env, xseg_route_begin(pool, is_side, env));
-    void *a = fault_alloc(env, 4 * MIB, env->side);
-    void *b = fault_alloc(env, 4 * MIB, NULL);
+    void *a = fault_alloc(env, 4 * MIB, env->side), *b = fault_alloc(env, 4 * MIB, NULL);
     assert_ptr_equal(env_block(env->allocator, a).pool, pool);
     assert_null(env_block(env->allocator, b).pool);
     fault_free(env, a);
@@ -132,7 +131,7 @@ static void marked(struct fault_env *env)
     void *a = fault_alloc(env, 5 * MIB, NULL), *b, *c = NULL;
     struct CUgraph_st *graph = NULL;
 
-    come(env);
+    enter_context(env);
     struct xseg_pool *pool = fault_pool(env, NULL);
     work(env, a, 5 * MIB, side);
     OWN(env, cuStreamBeginCapture_v2(side, 0));
@@ -158,18 +157,17 @@ static void marked(struct fault_env *env)
     FAULT_RETRY(env, xseg_pool_release(pool));
     fault_trim(env, false);
     fault_free_and_trim(env, b, c);
-    go(env);
+    leave_context(env);
 }
 
-/* Sizes are multiples of 512: a block that is live again was asked for in its full size. */
+/* Sizes are multiples of 512, so the requested size of a restored block is its full size. */
 static void checkpoint(struct fault_env *env)
 {
     struct xseg_checkpoint *saved = NULL;
 
-    come(env);
+    enter_context(env);
     struct xseg_pool *pool = fault_pool(env, NULL);
-    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
-    void *b = fault_alloc_in(env, pool, 1024, NULL);
+    void *a = fault_alloc_in(env, pool, 12 * MIB, NULL), *b = fault_alloc_in(env, pool, 1024, NULL);
     void *c = fault_alloc_in(env, pool, 3 * MIB, env->side);
     work(env, a, 12 * MIB, env->side);
     fault_free(env, a);
@@ -188,40 +186,39 @@ static void checkpoint(struct fault_env *env)
     fault_free(env, b);
     fault_pool_end(env, pool);
     fault_free_and_trim(env, c);
-    go(env);
+    leave_context(env);
 }
 
-/* A stream goes with work on its blocks and uses of it under way; another one takes its memory. */
-static void departure(struct fault_env *env)
+/* A stream is retired with queued work on its blocks and with uses; another stream reuses its memory. */
+static void retire(struct fault_env *env)
 {
-    xseg_stream leaving = NULL, heir = NULL;
+    xseg_stream old = NULL, new = NULL;
 
-    come(env);
-    OWN(env, cuStreamCreate(&leaving, 1));
-    void *a = fault_alloc(env, 5 * MIB, leaving);
-    void *b = fault_alloc(env, 25 * MIB, NULL);
-    void *c = fault_alloc(env, 2048, leaving);
-    work(env, a, 5 * MIB, leaving);
-    work(env, b, 25 * MIB, leaving);
-    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, leaving));
-    OWN(env, cuStreamDestroy_v2(leaving));
+    enter_context(env);
+    OWN(env, cuStreamCreate(&old, 1));
+    void *a = fault_alloc(env, 5 * MIB, old), *b = fault_alloc(env, 25 * MIB, NULL);
+    void *c = fault_alloc(env, 2048, old);
+    work(env, a, 5 * MIB, old);
+    work(env, b, 25 * MIB, old);
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, old));
+    OWN(env, cuStreamDestroy_v2(old));
     fault_free(env, a, b);
     fault_trim(env, false);
-    OWN(env, cuStreamCreate(&heir, 1));
-    a = fault_alloc(env, 5 * MIB, heir);
+    OWN(env, cuStreamCreate(&new, 1));
+    a = fault_alloc(env, 5 * MIB, new);
     xseg_sim_finish_all();
-    b = fault_alloc(env, 25 * MIB, heir);
+    b = fault_alloc(env, 25 * MIB, new);
     fault_trim(env, false);
     fault_free(env, c);
-    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
-    OWN(env, cuStreamDestroy_v2(heir));
-    OWN(env, cuStreamCreate(&heir, 1));
-    c = fault_alloc(env, 4 * MIB, heir);
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, new));
+    OWN(env, cuStreamDestroy_v2(new));
+    OWN(env, cuStreamCreate(&new, 1));
+    c = fault_alloc(env, 4 * MIB, new);
     fault_free(env, a, b, c);
-    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, heir));
-    OWN(env, cuStreamDestroy_v2(heir));
+    FAULT_RETRY(env, xseg_stream_retire(env->allocator, 0, new));
+    OWN(env, cuStreamDestroy_v2(new));
     fault_trim(env, true);
-    go(env);
+    leave_context(env);
 }
 
 static void free_after(struct fault_env *env)
@@ -230,7 +227,7 @@ static void free_after(struct fault_env *env)
     void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 700, NULL);
     const xseg_event *events[] = {&early, &late};
 
-    come(env);
+    enter_context(env);
     OWN(env, cuEventCreate(&early, 2));
     OWN(env, cuEventCreate(&late, 2));
     OWN(env, cuEventRecord(early, env->side));
@@ -253,18 +250,17 @@ static void free_after(struct fault_env *env)
     assert_int_equal(xseg_sim_finish(env->side), XSEG_OK);
     b = fault_alloc(env, 30 * MIB, NULL);
     fault_free_and_trim(env, a, b);
-    go(env);
+    leave_context(env);
 }
 
-/* A pool's own functions: they ask the driver, which may refuse. */
+/* Custom memory functions of a pool, which call the driver. */
 static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
     unsigned long long ptr = 0;
 
-    (void)self;
-    (void)stream;
+    (void)self, (void)stream;
     assert_int_equal(device, 0);
-    /* NULL where the driver has none. */
+    /* NULL if the driver fails. */
     return cuMemAlloc_v2(&ptr, bytes) == 0
                ? (void *)(uintptr_t)ptr /* NOLINT(performance-no-int-to-ptr) */
                : NULL;
@@ -272,35 +268,33 @@ static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 
 static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)bytes, (void)device, (void)stream;
     OWN((struct fault_env *)self, cuMemFree_v2((uint64_t)(uintptr_t)ptr));
 }
 
-/* Pools that have not told of their end; in the run before, all did. */
-static int untold;
+/* Pools whose destroy callback has not run; after a run there are none. */
+static int not_destroyed;
 
-static void hear_end(void *context, const struct xseg_statistics *last)
+static void count_destroyed(void *context, const struct xseg_statistics *last)
 {
     (void)context;
     assert_int_equal(last->reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(last->reserved_bytes[XSEG_STAT_ALL].allocated,
                      last->reserved_bytes[XSEG_STAT_ALL].freed);
-    untold--;
+    not_destroyed--;
 }
 
 static void own_memory(struct fault_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
 
-    come(env);
-    assert_int_equal(untold, 0);
+    enter_context(env);
+    assert_int_equal(not_destroyed, 0);
     options.memory = (struct xseg_pool_memory){own_alloc, own_free, env};
     options.id[1] = 7;
-    options.on_destroy = hear_end;
+    options.on_destroy = count_destroyed;
     struct xseg_pool *pool = fault_pool(env, &options);
-    untold++;
+    not_destroyed++;
     void *a = fault_alloc_in(env, pool, 12 * MIB, NULL);
     void *b = fault_alloc_in(env, pool, 4000, env->side);
     work(env, a, 12 * MIB, env->side);
@@ -311,7 +305,7 @@ static void own_memory(struct fault_env *env)
     fault_free_and_trim(env, a);
     fault_free(env, b);
     fault_trim(env, false);
-    go(env);
+    leave_context(env);
 }
 
 /* --- The sweep. --- */
@@ -320,8 +314,8 @@ static const struct {
     const char *name;
     fault_scenario play;
 } scenarios[] = {
-    {"capture", capture},     {"route", route},           {"checkpoint", checkpoint},
-    {"departure", departure}, {"free after", free_after}, {"own memory", own_memory},
+    {"capture", capture},  {"route", route},           {"checkpoint", checkpoint},
+    {"departure", retire}, {"free after", free_after}, {"own memory", own_memory},
     {"marked", marked},
 };
 

@@ -172,15 +172,15 @@ void step_alloc(struct run *run)
 
 void step_prewarm(struct run *run)
 {
-    struct xseg_scope where = {sizeof(where), .device = 0, .one_stream = true};
+    struct xseg_scope scope = {sizeof(scope), .device = 0, .one_stream = true};
     const unsigned slot = any_slot(run), named = any_pool(run);
 
-    where.stream = run_handle(run, slot);
-    where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    scope.stream = run_handle(run, slot);
+    scope.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     run->own_fails = false;
     run_expect_lookup(run, slot);
     run_set_context(run);
-    const xseg_status status = xseg_prewarm(run->allocator, &where, run_size(run));
+    const xseg_status status = xseg_prewarm(run->allocator, &scope, run_size(run));
     run->may_reclaim = may_fail(run, named == MODEL_NONE ? 0 : named);
     run_lookup(run, slot);
     model_name_entry(&run->model, run->slot[slot].entry);
@@ -272,8 +272,7 @@ void step_record_stream(struct run *run)
 void step_capture_share(struct run *run)
 {
     struct model *model = &run->model;
-    const unsigned slot = run_captured_slot(run);
-    const unsigned other = (unsigned)run_random(run, RUN_SLOTS);
+    const unsigned slot = run_captured_slot(run), other = (unsigned)run_random(run, RUN_SLOTS);
 
     if (slot == MODEL_NONE || queue_of(run, other)->capture != queue_of(run, slot)->capture)
         return;
@@ -363,8 +362,7 @@ void step_synchronize(struct run *run)
 void step_retire(struct run *run)
 {
     struct model *model = &run->model;
-    const unsigned slot = 2 + (unsigned)run_random(run, RUN_SLOTS - 2);
-    const unsigned at = run->slot[slot].queue;
+    const unsigned slot = 2 + (unsigned)run_random(run, RUN_SLOTS - 2), at = run->slot[slot].queue;
     struct model_entry *entry = entry_of(run, slot);
 
     if (model->queues == MODEL_QUEUES || model->entries == MODEL_ENTRIES)
@@ -375,7 +373,7 @@ void step_retire(struct run *run)
     const bool is_busy =
         entry->is_known && (captured || model_is_origin(model, run->slot[slot].entry));
     assert_int_equal(status, is_busy ? XSEG_ERR_BUSY : XSEG_OK);
-    /* A stream that the library does not know may be capturing; it is not destroyed then. */
+    /* A stream that is unknown to the library may be capturing; it is not destroyed then. */
     if (is_busy || model->queue[at].capture != 0)
         return;
     model_retire(model, run->slot[slot].entry);
@@ -409,31 +407,31 @@ static void check_kept(struct run *run, const struct xseg_trim_result *done)
 void step_trim(struct run *run)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
+    struct xseg_trim_options options = {sizeof(options)};
     const unsigned slot = any_slot(run), named = any_pool(run);
     const uint64_t before = reserved_bytes(run);
     const bool captured = model_captures(&run->model) > 0;
 
-    how.wait = run_random(run, 3) == 0;
-    where.one_stream = run_random(run, 3) == 0;
-    where.stream = run_handle(run, slot);
-    where.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    options.wait = run_random(run, 3) == 0;
+    scope.one_stream = run_random(run, 3) == 0;
+    scope.stream = run_handle(run, slot);
+    scope.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
     model_poll(&run->model);
     run_set_context(run);
-    assert_ok(xseg_trim(run->allocator, &where, &how, &done));
+    assert_ok(xseg_trim(run->allocator, &scope, &options, &done));
     run->may_reclaim = true;
     run->saved_may_be_released =
         run->saved_may_be_released || (named == run->saved_pool && done.released > 0);
-    if (where.one_stream)
+    if (scope.one_stream)
         run_lookup(run, slot);
-    if (how.wait && !captured)
+    if (options.wait && !captured)
         run_expect_nothing_pending(run);
     assert_int_equal(done.released, before - reserved_bytes(run));
     assert_int_equal(done.kept_failed, 0);
     assert_true(captured ? done.released == 0 : done.kept_capture == 0);
-    assert_true(!how.wait || done.kept_busy == 0);
-    if (!where.one_stream && where.pool == NULL)
+    assert_true(!options.wait || done.kept_busy == 0);
+    if (!scope.one_stream && scope.pool == NULL)
         check_kept(run, &done);
 }
 
@@ -454,9 +452,9 @@ void step_second_device(struct run *run)
     } else if (run->device1_blocks > 0) {
         env_free(run->allocator, run->device1_block[--run->device1_blocks]);
     } else {
-        struct xseg_scope where = {sizeof(where), .device = 1};
+        struct xseg_scope scope = {sizeof(scope), .device = 1};
 
-        assert_ok(xseg_trim(run->allocator, &where, NULL, NULL));
+        assert_ok(xseg_trim(run->allocator, &scope, NULL, NULL));
     }
 }
 
@@ -464,8 +462,7 @@ void step_bad_input(struct run *run)
 {
     struct model *model = &run->model;
     struct model_block *block = any_live(run);
-    const unsigned pool = (unsigned)run_random(run, model->pools);
-    const unsigned slot = any_slot(run);
+    const unsigned pool = (unsigned)run_random(run, model->pools), slot = any_slot(run);
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 

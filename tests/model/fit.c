@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Best fit against PyTorch's rules in their simplest form: an array of blocks in the order of addresses, scanned for
- * each request.  Best fit by size, then by the registration of segments, then by address; a block that can still grow
- * is passed over if the next is effectively smaller; growth from the first unmapped range that is long enough, by
- * registration and address, and from empty segments last, which are registered again; split, coalesce.  The driver's
- * addresses ascend, descend, or are shuffled, which must not matter.  Requests are small and large, for expandable
- * segments, for classic ones and for both at once.  They use either entry point, on two streams and in a pool with
- * no_split.  There are alignments, uses by other streams, and trims that leave unmapped ranges.  After each step
- * every address and every current value and peak is the model's, and the audits pass.
+ * each request.  Best fit by size, then by the registration of segments, then by address.  A block that can still grow
+ * is skipped if the next block is effectively smaller.  Growth uses the first unmapped range that is long enough, by
+ * registration and address, and finally empty segments, which are registered again.  Blocks are split and coalesced.
+ * The result does not depend on the order of the driver's addresses: ascending, descending or shuffled.  Requests are
+ * small and large, for expandable segments, classic segments or both.  They use either entry point, on two streams and
+ * in a pool with no_split, with alignments, uses by other streams and trims.  After each step every address and every
+ * current value and peak is that of the model, and the audits pass.
  */
 
 #include <inttypes.h>
@@ -107,7 +107,7 @@ static void drop(struct arena *arena, unsigned at)
 }
 
 /* Split a part at an address inside it. */
-static void cut(struct arena *arena, unsigned at, uint64_t address)
+static void split(struct arena *arena, unsigned at, uint64_t address)
 {
     struct part rest = arena->part[at];
 
@@ -120,11 +120,11 @@ static void cut(struct arena *arena, unsigned at, uint64_t address)
 }
 
 /* Split a part; the part with the index `stays` loses its requested size. */
-static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned stays)
+static void split_off(struct arena *arena, unsigned at, uint64_t address, unsigned stays)
 {
     const unsigned count = arena->count;
 
-    cut(arena, at, address);
+    split(arena, at, address);
     if (arena->count != count)
         arena->part[stays].requested = 0;
 }
@@ -133,8 +133,7 @@ static void cut_off(struct arena *arena, unsigned at, uint64_t address, unsigned
  * has the requested size of this part. */
 static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
 {
-    struct part *part = &arena->part[at];
-    struct part *next = next_to(arena, part), *prev = before(arena, part);
+    struct part *part = &arena->part[at], *next = next_to(arena, part), *prev = before(arena, part);
 
     part->state = state;
     memset(part->used, 0, sizeof(part->used));
@@ -162,7 +161,7 @@ static unsigned part_at(const struct arena *arena, uint64_t base)
 
 /* --- The rules. --- */
 
-/* Whether a part comes after another in the order of registration, then of addresses. */
+/* Whether a part is after another in the order of registration, then of addresses. */
 static bool is_after(const struct part *part, const struct part *other)
 {
     return part->registered > other->registered ||
@@ -221,7 +220,7 @@ static uint64_t page_bytes(const struct arena *arena)
 static unsigned map(struct env *env, struct arena *arena, unsigned at, uint64_t bytes)
 {
     env->grown++;
-    cut_off(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)), at + 1);
+    split_off(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)), at + 1);
     return become(arena, at, XSEG_BLOCK_CACHED);
 }
 
@@ -296,13 +295,13 @@ static uint64_t allocate_from(struct env *env, struct arena *arena, unsigned at,
     const uint64_t base = xseg_round_up(arena->part[at].base, wish->alignment);
 
     if (base != arena->part[at].base) {
-        cut(arena, at, base);
+        split(arena, at, base);
         arena->part[at].requested = arena->part[at].bytes;
         at++;
     }
     const uint64_t rest = arena->part[at].bytes - wish->bytes;
     if (arena->splits && (arena->is_small || wish->expandable ? rest >= 512 : rest > MIB))
-        cut(arena, at, base + wish->bytes);
+        split(arena, at, base + wish->bytes);
     arena->part[at].state = XSEG_BLOCK_ALLOCATED;
     arena->part[at].requested = wish->requested;
     assert_true(env->count < HELD);
@@ -341,8 +340,8 @@ static unsigned learn(struct env *env, struct arena *arena, const struct wish *w
     return at;
 }
 
-/* The pending part that was freed first among those that wait for a stream's event, if that event has passed. */
-static unsigned first_passed(struct env *env, unsigned user, struct arena **out)
+/* The pending part that was freed first among those that wait for a stream's event, if that event has completed. */
+static unsigned first_completed(struct env *env, unsigned user, struct arena **out)
 {
     unsigned first = NOWHERE;
 
@@ -370,7 +369,7 @@ static void poll_pending(struct env *env)
     unsigned at;
 
     for (unsigned user = USERS; user-- > 0;)
-        while ((at = first_passed(env, user, &arena)) != NOWHERE) {
+        while ((at = first_completed(env, user, &arena)) != NOWHERE) {
             struct part *part = &arena->part[at];
             bool waits = false;
 
@@ -488,9 +487,9 @@ static void trim_part(struct env *env, struct arena *arena, unsigned at)
     if (!part.expandable || begin >= end)
         return;
     env->shrunk++;
-    cut_off(arena, at, end, at + 1);
+    split_off(arena, at, end, at + 1);
     if (begin != part.base) {
-        cut_off(arena, at, begin, at);
+        split_off(arena, at, begin, at);
         at++;
     }
     (void)become(arena, at, XSEG_BLOCK_UNMAPPED);
@@ -511,13 +510,13 @@ static void trim_arena(struct env *env, struct arena *arena)
 
 static void step_trim(struct env *env)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(2) == 0};
 
-    for (unsigned user = 0; how.wait && user < USERS; user++) {
+    for (unsigned user = 0; options.wait && user < USERS; user++) {
         assert_ok(xseg_sim_finish(env->user[user]));
         env->passed[user] = env->launched[user];
     }
-    assert_ok(xseg_trim(env->allocator, NULL, &how, NULL));
+    assert_ok(xseg_trim(env->allocator, NULL, &options, NULL));
     poll_pending(env);
     /* A retained pool keeps its memory. */
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++)
@@ -531,7 +530,7 @@ static void step_configure(struct env *env)
                                                               : "expandable_segments:False"));
 }
 
-/* --- What must hold. --- */
+/* --- Invariants. --- */
 
 static void expect_parts(struct env *env, struct arena *arena)
 {
@@ -540,19 +539,20 @@ static void expect_parts(struct env *env, struct arena *arena)
     struct xseg_violation violation = {0};
 
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *want = &arena->part[i];
+        const struct part *expected = &arena->part[i];
 
         if (before(arena, &arena->part[i]) == NULL) {
             assert_null(view.extent);
-            extent = xseg_page_map_find(&env->allocator->page_map, want->base);
+            extent = xseg_page_map_find(&env->allocator->page_map, expected->base);
             assert_non_null(extent);
             view = xseg_extent_first_view(extent);
         }
         assert_ptr_equal(view.extent, extent);
-        assert_int_equal(view.base, want->base);
-        assert_int_equal(view.bytes, want->bytes);
-        assert_int_equal(view.state, want->state);
-        assert_int_equal(view.requested, want->state != XSEG_BLOCK_UNMAPPED ? want->requested : 0);
+        assert_int_equal(view.base, expected->base);
+        assert_int_equal(view.bytes, expected->bytes);
+        assert_int_equal(view.state, expected->state);
+        assert_int_equal(view.requested,
+                         expected->state != XSEG_BLOCK_UNMAPPED ? expected->requested : 0);
         view = xseg_extent_next_view(&view);
     }
     assert_null(view.extent);
@@ -643,20 +643,20 @@ static void expect_block(struct env *env)
 
 static void step(struct env *env)
 {
-    const uint64_t what = below(200);
+    const uint64_t action = below(200);
     /* Phases of filling and draining create unmapped ranges. */
     const bool fills = program.step / 400 % 2 == 0;
 
     env->touched = NULL;
-    if (what < (fills ? 110u : 70u))
+    if (action < (fills ? 110u : 70u))
         step_alloc(env);
-    else if (what < 180)
+    else if (action < 180)
         step_free(env);
-    else if (what < 190)
+    else if (action < 190)
         step_record_stream(env);
-    else if (what < 196)
+    else if (action < 196)
         step_finish(env);
-    else if (what < 199)
+    else if (action < 199)
         step_trim(env);
     else if (below(4) == 0)
         step_configure(env);

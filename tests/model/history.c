@@ -73,14 +73,14 @@ static uint64_t below(struct player *player, uint64_t bound)
 
 /* --- Steps of any thread.  Only the main thread may leave a test by longjmp(). --- */
 
-static void expect(struct player *player, bool is_good, const char *what, xseg_status status)
+static void expect(struct player *player, bool holds, const char *message, xseg_status status)
 {
     char text[160] = "";
 
-    if (is_good || player->failure[0] != '\0')
+    if (holds || player->failure[0] != '\0')
         return;
     (void)xseg_error_message(text, sizeof(text));
-    (void)snprintf(player->failure, sizeof(player->failure), "%s: %s: %s", what,
+    (void)snprintf(player->failure, sizeof(player->failure), "%s: %s: %s", message,
                    xseg_status_name(status), text);
 }
 
@@ -173,20 +173,20 @@ static void step_record_stream(struct player *player)
 static void step_trim(struct player *player)
 {
     struct run *run = player->run;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    struct xseg_trim_options options = {sizeof(options)};
     const unsigned pool = below(player, 3) == 0 ? any_pool(player) : 0;
 
-    how.wait = below(player, 4) == 0 && run->captured == 0;
-    how.target_bytes = below(player, 3) == 0 ? below(player, 200) * MIB : 0;
-    where.device = (int)below(player, 3) - 1;
+    options.wait = below(player, 4) == 0 && run->captured == 0;
+    options.target_bytes = below(player, 3) == 0 ? below(player, 200) * MIB : 0;
+    scope.device = (int)below(player, 3) - 1;
     if (below(player, 3) == 0) {
-        where.device = 0;
-        where.one_stream = true;
-        where.stream = run->stream[below(player, STREAMS)];
+        scope.device = 0;
+        scope.one_stream = true;
+        scope.stream = run->stream[below(player, STREAMS)];
     }
-    where.pool = pool != 0 && where.device != 1 ? run->pool[pool - 1] : NULL;
-    const xseg_status status = xseg_trim(run->allocator, &where, &how, NULL);
+    scope.pool = pool != 0 && scope.device != 1 ? run->pool[pool - 1] : NULL;
+    const xseg_status status = xseg_trim(run->allocator, &scope, &options, NULL);
     expect(player, status == XSEG_OK, "trim", status);
 }
 
@@ -200,13 +200,13 @@ static void step_decay(struct player *player)
 
 static void step_prewarm(struct player *player)
 {
-    const struct xseg_scope where = {
-        sizeof(where),
+    const struct xseg_scope scope = {
+        sizeof(scope),
         .device = 0,
         .one_stream = true,
         .stream = player->run->stream[below(player, STREAMS)],
     };
-    const xseg_status status = xseg_prewarm(player->run->allocator, &where, any_bytes(player));
+    const xseg_status status = xseg_prewarm(player->run->allocator, &scope, any_bytes(player));
     expect(player, status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT,
            "prewarm", status);
 }
@@ -256,25 +256,25 @@ static void step_label(struct player *player)
 
 static void take_step(struct player *player)
 {
-    const uint64_t what = below(player, 100);
+    const uint64_t action = below(player, 100);
     /* Phases of filling and draining create unmapped ranges. */
     const bool fills = player->steps++ / 60 % 2 == 0;
 
-    if (what < (fills ? 55u : 30u))
+    if (action < (fills ? 55u : 30u))
         step_alloc(player);
-    else if (what < 80)
+    else if (action < 80)
         step_free(player);
-    else if (what < 88)
+    else if (action < 88)
         step_record_stream(player);
-    else if (what < 91)
+    else if (action < 91)
         xseg_sim_finish_all();
-    else if (what < 94)
+    else if (action < 94)
         step_trim(player);
-    else if (what < 96)
+    else if (action < 96)
         step_decay(player);
-    else if (what < 97)
+    else if (action < 97)
         step_prewarm(player);
-    else if (what < 98)
+    else if (action < 98)
         step_configure(player);
     else
         step_label(player);
@@ -284,18 +284,13 @@ static void take_step(struct player *player)
 
 static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
-    (void)self;
-    (void)device;
-    (void)stream;
+    (void)self, (void)device, (void)stream;
     return driver_alloc(0, bytes);
 }
 
 static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
-    (void)self;
-    (void)bytes;
-    (void)device;
-    (void)stream;
+    (void)self, (void)bytes, (void)device, (void)stream;
     driver_free(0, ptr);
 }
 
@@ -466,7 +461,7 @@ static void step_alone(struct player *player)
     steps[below(player, COUNT_OF(steps))](player);
 }
 
-/* --- Playing. --- */
+/* --- Execution of programs. --- */
 
 static uint32_t gather(void *context)
 {

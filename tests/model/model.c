@@ -78,7 +78,7 @@ void model_retire(struct model *model, unsigned entry)
     known->retired_until = model_enqueue(model, known->queue);
 }
 
-/* What an event after an entry's work waits for, as far as the library can know. */
+/* The positions that an event after an entry's work waits for, according to the library. */
 static struct model_fence event_on(struct model *model, unsigned entry)
 {
     const struct model_entry *known = &model->entry[entry];
@@ -179,7 +179,7 @@ static bool is_retired(const struct model *model, unsigned entry)
 }
 
 /* A segment belongs to one pool and one stream, until that stream is retired and has completed. */
-static const char *note_segment(struct model *model, const struct model_segment *segment)
+static const char *record_segment(struct model *model, const struct model_segment *segment)
 {
     for (unsigned i = 0; i < model->segments; i++) {
         struct model_segment *known = &model->segment[i];
@@ -213,7 +213,7 @@ const char *model_alloc(struct model *model, const struct model_block *block,
         return "another stream's work on its memory has not completed";
     model->block[model->blocks++] = *block;
     model->allocations++;
-    return note_segment(model, segment);
+    return record_segment(model, segment);
 }
 
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry)
@@ -359,8 +359,7 @@ static bool end_uses(struct model *model, struct model_block *block,
 static bool was_only_captured(const struct model *model, const struct model_use *use,
                               unsigned entry)
 {
-    (void)model;
-    (void)entry;
+    (void)model, (void)entry;
     return !use->outside;
 }
 

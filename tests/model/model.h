@@ -2,9 +2,9 @@
 /*
  * The model: the expected state of an allocator, in plain arrays.
  *
- * It has every block that is not cached, every stream with the work that it has completed, and the active captures and
- * routes, and computes the expected result of each step.  It has no knowledge of the library's internals: a segment is
- * a range with an owner.
+ * The model has every block that is not cached, every stream with its completed work, and the active captures and
+ * routes.  It computes the expected result of each step, without knowledge of the library's internals: a segment is a
+ * range with an owner.
  *
  *   queue     a stream of the driver: work is queued at positions 1, 2, ..., and the simulator reports the completed
  *             position

@@ -164,26 +164,26 @@ static void step_record_stream(struct env *env)
 static void step_trim(struct env *env)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(2) == 0};
 
-    where.device = (int)below(3) - 1;
-    if (below(3) == 0 && where.device == 0) {
-        where.one_stream = true;
-        where.stream = env->stream[below(STREAMS)];
+    scope.device = (int)below(3) - 1;
+    if (below(3) == 0 && scope.device == 0) {
+        scope.one_stream = true;
+        scope.stream = env->stream[below(STREAMS)];
     }
-    assert_ok(xseg_trim(env->allocator, &where, &how, &done));
-    if (how.wait)
+    assert_ok(xseg_trim(env->allocator, &scope, &options, &done));
+    if (options.wait)
         assert_int_equal(done.kept_busy, 0);
     assert_int_equal(done.kept_failed, 0);
 }
 
 static void step_prewarm(struct env *env)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    where.device = (int)below(2);
-    const xseg_status status = xseg_prewarm(env->allocator, &where, random_bytes());
+    scope.device = (int)below(2);
+    const xseg_status status = xseg_prewarm(env->allocator, &scope, random_bytes());
     if (status != XSEG_ERR_NO_MEMORY && status != XSEG_ERR_LIMIT)
         assert_ok(status);
 }
@@ -240,23 +240,23 @@ static void step_service(struct env *env)
 
 static void step(struct env *env)
 {
-    const uint64_t what = below(100);
+    const uint64_t action = below(100);
     /* Phases of filling and draining create unmapped ranges. */
     const bool fill = program.step / 100 % 2 == 0;
 
     if (env->is_service && below(4) == 0)
         step_service(env);
-    if (what < (fill ? 60u : 30u))
+    if (action < (fill ? 60u : 30u))
         step_alloc(env);
-    else if (what < 85)
+    else if (action < 85)
         step_free(env);
-    else if (what < 91)
+    else if (action < 91)
         step_record_stream(env);
-    else if (what < 94)
+    else if (action < 94)
         xseg_sim_finish_all();
-    else if (what < 97)
+    else if (action < 97)
         step_trim(env);
-    else if (what < 98)
+    else if (action < 98)
         step_prewarm(env);
     else
         step_configure(env);

@@ -17,10 +17,10 @@ static const unsigned weights[OPERATIONS] = {
     [QUOTA] = 3,        [FINISH] = 8,
 };
 
-/* --- Which results are allowed. --- */
+/* --- Allowed results. --- */
 
-/* The result of a granule that is not in one of two uses. */
-static unsigned refuse(unsigned range, unsigned first, unsigned count, enum xseg_elastic_use use,
+/* The error for a granule that is not in one of two uses; 0: none. */
+static unsigned reject(unsigned range, unsigned first, unsigned count, enum xseg_elastic_use use,
                        enum xseg_elastic_use or)
 {
     for (unsigned at = first; at < first + count; at++)
@@ -101,7 +101,7 @@ static unsigned allow_pool(const struct call *call)
     for (unsigned range = 0; range < RANGES; range++)
         if (pool_of(range) == pool_of(call->range) && !env.is_released[range])
             claimed += count_uses(range, 0, GRANULES, XSEG_ELASTIC_CLAIMED);
-    if (call->what == RESUME)
+    if (call->operation == RESUME)
         return state == XSEG_POOL_RUNNING      ? ARGUMENT
                : state == XSEG_POOL_TRANSITION ? PAUSED
                                                : OK | SHORT;
@@ -118,11 +118,11 @@ static bool is_running(unsigned range)
 static unsigned allow_in_range(const struct call *call)
 {
     const unsigned range = call->range, first = call->first, count = call->count;
-    unsigned refused = 0;
+    unsigned error = 0;
 
-    if (env.is_released[range] || (call->what == ALIAS && env.is_released[call->from]))
+    if (env.is_released[range] || (call->operation == ALIAS && env.is_released[call->from]))
         return ARGUMENT;
-    switch (call->what) {
+    switch (call->operation) {
     case HOLD:
         return count_uses(range, first, count, XSEG_ELASTIC_CLAIMED) != 0 ? BUSY : OK;
     case UNHOLD:
@@ -139,24 +139,24 @@ static unsigned allow_in_range(const struct call *call)
     default:
         break;
     }
-    if (!is_running(range) || (call->what == ALIAS && !is_running(call->from)))
+    if (!is_running(range) || (call->operation == ALIAS && !is_running(call->from)))
         return PAUSED;
-    if (call->what == RELEASE)
+    if (call->operation == RELEASE)
         return allow_release(call);
-    if (call->what == DECOMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
-        return refused != 0 ? refused : OK;
+    if (call->operation == DECOMMIT) {
+        error = reject(range, first, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
+        return error != 0 ? error : OK;
     }
-    if (call->what == COMMIT) {
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING);
-        return refused != 0 ? refused : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
+    if (call->operation == COMMIT) {
+        error = reject(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING);
+        return error != 0 ? error : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
     }
     if (pool_of(range) != pool_of(call->from))
         return ARGUMENT;
-    refused = refuse(call->from, call->at, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
-    if (refused == 0)
-        refused = refuse(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY);
-    return refused != 0 ? refused : OK;
+    error = reject(call->from, call->at, count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED);
+    if (error == 0)
+        error = reject(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY);
+    return error != 0 ? error : OK;
 }
 
 static unsigned allow(const struct call *call)
@@ -164,7 +164,7 @@ static unsigned allow(const struct call *call)
     const bool is_gone = env.is_released[call->range];
     const struct registration *registration = &env.registration[call->slot % REGISTRATIONS];
 
-    switch (call->what) {
+    switch (call->operation) {
     case PIN:
     case EXPORT:
         if (is_gone)
@@ -206,7 +206,7 @@ static unsigned allow(const struct call *call)
 
 /* --- Making a call. --- */
 
-/* Let a stream wait for all others: what they do with the granules comes before what the call orders. */
+/* Let a stream wait for all others, so that their work on the granules precedes the work that the call orders. */
 static void order(const struct call *call)
 {
     for (unsigned i = 0; i < STREAMS; i++)
@@ -217,9 +217,9 @@ static void order(const struct call *call)
 /* The program's obligations before a call. */
 void call_prepare(const struct call *call)
 {
-    if (call->what == DECOMMIT || call->what == UNHOLD)
+    if (call->operation == DECOMMIT || call->operation == UNHOLD)
         order(call);
-    if (call->what == PAUSE || call->what == FINISH)
+    if (call->operation == PAUSE || call->operation == FINISH)
         xseg_sim_finish_all();
 }
 
@@ -243,7 +243,7 @@ xseg_status call_make(struct call *call)
     xseg_status status;
     uint64_t unused = 0;
 
-    switch (call->what) {
+    switch (call->operation) {
     case COMMIT:
         return xseg_range_commit(range, offset, bytes, env.stream[call->stream]);
     case DECOMMIT:
@@ -299,7 +299,7 @@ void call_reserve_slot(struct call *call)
 {
     unsigned *exported = &env.exports[place_of(call->range, call->first)];
 
-    switch (call->what) {
+    switch (call->operation) {
     case DMABUF:
         env.descriptor_place[call->slot] = place_of(call->range, call->first);
         env.descriptor[call->slot] = RESERVED_DESCRIPTOR;
@@ -324,7 +324,7 @@ void call_reserve_slot(struct call *call)
         break;
     case EXPORT:
     case EXPORT_CLOSE:
-        *exported = call->what == EXPORT ? call->count : 0;
+        *exported = call->operation == EXPORT ? call->count : 0;
         break;
     default:
         break;
@@ -336,26 +336,26 @@ static void settle_slot(const struct call *call, bool is_done)
 {
     unsigned *exported = &env.exports[place_of(call->range, call->first)];
 
-    switch (call->what) {
+    switch (call->operation) {
     case DMABUF:
     case DMABUF_CLOSE:
-        env.descriptor[call->slot] = is_done == (call->what == DMABUF) ? call->descriptor : -1;
-        env.retains[env.descriptor_place[call->slot]] += !is_done               ? 0
-                                                         : call->what == DMABUF ? 1
-                                                                                : -1;
+        env.descriptor[call->slot] = is_done == (call->operation == DMABUF) ? call->descriptor : -1;
+        env.retains[env.descriptor_place[call->slot]] += !is_done                    ? 0
+                                                         : call->operation == DMABUF ? 1
+                                                                                     : -1;
         break;
     case REGISTER:
     case UNREGISTER:
-        env.registration[call->slot].id = is_done == (call->what == REGISTER) ? call->id : 0;
+        env.registration[call->slot].id = is_done == (call->operation == REGISTER) ? call->id : 0;
         break;
     case ALLOC:
     case FREE:
-        env.block[call->slot] = is_done == (call->what == ALLOC) ? call->block : NULL;
+        env.block[call->slot] = is_done == (call->operation == ALLOC) ? call->block : NULL;
         env.is_reserved[call->slot] = false;
         break;
     case EXPORT:
     case EXPORT_CLOSE:
-        *exported = is_done == (call->what == EXPORT) ? call->count : 0;
+        *exported = is_done == (call->operation == EXPORT) ? call->count : 0;
         break;
     default:
         break;
@@ -367,16 +367,16 @@ static void add_up(const struct call *call)
     const unsigned place = place_of(call->range, call->first);
 
     for (unsigned i = 0; i < call->count; i++) {
-        env.committed[place + i] += call->what == COMMIT || call->what == ALIAS;
-        env.committed[place + i] -= call->what == DECOMMIT;
-        env.holds[place + i] += (call->what == HOLD) - (call->what == UNHOLD);
-        env.retains[place + i] += (call->what == EXPORT) - (call->what == EXPORT_CLOSE);
+        env.committed[place + i] += call->operation == COMMIT || call->operation == ALIAS;
+        env.committed[place + i] -= call->operation == DECOMMIT;
+        env.holds[place + i] += (call->operation == HOLD) - (call->operation == UNHOLD);
+        env.retains[place + i] += (call->operation == EXPORT) - (call->operation == EXPORT_CLOSE);
     }
-    env.pins[place] += (call->what == PIN) - (call->what == UNPIN);
-    env.paused[pool_of(call->range)] += (call->what == PAUSE) - (call->what == RESUME);
-    if (call->what == RESUME)
+    env.pins[place] += (call->operation == PIN) - (call->operation == UNPIN);
+    env.paused[pool_of(call->range)] += (call->operation == PAUSE) - (call->operation == RESUME);
+    if (call->operation == RESUME)
         env.was_resumed[pool_of(call->range)] = true;
-    if (call->what == RELEASE) {
+    if (call->operation == RELEASE) {
         env.is_released[call->range] = true;
         env.base[call->range] = UINT64_MAX;
     }
@@ -393,12 +393,13 @@ void call_settle(struct call *call, unsigned allowed)
     (void)pthread_mutex_lock(&lock);
     if (traces)
         (void)fprintf(stderr, "#   %s range %u granules %u+%u from %u at %u: %d %s\n",
-                      names[call->what], call->range, call->first, call->count, call->from,
+                      names[call->operation], call->range, call->first, call->count, call->from,
                       call->at, call->status, text);
     PROMISE((allowed & IS(call->status)) != 0,
-            "%s of granules %u+%u of range %u returned %d, allowed are %#x: %s", names[call->what],
-            call->first, call->count, call->range, call->status, allowed, text);
-    tally.calls[call->what]++;
+            "%s of granules %u+%u of range %u returned %d, allowed are %#x: %s",
+            names[call->operation], call->first, call->count, call->range, call->status, allowed,
+            text);
+    tally.calls[call->operation]++;
     tally.failed += call->status != XSEG_OK;
     tally.busy += call->status == XSEG_ERR_BUSY;
     settle_slot(call, call->status == XSEG_OK);
@@ -518,7 +519,7 @@ static bool draw_register(struct call *call)
 /* Draw the arguments; false if there is nothing to do.  The device memory lock is held. */
 static bool draw_arguments(struct call *call)
 {
-    switch (call->what) {
+    switch (call->operation) {
     case COMMIT:
         draw_granules(call, below(3) == 0 ? XSEG_ELASTIC_UNMAPPING : XSEG_ELASTIC_EMPTY);
         return true;
@@ -539,7 +540,7 @@ static bool draw_arguments(struct call *call)
     case PIN:
     case UNPIN:
         draw_granules(call, XSEG_ELASTIC_ALLOCATED);
-        for (unsigned tries = 0; call->what == UNPIN && tries < 16; tries++)
+        for (unsigned tries = 0; call->operation == UNPIN && tries < 16; tries++)
             if (env.pins[place_of(call->range, call->first)] == 0)
                 draw_run(call);
         call->count = 1;
@@ -593,8 +594,8 @@ bool call_draw(struct call *call)
     memset(call, 0, sizeof(*call));
     for (unsigned i = 0; i < OPERATIONS; i++)
         sum += weights[i];
-    for (at = below(sum); at >= weights[call->what]; call->what++)
-        at -= weights[call->what];
+    for (at = below(sum); at >= weights[call->operation]; call->operation++)
+        at -= weights[call->operation];
     call->stream = (unsigned)below(STREAMS);
     xseg_mutex_lock(&env.device->memory_lock);
     (void)pthread_mutex_lock(&lock);

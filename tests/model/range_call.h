@@ -68,7 +68,7 @@ enum {
 };
 
 struct call {
-    enum operation what;
+    enum operation operation;
     unsigned range, first, count, from, at, stream, slot;
     uint64_t bytes;
     /* The object that the call creates or ends.  A slot is reserved when the call is drawn. */
@@ -78,7 +78,7 @@ struct call {
     unsigned allowed;
     xseg_status status;
     struct child_case_thread thread;
-    atomic_bool is_late; /* the call of a second thread waited until the first one went on */
+    atomic_bool is_late; /* the call of a second thread waited until the first thread continued */
 };
 
 /* A slot that a call is about to fill or to empty. */
@@ -114,7 +114,7 @@ struct env {
     uint64_t random, limit;
     bool has_faults;
     /* Of the step. */
-    unsigned planned, calls; /* calls from callbacks that are to be made, that were made */
+    unsigned planned, calls; /* planned and completed calls from callbacks */
     bool is_nested, was_resumed[POOLS];
     atomic_bool was_armed;
     struct call nested[NESTED];

@@ -4,17 +4,16 @@
  *
  * model/ranges predicts each result exactly, one call at a time.  Here a step is one call; callbacks of observers and
  * registrations that run during the step make other calls, in the same thread or in a second one, and driver calls
- * fail at random.  Each call has a set of allowed results: that of the table in xseg/range.h for the states in which
- * its granules are when it begins, and the driver's error if a fault was armed.  If other calls were made during a
- * call, each documented result is allowed.
+ * fail at random.  The allowed results of a call are those of the table in xseg/range.h for the states of its granules
+ * at the begin, and the driver's error if a fault was set.  During other calls each documented result is allowed.
  *
- * Successful calls add up in any order: a granule is committed as often as commits and aliases of it succeeded, less
- * the decommits.  So are holds, pins, descriptors, exports and pauses.  After each step
- *   - each granule is committed, held and retained as often as the sums say, and all audits pass;
- *   - each committed granule contains what was written to it, an aliased one what was written through another mapping;
+ * Successful calls add up in any order: the count of commits of a granule is that of successful commits and aliases,
+ * less the decommits; likewise for holds, pins, descriptors, exports and pauses.  After each step
+ *   - the commits, holds and retains of each granule equal these sums, and all audits pass;
+ *   - each committed granule contains the words that were written to it, also through another mapping of its page;
  *   - observers and each registration have been notified of exactly the granules that are mapped;
- *   - the driver's figure of memory in use is the library's.
- * In the end all memory is released.
+ *   - the used memory of the driver is that of the library.
+ * At the end all memory is released.
  *
  * By hand: XSEG_TEST_SEEDS=500 XSEG_TEST_STEPS=300 build-tests/tests/test-model-range_calls; the trace has each call
  * and its result.  Calls of a second thread that waits for the first one may complete in another order when repeated.
@@ -98,7 +97,7 @@ static void call_from_callback(void)
             child_case_wait_for(&call->thread);
             if (!atomic_load(&call->thread.has_returned)) {
                 atomic_store(&call->is_late, true);
-                env.planned = 0; /* what other calls find is not known any more */
+                env.planned = 0; /* the state for other calls is unknown */
                 tally.late++;
             }
         } else {
@@ -130,8 +129,9 @@ static bool find_place(const void *base, unsigned *place)
     return false;
 }
 
-/* Note a notification of granules, each of which changes its state. */
-static void note(bool *table, const void *base, size_t bytes, bool is_mapped, const char *what)
+/* Record a notification of granules, each of which changes its state. */
+static void record(bool *table, const void *base, size_t bytes, bool is_mapped,
+                   const char *callback)
 {
     unsigned place = 0;
 
@@ -139,7 +139,8 @@ static void note(bool *table, const void *base, size_t bytes, bool is_mapped, co
     if (find_place(base, &place))
         for (unsigned i = 0; i < bytes / PAGE; i++) {
             PROMISE(table[place + i] != is_mapped, "%s: granule %u of range %u is %smapped already",
-                    what, (place + i) % GRANULES, (place + i) / GRANULES, is_mapped ? "" : "un");
+                    callback, (place + i) % GRANULES, (place + i) / GRANULES,
+                    is_mapped ? "" : "un");
             table[place + i] = is_mapped;
         }
     (void)pthread_mutex_unlock(&lock);
@@ -148,7 +149,7 @@ static void note(bool *table, const void *base, size_t bytes, bool is_mapped, co
 static void on_map(void *context, const struct xseg_mapping *mapping)
 {
     (void)context;
-    note(env.is_notified, mapping->base, mapping->bytes, true, "on map");
+    record(env.is_notified, mapping->base, mapping->bytes, true, "on map");
     if (is_main())
         call_from_callback();
 }
@@ -158,13 +159,12 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     (void)context;
     if (is_main())
         call_from_callback();
-    note(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
+    record(env.is_notified, mapping->base, mapping->bytes, false, "on unmap");
 }
 
 static bool on_low_memory(void *context, const struct xseg_oom_info *oom)
 {
-    (void)context;
-    (void)oom;
+    (void)context, (void)oom;
     if (!is_main())
         return false;
     call_from_callback();
@@ -175,7 +175,7 @@ static bool on_enter(void *context, struct xseg_registered *run)
 {
     struct registration *registration = context;
 
-    note(registration->entered, run->base, run->bytes, true, "enter");
+    record(registration->entered, run->base, run->bytes, true, "enter");
     if (is_main()) {
         registration->is_inside = true;
         call_from_callback();
@@ -193,10 +193,10 @@ static void on_leave(void *context, const struct xseg_registered *run)
         call_from_callback();
         registration->is_inside = false;
     }
-    note(registration->entered, run->base, run->bytes, false, "leave");
+    record(registration->entered, run->base, run->bytes, false, "leave");
 }
 
-/* --- What must hold after a step. --- */
+/* --- Invariants after a step. --- */
 
 static uint64_t *word_of(unsigned place)
 {
@@ -208,8 +208,8 @@ static bool runs(unsigned place)
     return env.pool[pool_of(place / GRANULES)]->state == XSEG_POOL_RUNNING;
 }
 
-/* Forget the contents of a granule that has other memory. */
-static void notice_change(unsigned place)
+/* Discard the expected contents of a granule that has other memory. */
+static void detect_change(unsigned place)
 {
     const struct xseg_segment *segment = &state_of(place / GRANULES)->extent->segment;
     const uint64_t generation =
@@ -275,11 +275,11 @@ static void check(void)
 {
     struct xseg_violation violation = {0};
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     xseg_mutex_lock(&env.device->memory_lock);
     for (unsigned i = 0; i < POOLS; i++) {
-        if (env.was_armed) /* a pause whose undo failed leaves the pool paused */
+        if (env.was_armed) /* after a failed rollback the pool is paused */
             env.paused[i] = env.pool[i]->state == XSEG_POOL_PAUSED;
         PROMISE(env.paused[i] == (env.pool[i]->state == XSEG_POOL_PAUSED),
                 "pool %u was paused %d times, and is in state %d", i, env.paused[i],
@@ -287,13 +287,13 @@ static void check(void)
     }
     for (unsigned place = 0; place < PLACES; place++)
         if (!env.is_released[place / GRANULES])
-            notice_change(place);
+            detect_change(place);
     for (unsigned place = 0; place < PLACES; place++)
         if (!env.is_released[place / GRANULES])
             check_granule(place);
     xseg_mutex_unlock(&env.device->memory_lock);
     PROMISE(xseg_device_audit(env.device, &violation), "%s: %s", violation.tag, violation.text);
-    PROMISE(xseg_stats_get(env.allocator, &where, &stats) == XSEG_OK, "no statistics");
+    PROMISE(xseg_stats_get(env.allocator, &scope, &stats) == XSEG_OK, "no statistics");
     PROMISE(stats.physical_bytes == xseg_sim_used(0), "%llu bytes in use, %llu of the driver",
             (unsigned long long)stats.physical_bytes, (unsigned long long)xseg_sim_used(0));
 }
@@ -387,9 +387,10 @@ static void open_world(uint64_t seed, bool has_faults)
 }
 
 /* Make a call that has to succeed. */
-static void must(enum operation what, unsigned place, unsigned count, unsigned slot)
+static void must(enum operation operation, unsigned place, unsigned count, unsigned slot)
 {
-    struct call call = {.what = what, .range = place / GRANULES, .first = place % GRANULES};
+    struct call call = {
+        .operation = operation, .range = place / GRANULES, .first = place % GRANULES};
 
     call.count = count;
     call.slot = slot;
@@ -430,7 +431,7 @@ static void close_world(void)
     for (unsigned range = 0; range < RANGES; range++)
         PROMISE(env.is_released[range] || xseg_range_set_quota(env.range[range], 0) == XSEG_OK,
                 "quota");
-    /* A pool finds memory to resume when the other one has given up its own. */
+    /* A pool can resume after the other pool has released its memory. */
     for (unsigned turn = 0; turn < 2 * RANGES; turn++) {
         const unsigned range = turn % RANGES;
 

@@ -289,9 +289,9 @@ struct xseg_range_info info_of(unsigned range)
 static struct xseg_statistics stats_of(struct xseg_pool *pool)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = {sizeof(where), .device = 0, .pool = pool};
+    struct xseg_scope scope = {sizeof(scope), .device = 0, .pool = pool};
 
-    assert_ok(xseg_stats_get(env.allocator, &where, &stats));
+    assert_ok(xseg_stats_get(env.allocator, &scope, &stats));
     return stats;
 }
 

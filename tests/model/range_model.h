@@ -70,7 +70,7 @@ extern struct env {
     char *block[BLOCKS];
     unsigned blocks;
     struct xseg_checkpoint *checkpoint; /* of the first pool; NULL: none */
-    bool was_allocated[PLACES];         /* when it was taken */
+    bool was_allocated[PLACES];         /* at the checkpoint */
     uint64_t was_reserved[RANGES];
     uint64_t random, tag, cache, limit;
     bool has_bytes;
@@ -78,8 +78,8 @@ extern struct env {
 
 /* Totals of all programs, to detect a test without effect. */
 extern struct tally {
-    uint64_t commits, refused, recommits, aliases, unmapped, outlived, waited, lost_aliases, pauses,
-        restored, not_restored, restored_granules;
+    uint64_t commits, failures, recommits, aliases, unmapped, outlived, waited, lost_aliases,
+        pauses, restored, not_restored, restored_granules;
 } tally;
 
 static inline uint64_t below(uint64_t bound)

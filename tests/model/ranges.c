@@ -228,7 +228,7 @@ static void step_commit(void)
         adopt_unmapped();
     claim(range, first, count, false);
     if (status != XSEG_OK) {
-        tally.refused++;
+        tally.failures++;
         if (status == XSEG_ERR_BUSY) {
             assert_true(may_fail);
             return;
@@ -505,7 +505,7 @@ static void step_restore(void)
     assert_int_equal(waits(), before);
     tally.restored += can;
     tally.not_restored += !can;
-    /* A released range cannot be restored: take a newer checkpoint. */
+    /* A released range cannot be restored, so create a newer checkpoint. */
     if (!can) {
         step_checkpoint();
         return;
@@ -573,7 +573,7 @@ static void step_alloc(void)
     else
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
     adopt_unmapped();
-    tally.refused += status != XSEG_OK;
+    tally.failures += status != XSEG_OK;
 }
 
 static void step_free(void)
@@ -588,11 +588,11 @@ static void step_free(void)
 
 static void step_trim(void)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(2) == 0};
 
-    assert_ok(xseg_trim(env.allocator, NULL, &how, NULL));
+    assert_ok(xseg_trim(env.allocator, NULL, &options, NULL));
     adopt_unmapped();
-    for (unsigned place = 0; how.wait && env.marks == 0 && place < PLACES; place++)
+    for (unsigned place = 0; options.wait && env.marks == 0 && place < PLACES; place++)
         assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
                     env.granule[place].holds != 0);
 }
@@ -600,8 +600,7 @@ static void step_trim(void)
 static void step_prepare(void)
 {
     const unsigned range = (unsigned)below(RANGES);
-    const uint64_t bytes = below(6) * MIB, page = kinds[range].page_bytes;
-    const uint64_t used = xseg_sim_used(0);
+    const uint64_t bytes = below(6) * MIB, page = kinds[range].page_bytes, used = xseg_sim_used(0);
     const xseg_status status = xseg_range_prepare(env.range[range], bytes);
     const struct xseg_range_info info = info_of(range);
 
@@ -852,7 +851,7 @@ static const struct choice choices[] = {
 static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
 {
     const struct xseg_pool_options exportable = {sizeof(exportable), .exportable = true};
-    /* On a device that nobody else uses, a minimum of free memory is the same limit. */
+    /* Without other users of the device, a minimum of free memory is an equivalent limit. */
     const bool has_hard_limit = seed % 4 == 2, has_free_min = seed % 4 == 3;
     char config[128];
 
@@ -988,7 +987,7 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
                   " granules that lost an aliased page, %" PRIu64 " pauses, %" PRIu64
                   " restores, %" PRIu64 " rejected restores, %" PRIu64
                   " granules recommitted by restores\n",
-                  tally.commits, tally.refused, tally.recommits, tally.aliases, tally.unmapped,
+                  tally.commits, tally.failures, tally.recommits, tally.aliases, tally.unmapped,
                   tally.outlived, tally.waited, tally.lost_aliases, tally.pauses, tally.restored,
                   tally.not_restored, tally.restored_granules);
     if (seeds * steps >= 4000) {
@@ -997,7 +996,7 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
                     tally.pauses > seeds);
         assert_true(tally.restored > seeds && tally.not_restored > seeds);
         assert_true(2 * tally.restored_granules > seeds);
-        assert_true(!is_low_on_memory || (tally.refused > seeds && tally.waited > seeds));
+        assert_true(!is_low_on_memory || (tally.failures > seeds && tally.waited > seeds));
     }
 }
 

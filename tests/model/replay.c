@@ -29,9 +29,9 @@ struct replay replay_copy(const struct replay *replay)
     return copy;
 }
 
-static bool refuse(struct replay *replay, const char *what, uint64_t base, uint64_t bytes)
+static bool reject(struct replay *replay, const char *error, uint64_t base, uint64_t bytes)
 {
-    (void)snprintf(replay->why, sizeof(replay->why), "%s: %#" PRIx64 ", %" PRIu64 " bytes", what,
+    (void)snprintf(replay->why, sizeof(replay->why), "%s: %#" PRIx64 ", %" PRIu64 " bytes", error,
                    base, bytes);
     return false;
 }
@@ -86,7 +86,7 @@ static bool add_memory(struct replay *replay, uint64_t base, uint64_t bytes)
     size_t at = find_range(replay, base);
 
     if (at < replay->ranges && replay->range[at].base < range.end)
-        return refuse(replay, "memory is mapped twice", base, bytes);
+        return reject(replay, "memory is mapped twice", base, bytes);
     if (at < replay->ranges && replay->range[at].base == range.end) {
         range.end = replay->range[at].end;
         drop_range(replay, at);
@@ -105,7 +105,7 @@ static bool remove_memory(struct replay *replay, uint64_t base, uint64_t bytes)
     const uint64_t end = base + bytes;
 
     if (!has_memory(replay, base, end))
-        return refuse(replay, "memory is unmapped that is not mapped", base, bytes);
+        return reject(replay, "memory is unmapped that is not mapped", base, bytes);
     const struct replay_range range = replay->range[at];
     drop_range(replay, at);
     if (end < range.end)
@@ -145,9 +145,9 @@ static bool add_block(struct replay *replay, const struct replay_block *block)
     const size_t at = find_block(replay, block->base);
 
     if (block->bytes == 0 || block->requested > block->bytes)
-        return refuse(replay, "invalid size of a block", block->base, block->bytes);
+        return reject(replay, "invalid size of a block", block->base, block->bytes);
     if (has_block(replay, block->base, block->bytes))
-        return refuse(replay, "a block overlaps another one", block->base, block->bytes);
+        return reject(replay, "a block overlaps another one", block->base, block->bytes);
     if (replay->blocks == replay->block_room) {
         replay->block_room = replay->block_room * 2 + 16;
         replay->block = realloc(replay->block, replay->block_room * sizeof(*block));
@@ -166,14 +166,14 @@ static bool is_same_block(const struct replay_block *a, const struct replay_bloc
            a->is_pending == b->is_pending && a->user == b->user;
 }
 
-/* The place of exactly this block, or `blocks`. */
-static size_t place_of(struct replay *replay, const struct replay_block *block)
+/* The index of exactly this block, or `blocks`. */
+static size_t index_of(struct replay *replay, const struct replay_block *block)
 {
     const size_t at = find_block(replay, block->base);
 
     if (at < replay->blocks && is_same_block(&replay->block[at], block))
         return at;
-    (void)refuse(replay,
+    (void)reject(replay,
                  block->is_pending ? "there is no such pending block"
                                    : "there is no such allocated block",
                  block->base, block->bytes);
@@ -182,7 +182,7 @@ static size_t place_of(struct replay *replay, const struct replay_block *block)
 
 static bool remove_block(struct replay *replay, const struct replay_block *block)
 {
-    const size_t at = place_of(replay, block);
+    const size_t at = index_of(replay, block);
 
     if (at == replay->blocks)
         return false;
@@ -195,7 +195,7 @@ static bool remove_block(struct replay *replay, const struct replay_block *block
 static bool set_pending(struct replay *replay, struct replay_block *block, bool is_pending)
 {
     block->is_pending = !is_pending;
-    const size_t at = place_of(replay, block);
+    const size_t at = index_of(replay, block);
 
     if (at == replay->blocks)
         return false;
@@ -228,9 +228,9 @@ static bool change_memory(struct replay *replay, const struct xseg_history_entry
         entry->action == XSEG_HISTORY_PAUSE || entry->action == XSEG_HISTORY_RESUME;
 
     if (entry->bytes == 0 || entry->order == 0)
-        return refuse(replay, "memory without a size or a sequence number", base, entry->bytes);
+        return reject(replay, "memory without a size or a sequence number", base, entry->bytes);
     if (!is_pause && has_block(replay, base, entry->bytes))
-        return refuse(replay, "memory of a block is mapped or unmapped", base, entry->bytes);
+        return reject(replay, "memory of a block is mapped or unmapped", base, entry->bytes);
     return is_mapped ? add_memory(replay, base, entry->bytes)
                      : remove_memory(replay, base, entry->bytes);
 }
@@ -238,7 +238,7 @@ static bool change_memory(struct replay *replay, const struct xseg_history_entry
 static bool allocate_block(struct replay *replay, const struct replay_block *block)
 {
     if (!has_memory(replay, block->base, block->base + block->bytes))
-        return refuse(replay, "a block is in unmapped memory", block->base, block->bytes);
+        return reject(replay, "a block is in unmapped memory", block->base, block->bytes);
     return add_block(replay, block);
 }
 
@@ -267,16 +267,16 @@ static bool play(struct replay *replay, const struct xseg_history_entry *entry, 
     case XSEG_HISTORY_TRIM:
     case XSEG_HISTORY_BUDGET_RELEASE:
         return undo || has_memory(replay, block.base, block.base + block.bytes) ||
-               refuse(replay, "unmapped memory is to be released", block.base, block.bytes);
+               reject(replay, "unmapped memory is to be released", block.base, block.bytes);
     case XSEG_HISTORY_OOM:
     case XSEG_HISTORY_ANNOTATION:
     case XSEG_HISTORY_BUDGET_REQUEST:
         return undo || block.base == 0 ||
-               refuse(replay, "an event without memory has an address", block.base, 0);
+               reject(replay, "an event without memory has an address", block.base, 0);
     case XSEG_HISTORY_ACTIONS:
         break;
     }
-    return refuse(replay, "unknown action", block.base, block.bytes);
+    return reject(replay, "unknown action", block.base, block.bytes);
 }
 
 bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry)
@@ -349,7 +349,7 @@ bool replay_equal(struct replay *replay, const struct replay *other)
             i < replay->blocks ? &replay->block[i] : &other->block[i];
 
         if (i >= replay->blocks || i >= other->blocks || !is_same_block(block, &other->block[i]))
-            return refuse(replay, i < replay->blocks ? "a block differs" : "a block is missing",
+            return reject(replay, i < replay->blocks ? "a block differs" : "a block is missing",
                           block->base, block->bytes);
     }
     for (size_t i = 0; i < replay->ranges || i < other->ranges; i++) {
@@ -358,7 +358,7 @@ bool replay_equal(struct replay *replay, const struct replay *other)
 
         if (i >= replay->ranges || i >= other->ranges || range->base != other->range[i].base ||
             range->end != other->range[i].end)
-            return refuse(replay, i < replay->ranges ? "memory differs" : "memory is missing",
+            return reject(replay, i < replay->ranges ? "memory differs" : "memory is missing",
                           range->base, range->end - range->base);
     }
     return true;

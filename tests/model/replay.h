@@ -3,8 +3,8 @@
  * The state of an allocator, as far as its history determines it: allocated and pending blocks, and mapped addresses.
  * It is read from xseg_for_each_block(), or replayed from events, forwards or backwards.
  *
- * * Each event must be consistent with the state: a block is allocated in mapped memory without a block, memory is
- * unmapped if it has no block, a freed block was allocated, and the event describes the block.
+ * Each event must be consistent with the state.  A block is allocated in mapped memory without a block, memory is
+ * unmapped only without blocks, and a freed block was allocated with the same description.
  */
 #ifndef XSEG_TESTS_REPLAY_H
 #define XSEG_TESTS_REPLAY_H

@@ -188,7 +188,7 @@ unsigned run_captured_slot(struct run *run)
 
 /* --- Calls. --- */
 
-static void note_retiring(struct run *run)
+static void record_retiring(struct run *run)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(run->allocator, 0);
 
@@ -198,7 +198,7 @@ static void note_retiring(struct run *run)
 void run_set_context(struct run *run)
 {
     assert_int_equal(driver_current(), run->device);
-    note_retiring(run);
+    record_retiring(run);
     run->device = (int)run_random(run, 3) - 1;
     driver_set_current(run->device);
 }
@@ -329,7 +329,7 @@ static void poll_at_lookup(struct run *run, unsigned slot)
 
 void run_expect_lookup(struct run *run, unsigned slot)
 {
-    note_retiring(run);
+    record_retiring(run);
     poll_at_lookup(run, slot);
     run->is_expected = true;
 }
@@ -417,11 +417,11 @@ void run_check(struct run *run, bool audit)
         return;
     check_device(run, audit);
     for (unsigned i = 1; i < model->pools; i++) {
-        struct xseg_scope where = {sizeof(where), .device = -1, .pool = model->pool[i].pool};
+        struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = model->pool[i].pool};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        if (where.pool != NULL)
-            assert_ok(xseg_stats_get(run->allocator, &where, &stats));
+        if (scope.pool != NULL)
+            assert_ok(xseg_stats_get(run->allocator, &scope, &stats));
         else
             assert_int_equal(model->pool[i].holders, 0);
         check_stats(&stats, model, i);

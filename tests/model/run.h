@@ -42,8 +42,8 @@ struct run {
     struct model model;
     struct run_slot slot[RUN_SLOTS];
     struct run_queue queue[MODEL_QUEUES];
-    const void
-        *known[MODEL_ENTRIES]; /* the library's object of an entry, once it knows the stream */
+    const void *known
+        [MODEL_ENTRIES]; /* the library's object of an entry, after the first call with the stream */
     uint64_t random;
     int device;        /* of the current context; -1: none */
     bool has_retiring; /* at the last call, the library waited for retired streams */
@@ -106,7 +106,7 @@ bool run_is_library_stream(const struct run *run, const struct model_block *bloc
 /* After a wait for all streams: every block of the model is allocated. */
 void run_expect_nothing_pending(struct run *run);
 
-/* Library and model agree; the audits, which take longer, if asked for. */
+/* Compare the library and the model; with `audit`, run the audits, which take longer. */
 void run_check(struct run *run, bool audit);
 
 /* --- Steps; each does one thing, or nothing if it does not apply. --- */

@@ -3,8 +3,8 @@
  * Random programs about streams, captures and pools, against the model.
  *
  * Expandable and classic segments, with and without reuse inside a capture, with much memory and with little.  All
- * work is open-ended and names the block that it touches, so that the strict simulator ends the process if a page is
- * unmapped during work; the current context is any device's, or none.  After each step every block has its address,
+ * work is open-ended and names its block, so the strict simulator ends the process if a page is unmapped during work.
+ * The current context is that of any device, or none.  After each step every block has its address,
  * size and state, and the statistics of the device and of each pool equal the model's to the byte.  The audits run
  * after each step of every 16th program, and after every 32nd step of the others.
  *

@@ -96,9 +96,9 @@ static void stop_or_continue(unsigned seat)
     counts.stopped += is_stopped[seat];
 }
 
-static void order(unsigned seat, enum budget_order what)
+static void order(unsigned seat, enum budget_order command)
 {
-    shared->seat[seat].order = what;
+    shared->seat[seat].order = command;
     (void)atomic_fetch_add(&shared->seat[seat].ordered, 1);
 }
 
@@ -120,11 +120,11 @@ static void await(unsigned seat)
     }
 }
 
-static void order_all(enum budget_order what)
+static void order_all(enum budget_order command)
 {
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
-            order(i, what);
+            order(i, command);
     for (unsigned i = 0; i < seats; i++)
         if (pid[i] != 0)
             await(i);
@@ -374,16 +374,16 @@ static void print_counts(void)
 
     for (unsigned i = 0; i < seats; i++) {
         struct budget_seat *place = &shared->seat[i];
-        const uint64_t each[] = {place->requests, place->refused,         place->commits,
-                                 place->changes,  place->budget_requests, place->served};
+        const uint64_t counts_of_seat[] = {place->requests, place->denied,          place->commits,
+                                           place->changes,  place->budget_requests, place->served};
 
-        for (unsigned k = 0; k < COUNT_OF(each); k++)
-            sum[k] += each[k];
+        for (unsigned k = 0; k < COUNT_OF(counts_of_seat); k++)
+            sum[k] += counts_of_seat[k];
     }
     print_message(
         "# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64 " requests, %" PRIu64
-        " refused, %" PRIu64 " commits, %" PRIu64 " changes, %" PRIu64 " asked others, %" PRIu64
-        " of them served; %u shares wanted, %u tries\n",
+        " denied, %" PRIu64 " commits, %" PRIu64 " changes, %" PRIu64
+        " requested from others, %" PRIu64 " of them served; %u shares requested, %u attempts\n",
         seats, counts.idle_phases, counts.started, counts.killed, counts.stopped, sum[0], sum[1],
         sum[2], sum[3], sum[4], sum[5], counts.share_requests, counts.share_attempts);
 }

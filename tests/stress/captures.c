@@ -8,11 +8,11 @@
 #define STREAMS 2u
 #define SLOTS   48u
 
-/* A block that one thread leaves for either, claimed with an exchange. */
+/* Blocks that either thread may free, after it has claimed one by an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     _Atomic(void *) slot[SLOTS];
-    atomic_uint_fast64_t allocated, refused, captures, invalidated;
+    atomic_uint_fast64_t allocated, failed, captures, invalidated;
     unsigned rounds;
 };
 
@@ -35,7 +35,7 @@ static void *alloc_on(struct worker *worker, xseg_stream stream, struct xseg_poo
                                          .pool = pool};
     const xseg_status status = xseg_alloc_with(worker->shared->allocator, &request, &ptr);
     if (status == XSEG_ERR_NO_MEMORY) {
-        atomic_fetch_add(&worker->shared->refused, 1);
+        atomic_fetch_add(&worker->shared->failed, 1);
         return NULL;
     }
     CHECK_OK(status);
@@ -79,7 +79,7 @@ static void work_on_a_block(struct worker *worker)
     leave(worker, ptr);
 }
 
-static void free_behind_an_event(struct worker *worker)
+static void free_after_event(struct worker *worker)
 {
     void *ptr = atomic_exchange(any_slot(worker), NULL);
     const xseg_event event = driver_event(0, worker->stream[below(worker, STREAMS)]);
@@ -136,7 +136,7 @@ static void capture(struct worker *worker)
     atomic_fetch_add(&worker->shared->captures, 1);
 }
 
-/* --- The rest. --- */
+/* --- Other operations. --- */
 
 static void change_stream(struct worker *worker)
 {
@@ -156,9 +156,9 @@ static void change_pool(struct worker *worker)
 static void trim(struct worker *worker)
 {
     struct xseg_trim_result done = {sizeof(done)};
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(worker, 2) == 0};
 
-    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &how, &done));
+    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &options, &done));
     CHECK(done.kept_failed == 0);
 }
 
@@ -170,21 +170,21 @@ static void *work(void *self)
     for (unsigned i = 0; i < STREAMS; i++)
         worker->stream[i] = driver_stream(0, false);
     for (unsigned round = 0; round < worker->shared->rounds; round++) {
-        const uint64_t what = below(worker, 200);
+        const uint64_t action = below(worker, 200);
 
-        if (what < 120)
+        if (action < 120)
             work_on_a_block(worker);
-        else if (what < 160)
+        else if (action < 160)
             leave(worker, NULL);
-        else if (what < 175)
-            free_behind_an_event(worker);
-        else if (what < 183)
+        else if (action < 175)
+            free_after_event(worker);
+        else if (action < 183)
             CHECK_OK(xseg_sim_finish(worker->stream[below(worker, STREAMS)]));
-        else if (what < 188)
+        else if (action < 188)
             trim(worker);
-        else if (what < 191)
+        else if (action < 191)
             change_stream(worker);
-        else if (what < 193)
+        else if (action < 193)
             change_pool(worker);
         else
             capture(worker);
@@ -230,7 +230,7 @@ static void expect_even(const struct shared *shared)
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
-    assert_int_equal(stats.num_ooms, shared->refused);
+    assert_int_equal(stats.num_ooms, shared->failed);
     /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->invalidated, 0);

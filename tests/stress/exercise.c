@@ -6,15 +6,15 @@
  *     test-stress-exercise [OPTION...]
  *       --operations N   of each thread of each program (1000)
  *       --programs N     of each case
- *       --all            90 programs instead of 30, after which every function must have succeeded, and every two
- *                        features have met
+ *       --all            90 programs instead of 30, after which every function must have succeeded, and every pair
+ *                        of features must have been combined
  *       --seed N         of the first program; later ones add 1
  *       --threads N --devices N   of all programs, up to 8 and 4
  *       --faults N       faults per 1000 operations
  *       --program N      only the program with this seed, with the other options
  *       --background     with --program: with the background thread
  *       --shrink         with --program and one thread: find the operations that are needed for the failure
- *       -v               print how often each function was called, and each two features met
+ *       -v               print the number of calls of each function and pair of features
  *
  * A failure prints the last operations and the command that repeats the program.
  */
@@ -75,19 +75,19 @@ TEST(every_function_was_called)
         fail_msg("%s was never called%s", missing, plays_all ? " with success" : "");
 }
 
-TEST(exclusive_features_never_met)
+TEST(exclusive_features_are_not_combined)
 {
-    const char *met = feature_wrongly_met();
+    const char *combined = feature_excluded_pair();
 
-    if (met != NULL)
-        fail_msg("against the table: %s", met);
+    if (combined != NULL)
+        fail_msg("against the table: %s", combined);
 }
 
-TEST(every_two_other_features_have_met)
+TEST(other_pairs_of_features_are_combined)
 {
     unsigned reached = 0;
     const unsigned pairs = feature_pairs(&reached);
-    const char *missing = feature_missing();
+    const char *missing = feature_missing_pair();
 
     if (is_verbose)
         feature_print();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Histories with concurrent threads: a walk sees the events of a thread without a gap; recording can be switched,
- * walked, cleared and written at any time; and endless new labels do not change the labels in use. */
+/* Histories with concurrent threads: an iteration visits the events of a thread without a gap.  Recording can be
+ * switched, visited, cleared and written at any time.  New labels do not change the labels in use. */
 #include <unistd.h>
 
 #include "tests/stress/stress.h"
@@ -33,7 +33,7 @@ static void start(struct stage *stage, pthread_t *thread, void *(*run)(void *))
     threads_start(thread, run, stage->worker, WORKERS);
 }
 
-/* --- Nothing in between is missing. --- */
+/* --- Iterations without gaps. --- */
 
 #define PAIRS  40000u
 #define EVENTS 500u
@@ -93,7 +93,7 @@ static uint64_t follow(const struct history_list *recorded, xseg_stream stream, 
     return count;
 }
 
-static void walk_beside(const char *config, bool has_words)
+static void iterate_concurrently(const char *config, bool has_words)
 {
     struct stage stage = {.allocator = env_open(config)};
     uint64_t walks = 0, seen = 0, lost = 0;
@@ -130,11 +130,11 @@ static void walk_beside(const char *config, bool has_words)
 
 TEST(event_walk_has_no_gap)
 {
-    walk_beside("history:all,history_events:500,history_stacks:none", false);
-    walk_beside("history:all,history_events:500,block_user:True", true);
+    iterate_concurrently("history:all,history_events:500,history_stacks:none", false);
+    iterate_concurrently("history:all,history_events:500,block_user:True", true);
 }
 
-/* --- Everything at any time. --- */
+/* --- All calls at any time. --- */
 
 #define STEPS 3000u
 #define HELD  24u
@@ -150,22 +150,22 @@ static void *do_anything(void *self)
     /* And until events were seen: all of them may be recorded and overwritten between two walks. */
     for (unsigned i = 0; i < STEPS || !atomic_load(&worker->stage->was_seen); i++) {
         void **at = &held[rng_next(&worker->random) % HELD];
-        const uint64_t what = rng_next(&worker->random) % 64;
-        const size_t bytes = what % 8 == 0 ? 2 * MIB + what * MIB / 4 : 1 + what * 700;
+        const uint64_t action = rng_next(&worker->random) % 64;
+        const size_t bytes = action % 8 == 0 ? 2 * MIB + action * MIB / 4 : 1 + action * 700;
 
         if (*at != NULL)
             CHECK_OK(xseg_free(allocator, *at));
         *at = NULL;
         CHECK_OK(take(worker, bytes, 2 * bytes + 1, at));
-        if (what == 1)
+        if (action == 1)
             CHECK_OK(xseg_trim(allocator, NULL, NULL, NULL));
-        if (what == 2)
+        if (action == 2)
             CHECK_OK(xseg_history_annotate(allocator, 0, labels[3]));
-        if (what == 3)
+        if (action == 3)
             CHECK_OK(xseg_history_label(allocator, labels[rng_next(&worker->random) % 3], NULL));
-        if (what == 4)
+        if (action == 4)
             CHECK_OK(xseg_history_label(allocator, NULL, NULL));
-        if (what == 5)
+        if (action == 5)
             CHECK(xseg_free(allocator, (char *)*at + 1) == XSEG_ERR_NOT_ALLOCATED);
     }
     for (unsigned i = 0; i < HELD; i++)
@@ -182,14 +182,14 @@ static uint32_t gather(void *context)
     return atomic_fetch_add(&stage->number, 1) % 1000 + 1;
 }
 
-static void forget(void *context, const uint32_t *kept, size_t count)
+static void discard(void *context, const uint32_t *kept, size_t count)
 {
     (void)context;
     for (size_t i = 0; i < count; i++)
         assert_true(kept[i] != 0);
 }
 
-static void *switch_all(void *self)
+static void *change_settings(void *self)
 {
     static const char *const configs[] = {
         "history:all",
@@ -211,16 +211,17 @@ static void *switch_all(void *self)
     };
     struct worker *worker = self;
     const struct xseg_history_hook hook = {sizeof(hook), .context = worker->stage, .gather = gather,
-                                           .discard = forget};
+                                           .discard = discard};
 
     while (!atomic_load(&worker->stage->over)) {
-        const uint64_t what = rng_next(&worker->random);
+        const uint64_t action = rng_next(&worker->random);
 
-        CHECK_OK(xseg_config_set(worker->stage->allocator, configs[what / 8 % COUNT_OF(configs)]));
-        if (what % 8 == 0)
+        CHECK_OK(
+            xseg_config_set(worker->stage->allocator, configs[action / 8 % COUNT_OF(configs)]));
+        if (action % 8 == 0)
             CHECK(xseg_history_set_hook(worker->stage->allocator,
-                                        what / 8 % 3 == 0 ? NULL : &hook) == XSEG_OK);
-        if (what % 8 == 1)
+                                        action / 8 % 3 == 0 ? NULL : &hook) == XSEG_OK);
+        if (action % 8 == 1)
             CHECK_OK(xseg_history_clear(worker->stage->allocator, -1));
     }
     return NULL;
@@ -234,7 +235,8 @@ static bool count_frame(void *context, const struct xseg_history_frame *frame)
 }
 
 /* All references of an event can be resolved. */
-static void expect_sense(struct xseg_allocator *allocator, const struct xseg_history_entry *entry)
+static void expect_resolvable(struct xseg_allocator *allocator,
+                              const struct xseg_history_entry *entry)
 {
     unsigned frames = 0;
     bool is_label = entry->label == NULL;
@@ -259,7 +261,7 @@ static void expect_sense(struct xseg_allocator *allocator, const struct xseg_his
 }
 
 /* Events of both threads are in the order of their sequence numbers. */
-static void look(struct stage *stage, uint64_t *seen)
+static void check_events(struct stage *stage, uint64_t *seen)
 {
     struct history_list recorded = history_read(stage->allocator, -1);
     uint32_t order = 0;
@@ -267,7 +269,7 @@ static void look(struct stage *stage, uint64_t *seen)
     for (size_t i = 0; i < recorded.count; i++) {
         /* Resolving names of frames is slow. */
         if (i % 61 == 0 || recorded.entry[i].stack == 0)
-            expect_sense(stage->allocator, &recorded.entry[i]);
+            expect_resolvable(stage->allocator, &recorded.entry[i]);
         assert_true(recorded.entry[i].order == 0 || recorded.entry[i].order > order);
         order = recorded.entry[i].order == 0 ? order : recorded.entry[i].order;
     }
@@ -281,20 +283,20 @@ TEST(settings_change_while_threads_run)
     struct stage stage = {.allocator = env_open(NULL)};
     struct worker switcher = {.stage = &stage, .random = 99};
     pthread_t thread[WORKERS], switching;
-    uint64_t looks = 0, seen = 0;
+    uint64_t passes = 0, seen = 0;
 
     /* Two threads share a stream. */
     stage.worker[1].stream = env_stream();
     start(&stage, thread, do_anything);
-    assert_int_equal(pthread_create(&switching, NULL, switch_all, &switcher), 0);
-    for (; atomic_load(&stage.running) > 0; looks++) {
-        look(&stage, &seen);
+    assert_int_equal(pthread_create(&switching, NULL, change_settings, &switcher), 0);
+    for (; atomic_load(&stage.running) > 0; passes++) {
+        check_events(&stage, &seen);
         atomic_store(&stage.was_seen, seen > 0);
     }
     threads_join(thread, WORKERS);
     atomic_store(&stage.over, true);
     assert_int_equal(pthread_join(switching, NULL), 0);
-    print_message("# %" PRIu64 " looks at %" PRIu64 " events\n", looks, seen);
+    print_message("# %" PRIu64 " passes over %" PRIu64 " events\n", passes, seen);
     env_empty_cache(stage.allocator);
     env_close(stage.allocator, stage.worker[1].stream);
 }
@@ -348,7 +350,7 @@ static void *label_anew(void *self)
     return NULL;
 }
 
-static bool see_label(void *context, const struct xseg_history_entry *entry)
+static bool visit_label(void *context, const struct xseg_history_entry *entry)
 {
     if (entry->action == XSEG_HISTORY_ALLOC) {
         assert_true(is_right(entry->label, entry->requested));
@@ -357,7 +359,7 @@ static bool see_label(void *context, const struct xseg_history_entry *entry)
     return true;
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED && block->label != NULL) {
         assert_true(is_right(block->label, block->requested));
@@ -370,18 +372,19 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 TEST(labels_are_correct_while_threads_create_new_ones)
 {
     struct stage stage = {.allocator = env_open("history:all,history_events:1000")};
-    uint64_t looks = 0, seen = 0;
+    uint64_t passes = 0, seen = 0;
     pthread_t thread[WORKERS];
 
     stage.worker[1].stream = env_stream();
     start(&stage, thread, label_anew);
-    for (; atomic_load(&stage.running) > 0; looks++) {
-        assert_int_equal(xseg_for_each_event(stage.allocator, -1, see_label, &seen, NULL), XSEG_OK);
-        assert_int_equal(xseg_for_each_block(stage.allocator, NULL, see_block, &seen), XSEG_OK);
+    for (; atomic_load(&stage.running) > 0; passes++) {
+        assert_int_equal(xseg_for_each_event(stage.allocator, -1, visit_label, &seen, NULL),
+                         XSEG_OK);
+        assert_int_equal(xseg_for_each_block(stage.allocator, NULL, visit_block, &seen), XSEG_OK);
         (void)usleep(2000);
     }
     threads_join(thread, WORKERS);
-    print_message("# %" PRIu64 " looks at %" PRIu64 " labels\n", looks, seen);
+    print_message("# %" PRIu64 " passes over %" PRIu64 " labels\n", passes, seen);
     env_empty_cache(stage.allocator);
     env_close(stage.allocator, stage.worker[1].stream);
 }

@@ -40,7 +40,7 @@ static const struct xseg_ipc_functions functions = {sizeof(functions),   xseg_bl
                                                     xseg_export_segment, xseg_import,
                                                     xseg_import_close,   xseg_error_message};
 
-/* Open an allocator beside a runtime that has retained the device's context. */
+/* Open an allocator in a process whose runtime has retained the device's context. */
 static void open_attached(const char *config)
 {
     assert_int_equal(cuInit(0), 0); /* a reset of the simulator has undone the runtime's */
@@ -57,10 +57,10 @@ static void close_attached(void)
     allocator = NULL;
 }
 
-/* What processes send each other. */
+/* A message between processes. */
 struct buffer_address {
     struct runtime_ipc_handle handle;
-    uint64_t offset; /* from the base that the handle stands for */
+    uint64_t offset; /* from the base of the handle */
 };
 
 /* As vLLM's custom all-reduce. */
@@ -91,7 +91,7 @@ static bool write_all(int socket, const void *data, size_t bytes)
     return send(socket, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
 
-/* --- Ranks, which meet at barriers of their parent. --- */
+/* --- Ranks, which wait at barriers of their parent. --- */
 
 static const struct xseg_sim_settings sim_settings = {sizeof(struct xseg_sim_settings),
                                                       .memory_bytes = 2 * GIB, .real_bytes = true};
@@ -111,7 +111,7 @@ static void exchange(int socket, const struct buffer_address *own, struct buffer
     assert_true(read_all(socket, all, ranks * sizeof(*all)));
 }
 
-static void meet(int socket)
+static void wait_at_barrier(int socket)
 {
     char byte = 0;
 
@@ -150,13 +150,13 @@ static void run_rank(const struct group *group, unsigned rank, int socket)
         peer[i] = i == rank ? buffer : open_address(&all[i], &base[i]);
     for (unsigned i = 0; i < group->ranks; i++)
         peer[i][rank] = (unsigned char)(rank + 1);
-    meet(socket);
+    wait_at_barrier(socket);
     for (unsigned i = 0; i < group->ranks; i++)
         assert_int_equal(buffer[i], i + 1);
-    meet(socket);
+    wait_at_barrier(socket);
     if (group->kills && rank == group->ranks - 1)
         (void)raise(SIGKILL);
-    meet(socket);
+    wait_at_barrier(socket);
     /* The memory of a killed process stays valid as long as it is open. */
     for (unsigned i = 0; i < group->ranks; i++)
         assert_int_equal(peer[i][rank], rank + 1);
@@ -173,7 +173,7 @@ static void run_rank(const struct group *group, unsigned rank, int socket)
         env_free(allocator, before);
         assert_ok(xseg_pool_release(pool));
     }
-    meet(socket);
+    wait_at_barrier(socket);
     close_attached();
     _exit(0);
 }
@@ -357,7 +357,7 @@ static void run_sampler(int socket)
     _exit(0);
 }
 
-TEST(weight_sync_of_many_rounds_leaks_nothing)
+TEST(weight_sync_of_many_rounds_has_no_leak)
 {
     struct xseg_sim_settings settings = sim_settings;
     struct buffer_address all[TENSORS];

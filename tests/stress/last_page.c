@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Two threads compete for the last pages of a device, write into every block, and compare their words before each free, so memory
- * that two threads hold, or that is unmapped while it is held, is detected. */
+/* Two threads compete for the last pages of a device, write into every block, and compare their words before each
+ * free.  This detects memory that two threads hold, and memory that is unmapped while it is held. */
 #include "tests/stress/stress.h"
 
 #define THREADS 2u
@@ -10,7 +10,7 @@
 struct shared {
     struct xseg_allocator *allocator;
     unsigned rounds;
-    atomic_uint_fast64_t served, refused, spared, traced;
+    atomic_uint_fast64_t served, failed, spared, traced;
     _Atomic(void *) spare; /* that an observer may free */
 };
 
@@ -60,7 +60,7 @@ static void alloc_block(struct worker *worker, unsigned i)
     const xseg_status status =
         xseg_alloc(shared->allocator, 0, worker->bytes[i], worker->stream, &worker->ptr[i]);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
-    atomic_fetch_add(status == XSEG_OK ? &shared->served : &shared->refused, 1);
+    atomic_fetch_add(status == XSEG_OK ? &shared->served : &shared->failed, 1);
     if (status == XSEG_OK)
         mark(worker, i);
 }
@@ -87,12 +87,12 @@ static void *run(void *self)
     return NULL;
 }
 
-static bool free_spare(void *context, const struct xseg_oom_info *shortage)
+static bool free_spare(void *context, const struct xseg_oom_info *oom)
 {
     struct shared *shared = context;
     void *spare = atomic_exchange(&shared->spare, NULL);
 
-    (void)shortage;
+    (void)oom;
     if (spare == NULL)
         return false;
     CHECK_OK(xseg_free(shared->allocator, spare));
@@ -130,9 +130,9 @@ static void play(const char *config, bool observed, unsigned rounds)
     if (observed)
         assert_ok(xseg_observer_remove(shared.allocator, id));
     env_free(shared.allocator, atomic_load(&shared.spare));
-    /* The bytes of each thread depend on timing; that every request was answered does not. */
-    assert_true(shared.refused > 0 && shared.served > 0);
-    assert_int_equal(shared.refused + shared.served, THREADS * rounds);
+    /* The bytes of each thread depend on timing; the total number of requests does not. */
+    assert_true(shared.failed > 0 && shared.served > 0);
+    assert_int_equal(shared.failed + shared.served, THREADS * rounds);
     assert_true(observed == (shared.traced > 0) && (!observed || shared.spared > 0));
     (void)expect_nothing_left(shared.allocator);
     env_close(shared.allocator, worker[0].stream, worker[1].stream);

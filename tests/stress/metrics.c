@@ -47,7 +47,7 @@ static void *make_pools(void *self)
 }
 
 /* The number of lines of a family; `steady`: those of the permanent pool; 0 for a name without a pool. */
-static unsigned look_at(const char *page, const char *family, unsigned *steady)
+static unsigned count_lines(const char *page, const char *family, unsigned *steady)
 {
     unsigned lines = 0;
 
@@ -80,7 +80,7 @@ static void *read_pages(void *self)
 
         CHECK_OK(xseg_metrics(stage->allocator, text, ROOM, &needed));
         CHECK(needed <= ROOM && strlen(text) + 1 == needed);
-        const unsigned lines = look_at(text, "\nxseg_allocated_bytes{", &steady);
+        const unsigned lines = count_lines(text, "\nxseg_allocated_bytes{", &steady);
         CHECK(lines >= 2 && lines <= 150 && steady == 1);
         if (i % 8 == 0)
             CHECK_OK(xseg_metrics_write(stage->allocator, "/dev/null"));

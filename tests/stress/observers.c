@@ -86,17 +86,17 @@ static void *work(void *self)
 
     for (unsigned i = 0; i < shared->rounds; i++) {
         void **slot = &worker->slot[rng_next(&worker->random) % SLOTS];
-        const uint64_t what = rng_next(&worker->random) % 64;
+        const uint64_t action = rng_next(&worker->random) % 64;
 
-        if (what == 0)
+        if (action == 0)
             CHECK_OK(xseg_trim(shared->allocator, NULL, NULL, NULL));
-        if (what == 1)
+        if (action == 1)
             pause_and_resume(shared);
-        if (what == 2)
+        if (action == 2)
             CHECK_OK(xseg_for_each_mapping(shared->allocator, NULL, look, NULL));
-        if (what >= 3 && what < 8)
+        if (action >= 3 && action < 8)
             pin(worker, slot);
-        if (what >= 8)
+        if (action >= 8)
             alloc_or_free(worker, slot);
     }
     return NULL;

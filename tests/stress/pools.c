@@ -21,7 +21,7 @@ struct shared {
     pthread_mutex_t mutex; /* recursive: a callback may run in a trim; guards the entries */
     struct entry *recent[RECENT];
     atomic_uint working;
-    atomic_uint_fast64_t served, refused, destroyed, read;
+    atomic_uint_fast64_t served, failed, destroyed, read;
 };
 
 struct worker {
@@ -56,7 +56,7 @@ static void allocate_slot(struct worker *worker, struct xseg_pool *pool)
         xseg_alloc_with(worker->shared->allocator, &request, &worker->held[place]);
     if (status != XSEG_OK) {
         CHECK(status == XSEG_ERR_NO_MEMORY);
-        atomic_fetch_add(&worker->shared->refused, 1);
+        atomic_fetch_add(&worker->shared->failed, 1);
         return;
     }
     block_sign(worker->held[place], bytes);
@@ -181,38 +181,38 @@ static bool count(void *context, const struct xseg_block_info *block)
 static void query(struct worker *worker)
 {
     struct shared *shared = worker->shared;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     CHECK(pthread_mutex_lock(&shared->mutex) == 0);
     const struct entry *entry = shared->recent[below(worker, RECENT)];
     if (entry != NULL) {
-        where.pool = entry->pool;
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        scope.pool = entry->pool;
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
         CHECK(stats.allocation[0].current < 1000000);
-        CHECK_OK(xseg_limits_get(shared->allocator, &where, &limits));
+        CHECK_OK(xseg_limits_get(shared->allocator, &scope, &limits));
         atomic_fetch_add(&shared->read, 1);
         if (below(worker, 8) == 0)
-            CHECK_OK(xseg_trim(shared->allocator, &where, NULL, NULL));
+            CHECK_OK(xseg_trim(shared->allocator, &scope, NULL, NULL));
     }
     CHECK(pthread_mutex_unlock(&shared->mutex) == 0);
 }
 
-static void *look(void *self)
+static void *query_until_done(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
 
     while (makers_work(shared, 2)) {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
+        struct xseg_scope scope = XSEG_SCOPE_ALL;
         struct xseg_statistics stats = {sizeof(stats)};
         uint64_t bytes = 0;
 
-        CHECK_OK(xseg_for_each_block(shared->allocator, &where, count, &bytes));
+        CHECK_OK(xseg_for_each_block(shared->allocator, &scope, count, &bytes));
         query(worker);
-        where.device = 0;
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        scope.device = 0;
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
     }
     end(worker);
     return NULL;
@@ -237,11 +237,11 @@ static void run(const char *config, uint64_t memory)
         worker[i] = (struct worker){.shared = &shared, .random = i + 1};
     threads_start(thread, make, worker, MAKERS);
     threads_start(thread + MAKERS, allocate, worker + MAKERS, 1);
-    threads_start(thread + MAKERS + 1, look, worker + MAKERS + 1, 1);
+    threads_start(thread + MAKERS + 1, query_until_done, worker + MAKERS + 1, 1);
     threads_join(thread, MAKERS + 2);
-    print_message("# %" PRIu64 " served, %" PRIu64 " refused, %" PRIu64 " pools destroyed, %" PRIu64
+    print_message("# %" PRIu64 " served, %" PRIu64 " failed, %" PRIu64 " pools destroyed, %" PRIu64
                   " statistics\n",
-                  shared.served, shared.refused, shared.destroyed, shared.read);
+                  shared.served, shared.failed, shared.destroyed, shared.read);
     (void)expect_nothing_left(shared.allocator);
     env_close(shared.allocator);
     assert_int_equal(atomic_load(&shared.destroyed), MAKERS * ROUNDS);

@@ -19,7 +19,7 @@ struct shared {
     pthread_mutex_t lock; /* of the state and contents of the shared range */
     bool has[COMMON];
     struct mappings mappings;
-    atomic_uint commits, refused, busy, aliases, pauses, running;
+    atomic_uint commits, failed, busy, aliases, pauses, running;
     unsigned rounds;
 };
 
@@ -52,7 +52,7 @@ static bool is_done(struct shared *shared, xseg_status status)
     if (status == XSEG_ERR_BUSY)
         atomic_fetch_add(&shared->busy, 1);
     else if (status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT)
-        atomic_fetch_add(&shared->refused, 1);
+        atomic_fetch_add(&shared->failed, 1);
     else
         CHECK_OK(status);
     return status == XSEG_OK;
@@ -104,7 +104,7 @@ static void decommit(struct worker *worker, unsigned first, unsigned count)
         xseg_range_decommit(range, first * PAGE, count * PAGE, shared->stream[worker->number]));
 }
 
-/* Alias a page of the shared range, whatever happens to it there. */
+/* Alias a page of the shared range, which other threads may decommit. */
 static void alias(struct worker *worker, unsigned at)
 {
     struct shared *shared = worker->shared;
@@ -237,14 +237,14 @@ static void *trim(void *self)
     struct shared *shared = worker->shared;
 
     while (atomic_load(&shared->running) > 0) {
-        const struct xseg_trim_options how = {sizeof(how), .wait = below(worker, 4) == 0};
-        const struct xseg_scope where = {sizeof(where), .device = 0};
+        const struct xseg_trim_options options = {sizeof(options), .wait = below(worker, 4) == 0};
+        const struct xseg_scope scope = {sizeof(scope), .device = 0};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK_OK(xseg_trim(shared->allocator, NULL, &how, NULL));
+        CHECK_OK(xseg_trim(shared->allocator, NULL, &options, NULL));
         xseg_sim_advance(below(worker, 2) * 50000);
         CHECK_OK(trim_due(shared->allocator, 1000));
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
         CHECK(stats.reserved_bytes[0].current <= stats.device_bytes);
         (void)sched_yield();
     }
@@ -326,8 +326,8 @@ static void play(const char *config, uint64_t memory)
     }
     threads_join(thread, COUNT_OF(run));
     end_all(shared);
-    print_message("# %u commits, %u aliases, %u refused, %u busy, %u pauses, %u notifications\n",
-                  shared->commits, shared->aliases, shared->refused, shared->busy, shared->pauses,
+    print_message("# %u commits, %u aliases, %u failed, %u busy, %u pauses, %u notifications\n",
+                  shared->commits, shared->aliases, shared->failed, shared->busy, shared->pauses,
                   shared->mappings.notifications);
     assert_true(shared->commits > shared->rounds / 4 && shared->aliases > 10 &&
                 shared->mappings.notifications > 100);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped during work;
- * after every thousand operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED [CASE]]] */
+/* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped
+ * during work.  After every 1,000 operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED
+ * [CASE]]] */
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/stress/stress.h"
@@ -24,7 +25,7 @@ struct service {
     xseg_stream stream[STREAMS];
     uint64_t per_thread;
     unsigned threads;
-    atomic_uint_fast64_t served, refused, paused, shared;
+    atomic_uint_fast64_t served, failed, paused, shared;
 };
 
 struct slot {
@@ -64,7 +65,7 @@ static size_t random_bytes(struct worker *worker)
 }
 
 /* Whether a request on a small device may end with this status. */
-static bool is_answer(xseg_status status)
+static bool is_valid_status(xseg_status status)
 {
     return status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
            status == XSEG_ERR_PAUSED;
@@ -99,8 +100,8 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         .alignment = below(worker, 50) == 0 ? (size_t)512 << below(worker, 14) : 0,
     };
     const xseg_status status = xseg_alloc_with(service->allocator, &request, &slot->ptr);
-    CHECK(is_answer(status));
-    atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->refused, 1,
+    CHECK(is_valid_status(status));
+    atomic_fetch_add_explicit(status == XSEG_OK ? &service->served : &service->failed, 1,
                               memory_order_relaxed);
     if (status != XSEG_OK)
         slot->ptr = NULL;
@@ -163,17 +164,17 @@ static void tick(struct worker *worker)
 
 static void trim(struct worker *worker)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    struct xseg_trim_options options = {sizeof(options)};
     struct xseg_trim_result done = {sizeof(done)};
 
-    how.wait = below(worker, 20) == 0;
-    how.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
-    how.idle_ms = below(worker, 3) == 0 ? below(worker, 100) : 0;
-    where.one_stream = below(worker, 4) == 0;
-    where.stream = worker->service->stream[below(worker, STREAMS)];
-    where.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
-    CHECK_OK(xseg_trim(worker->service->allocator, &where, &how, &done));
+    options.wait = below(worker, 20) == 0;
+    options.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
+    options.idle_ms = below(worker, 3) == 0 ? below(worker, 100) : 0;
+    scope.one_stream = below(worker, 4) == 0;
+    scope.stream = worker->service->stream[below(worker, STREAMS)];
+    scope.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
+    CHECK_OK(xseg_trim(worker->service->allocator, &scope, &options, &done));
     CHECK(done.released <= MEMORY);
     /* Memory of another thread's pool that is in transit during its pause is not counted as returned yet. */
     CHECK(done.kept_failed == 0 || worker->service->threads > 1);
@@ -211,12 +212,12 @@ static void configure(struct worker *worker)
 static void set_limits(struct worker *worker)
 {
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     limits.keep_bytes = below(worker, 100) * MIB;
     limits.soft_bytes = 100 * MIB + below(worker, MEMORY / 2 - 100 * MIB);
     limits.hard_bytes = below(worker, 4) == 0 ? MEMORY / 2 + below(worker, MEMORY / 2) : UINT64_MAX;
-    CHECK_OK(xseg_limits_set(worker->service->allocator, &where, &limits));
+    CHECK_OK(xseg_limits_set(worker->service->allocator, &scope, &limits));
 }
 
 /* Every other pool is exportable. */
@@ -247,7 +248,7 @@ static void pause_or_resume(struct worker *worker)
 
     if (worker->is_paused[i]) {
         status = xseg_pool_resume(worker->pool[i]);
-        CHECK(is_answer(status) && status != XSEG_ERR_PAUSED);
+        CHECK(is_valid_status(status) && status != XSEG_ERR_PAUSED);
         worker->is_paused[i] = status != XSEG_OK;
         return;
     }
@@ -324,7 +325,7 @@ static void share_or_end(struct worker *worker)
     atomic_fetch_add_explicit(&worker->service->shared, 1, memory_order_relaxed);
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     uint64_t *left = context;
 
@@ -333,35 +334,35 @@ static bool see_block(void *context, const struct xseg_block_info *block)
 }
 
 /* Query everything, as the dashboard of a service does. */
-static void look(struct worker *worker)
+static void query_all(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_statistics stats = {sizeof(stats)};
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
     uint64_t left = 1 + below(worker, 300);
 
-    CHECK_OK(xseg_stats_get(allocator, &where, &stats));
+    CHECK_OK(xseg_stats_get(allocator, &scope, &stats));
     /* Pages may move between two arenas while they are summed up. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK_OK(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                                sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                                sums.exported + sums.registered);
-    CHECK_OK(xseg_for_each_block(allocator, NULL, see_block, &left));
+    CHECK_OK(xseg_for_each_block(allocator, NULL, visit_block, &left));
 }
 
 static void prewarm(struct worker *worker)
 {
-    const struct xseg_scope where = {
-        sizeof(where),
+    const struct xseg_scope scope = {
+        sizeof(scope),
         .device = 0,
         .one_stream = true,
         .stream = worker->service->stream[below(worker, STREAMS)],
     };
     const xseg_status status =
-        xseg_prewarm(worker->service->allocator, &where, random_bytes(worker));
-    CHECK(is_answer(status));
+        xseg_prewarm(worker->service->allocator, &scope, random_bytes(worker));
+    CHECK(is_valid_status(status));
 }
 
 /* A stream is created, used, and retired with work queued on its blocks. */
@@ -377,7 +378,7 @@ static void use_brief_stream(struct worker *worker)
                                     (uint64_t)(uintptr_t)slot.ptr, slot.bytes));
         CHECK_OK(xseg_free(allocator, slot.ptr));
     }
-    CHECK(is_answer(status));
+    CHECK(is_valid_status(status));
     CHECK_OK(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
 }
@@ -389,7 +390,7 @@ static const struct {
 } kinds[] = {
     {7768, change_slot}, {900, touch_slot},      {600, pass_time},
     {200, tick},         {60, end_burst},        {60, trim},
-    {40, configure},     {20, set_limits},       {40, look},
+    {40, configure},     {20, set_limits},       {40, query_all},
     {40, prewarm},       {2, change_pool},       {10, pause_or_resume},
     {40, pin_or_unpin},  {20, use_brief_stream}, {200, share_or_end},
 };
@@ -486,11 +487,11 @@ static void play(const char *config, unsigned threads)
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
     print_message("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
-                  " refused, %" PRIu64 " pauses, %" PRIu64 " shares\n",
-                  config, operations, service.served, service.refused, service.paused,
+                  " failed, %" PRIu64 " pauses, %" PRIu64 " shares\n",
+                  config, operations, service.served, service.failed, service.paused,
                   service.shared);
     assert_true(service.served > service.per_thread / 4);
-    assert_true(service.refused > 0);
+    assert_true(service.failed > 0);
     assert_true((service.shared > 0) == (strstr(config, "segments:True") != NULL));
     close_service(&service);
     free(worker);

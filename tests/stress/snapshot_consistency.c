@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has at most one
- * block, on two streams in turn; between their arenas is one with many blocks, which take time to copy. */
+/* Snapshots with concurrent threads are consistent across arenas, and their trace ends at that state.  Each worker has
+ * at most one block, on two streams in turn.  An arena between theirs has many blocks, whose copy takes time. */
 #include <unistd.h>
 
 #include "src/tools/reading/pickle.h"
@@ -22,7 +22,7 @@ struct worker {
 static char path[128];
 static void *held[WORKERS * 2][BETWEEN + 1];
 
-static void *take_turns(void *self)
+static void *alternate_streams(void *self)
 {
     struct worker *worker = self;
     void *ptr = NULL;
@@ -35,7 +35,7 @@ static void *take_turns(void *self)
 }
 
 /* Write a snapshot and read it. */
-static void take_snapshot(struct xseg_allocator *allocator, struct pickle *out)
+static void write_snapshot(struct xseg_allocator *allocator, struct pickle *out)
 {
     const struct xseg_snapshot_options options = {sizeof(options),
                                                   .host_bytes = (uint64_t)EVENTS * 64};
@@ -60,11 +60,11 @@ static uint64_t number_of(const struct pickle *pickle, const struct pickle_value
 }
 
 static bool is(const struct pickle *pickle, const struct pickle_value *value, const char *key,
-               const char *wanted)
+               const char *expected)
 {
     const char *string = pickle_string(pickle, pickle_find(pickle, value, key));
 
-    return string != NULL && strcmp(string, wanted) == 0;
+    return string != NULL && strcmp(string, expected) == 0;
 }
 
 static unsigned count_live(const struct pickle *pickle, size_t bytes)
@@ -86,7 +86,7 @@ static unsigned count_live(const struct pickle *pickle, size_t bytes)
     return count;
 }
 
-/* Whether the last entry about a worker's block leaves it allocated; *found: whether there is an entry. */
+/* Whether a worker's block is allocated after its last entry; *found: whether there is an entry. */
 static bool ends_live(const struct pickle *pickle, size_t bytes, bool *found)
 {
     const struct pickle_value *trace =
@@ -153,13 +153,13 @@ TEST(snapshot_is_consistent_while_threads_allocate)
         worker[i].over = &over;
         worker[i].bytes = 8001 + i;
     }
-    threads_start(thread, take_turns, worker, WORKERS);
-    /* On a busy machine all snapshots may find the workers between two rounds: then more are taken. */
+    threads_start(thread, alternate_streams, worker, WORKERS);
+    /* On a busy host all snapshots may be between two rounds of the workers; then more are written. */
     for (; taken < SNAPSHOTS || (taken < 30 * SNAPSHOTS && (live == 0 || traces <= SNAPSHOTS));
          taken++) {
         struct pickle pickle;
 
-        take_snapshot(allocator, &pickle);
+        write_snapshot(allocator, &pickle);
         for (unsigned k = 0; k < WORKERS; k++) {
             const unsigned count = count_live(&pickle, worker[k].bytes);
             bool found = false;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.  Two cases park
- * a thread where it holds no lock; the signals between the threads are relaxed, so that only the library orders their accesses.
- * Meant for ThreadSanitizer. */
+/* Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.
+ * Two cases park a thread that holds no lock.  The signals between the threads are relaxed, so that only the library
+ * orders their accesses.  Meant for ThreadSanitizer. */
 #include <sched.h>
 
 #include "src/core/pending/pending.h"
 #include "tests/stress/stress.h"
 
-/* --- Where a thread is parked. --- */
+/* --- The gate at which a thread parks. --- */
 
 static struct {
-    atomic_bool wanted, reached, left;
+    atomic_bool is_armed, reached, is_open;
 } gate;
 
 /* The first thread that arrives waits here once. */
 static void stop_at_gate(void)
 {
-    if (!atomic_load_explicit(&gate.wanted, memory_order_relaxed) ||
-        !atomic_exchange_explicit(&gate.wanted, false, memory_order_relaxed))
+    if (!atomic_load_explicit(&gate.is_armed, memory_order_relaxed) ||
+        !atomic_exchange_explicit(&gate.is_armed, false, memory_order_relaxed))
         return;
     atomic_store_explicit(&gate.reached, true, memory_order_relaxed);
-    while (!atomic_load_explicit(&gate.left, memory_order_relaxed))
+    while (!atomic_load_explicit(&gate.is_open, memory_order_relaxed))
         (void)sched_yield();
 }
 
@@ -62,31 +62,31 @@ static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-/* The next stream gets the memory of a retired one.  No call is a free, which would acquire the parked thread's next lock. */
+/* The next stream reuses the memory.  There is no free, which would acquire the next lock of the parked thread. */
 static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
                            void **first)
 {
     end_stream(allocator, stream);
-    const xseg_stream heir = env_stream();
-    *first = env_alloc(allocator, 1000, heir);
-    assert_ptr_equal(env_block(allocator, live).stream, heir);
-    return heir;
+    const xseg_stream next = env_stream();
+    *first = env_alloc(allocator, 1000, next);
+    assert_ptr_equal(env_block(allocator, live).stream, next);
+    return next;
 }
 
-/* The same, while another thread is parked at the gate. */
+/* As succeed(), while another thread is parked at the gate. */
 static xseg_stream succeed_during(void *(*run)(void *), struct party *party, xseg_stream stream,
                                   const void *live, void **first)
 {
     pthread_t thread;
 
     atomic_store(&gate.reached, false);
-    atomic_store(&gate.left, false);
-    atomic_store(&gate.wanted, true);
+    atomic_store(&gate.is_open, false);
+    atomic_store(&gate.is_armed, true);
     assert_int_equal(pthread_create(&thread, NULL, run, party), 0);
     while (!atomic_load_explicit(&gate.reached, memory_order_relaxed))
         (void)sched_yield();
     stream = succeed(party->allocator, stream, live, first);
-    atomic_store_explicit(&gate.left, true, memory_order_relaxed);
+    atomic_store_explicit(&gate.is_open, true, memory_order_relaxed);
     assert_int_equal(pthread_join(thread, NULL), 0);
     return stream;
 }
@@ -246,40 +246,40 @@ static void *free_blocks(void *self)
     return NULL;
 }
 
-static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+static bool touch_mapping(void *context, const struct xseg_mapping *mapping)
 {
     (void)context;
     return mapping->generation != 0;
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool touch_block(void *context, const struct xseg_block_info *block)
 {
     (void)context;
     return block->bytes != 0;
 }
 
-static void look_at_all(struct shared *shared, const struct xseg_scope *where)
+static void query_all(struct shared *shared, const struct xseg_scope *scope)
 {
     struct xseg_explain_result explained = {sizeof(explained)};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    CHECK_OK(xseg_for_each_mapping(shared->allocator, where, see_mapping, NULL));
-    CHECK_OK(xseg_for_each_block(shared->allocator, where, see_block, NULL));
-    CHECK_OK(xseg_stats_get(shared->allocator, where, &stats));
-    CHECK_OK(xseg_explain(shared->allocator, where, NULL, NULL, &explained));
+    CHECK_OK(xseg_for_each_mapping(shared->allocator, scope, touch_mapping, NULL));
+    CHECK_OK(xseg_for_each_block(shared->allocator, scope, touch_block, NULL));
+    CHECK_OK(xseg_stats_get(shared->allocator, scope, &stats));
+    CHECK_OK(xseg_explain(shared->allocator, scope, NULL, NULL, &explained));
 }
 
 static void *reconcile(void *self)
 {
     struct shared *shared = self;
-    struct xseg_scope where = {sizeof(where), .device = 0};
+    struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     for (unsigned i = 0; atomic_load(&shared->creators) > 0; i++) {
         struct xseg_block_info info = {sizeof(info)};
         void *ptr = atomic_load(&shared->slot[i % SLOTS]);
 
-        where.pool = i % 2 == 0 ? NULL : shared->pool;
-        look_at_all(shared, &where);
+        scope.pool = i % 2 == 0 ? NULL : shared->pool;
+        query_all(shared, &scope);
         /* Another thread may have freed and trimmed it. */
         if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
             info.state = XSEG_BLOCK_UNMAPPED;
@@ -289,7 +289,7 @@ static void *reconcile(void *self)
     return NULL;
 }
 
-static void count_notice(void *context, const struct xseg_mapping *mapping)
+static void count_notification(void *context, const struct xseg_mapping *mapping)
 {
     (void)mapping;
     atomic_fetch_add((atomic_uint *)context, 1);
@@ -318,7 +318,7 @@ static void play(const char *config, bool is_observed)
     if (is_observed) {
         (void)env_observe(shared->allocator, .context = &shared->entries, .on_trace = trace);
         (void)env_observe(shared->allocator, .context = &shared->notifications,
-                          .on_unmap = count_notice, .on_map = count_notice);
+                          .on_unmap = count_notification, .on_map = count_notification);
     }
     run_threads(shared);
     for (unsigned i = 0; i < SLOTS; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What stress tests share: threads, random numbers, contents of blocks, a record of mappings, and the final checks. */
+/* Helpers of stress tests: threads, random numbers, contents of blocks, a record of mappings, and final checks. */
 #ifndef XSEG_TESTS_STRESS_H
 #define XSEG_TESTS_STRESS_H
 

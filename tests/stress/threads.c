@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure concurrently.  Meant for
- * ThreadSanitizer; in any build the counts are consistent. */
+/* Threads allocate, free each other's blocks, use them on other streams, trim, read statistics and reconfigure
+ * concurrently.  Meant for ThreadSanitizer; in any build the counts are consistent. */
 #include <sched.h>
 
 #include "tests/stress/stress.h"
@@ -8,12 +8,12 @@
 #define THREADS 4u
 #define SLOTS   256u
 
-/* A block that one thread leaves for any other, claimed with an exchange. */
+/* Blocks that any thread may free, after it has claimed one by an exchange. */
 struct shared {
     struct xseg_allocator *allocator;
     xseg_stream stream[THREADS];
     _Atomic(void *) slot[SLOTS];
-    atomic_uint_fast64_t allocated, freed, refused;
+    atomic_uint_fast64_t allocated, freed, failed;
     unsigned rounds;
 };
 
@@ -46,7 +46,7 @@ static void alloc_block(struct worker *worker)
                                           shared->stream[worker->number], &ptr);
 
     if (status == XSEG_ERR_NO_MEMORY) {
-        atomic_fetch_add(&shared->refused, 1);
+        atomic_fetch_add(&shared->failed, 1);
         return;
     }
     CHECK_OK(status);
@@ -77,7 +77,7 @@ static void *disturb(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     for (unsigned i = 0; i < shared->rounds / 100; i++) {
         struct xseg_statistics stats = {sizeof(stats)};
@@ -87,7 +87,7 @@ static void *disturb(void *self)
         char text[512];
 
         CHECK_OK(xseg_trim(shared->allocator, NULL, &trim, &done));
-        CHECK_OK(xseg_stats_get(shared->allocator, &where, &stats));
+        CHECK_OK(xseg_stats_get(shared->allocator, &scope, &stats));
         CHECK(xseg_config_set(shared->allocator, i % 16 < 8
                                                      ? "expandable_segments:True"
                                                      : "expandable_segments:False") == XSEG_OK);
@@ -131,7 +131,7 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
     assert_true(shared->allocated > rounds);
     assert_int_equal(shared->allocated, shared->freed);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
-    assert_int_equal(stats.num_ooms, shared->refused);
+    assert_int_equal(stats.num_ooms, shared->failed);
     env_close(shared->allocator, shared->stream[0], shared->stream[1], shared->stream[2],
               shared->stream[3]);
     free(shared);
@@ -195,7 +195,7 @@ TEST(allocators_of_threads_are_independent)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
 }
 
-/* --- Statistics are read while pools come, grow and go. --- */
+/* --- Statistics are read while pools are created, grow and are destroyed. --- */
 
 struct growing {
     struct xseg_allocator *allocator;
@@ -205,12 +205,12 @@ struct growing {
 static void *read_all_the_time(void *self)
 {
     struct growing *growing = self;
-    const struct xseg_scope where = {sizeof(where), .device = 0};
+    const struct xseg_scope scope = {sizeof(scope), .device = 0};
 
     while (!atomic_load(&growing->is_over)) {
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK(xseg_stats_get(growing->allocator, &where, &stats) == XSEG_OK &&
+        CHECK(xseg_stats_get(growing->allocator, &scope, &stats) == XSEG_OK &&
               stats.host_bytes <= GIB);
     }
     return NULL;
@@ -246,7 +246,7 @@ TEST(statistics_are_readable_while_pools_grow)
 struct twice {
     struct xseg_allocator *allocator;
     _Atomic(void *) ptr;
-    atomic_uint round, begun, freed, refused;
+    atomic_uint round, begun, freed, failed;
 };
 
 static void free_once(struct twice *twice)
@@ -254,10 +254,10 @@ static void free_once(struct twice *twice)
     const xseg_status status = xseg_free(twice->allocator, atomic_load(&twice->ptr));
 
     CHECK(status == XSEG_OK || status == XSEG_ERR_NOT_ALLOCATED);
-    atomic_fetch_add(status == XSEG_OK ? &twice->freed : &twice->refused, 1);
+    atomic_fetch_add(status == XSEG_OK ? &twice->freed : &twice->failed, 1);
 }
 
-static void *free_what_is_there(void *self)
+static void *free_in_rounds(void *self)
 {
     struct twice *twice = self;
 
@@ -271,7 +271,7 @@ static void *free_what_is_there(void *self)
     return NULL;
 }
 
-static void let_two_free(struct twice *twice, void *ptr)
+static void free_concurrently(struct twice *twice, void *ptr)
 {
     const unsigned round = atomic_load(&twice->round) + 1;
 
@@ -282,7 +282,7 @@ static void let_two_free(struct twice *twice, void *ptr)
     if (ptr == NULL)
         return;
     free_once(twice);
-    while (atomic_load(&twice->freed) + atomic_load(&twice->refused) != 2 * round)
+    while (atomic_load(&twice->freed) + atomic_load(&twice->failed) != 2 * round)
         (void)sched_yield();
     assert_int_equal(atomic_load(&twice->freed), round);
 }
@@ -293,16 +293,16 @@ TEST(one_of_two_concurrent_frees_is_rejected)
     struct twice twice = {.allocator = env_open("expandable_segments:False")};
     pthread_t thread;
 
-    assert_int_equal(pthread_create(&thread, NULL, free_what_is_there, &twice), 0);
+    assert_int_equal(pthread_create(&thread, NULL, free_in_rounds, &twice), 0);
     for (unsigned i = 0; i < 2000; i++) {
         if (i % 100 == 0)
             assert_ok(xseg_config_set(twice.allocator, i % 200 == 0 ? "expandable_segments:False"
                                                                     : "expandable_segments:True"));
-        let_two_free(&twice, env_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
+        free_concurrently(&twice, env_alloc(twice.allocator, bytes[i % COUNT_OF(bytes)], NULL));
         if (i % 32 == 0)
             env_empty_cache(twice.allocator);
     }
-    let_two_free(&twice, NULL);
+    free_concurrently(&twice, NULL);
     assert_int_equal(pthread_join(thread, NULL), 0);
     env_close(twice.allocator);
 }

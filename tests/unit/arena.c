@@ -190,7 +190,7 @@ TEST_WITH(audit_detects_wrong_counts, set_up, tear_down)
     WITH_VALUE(f.device->evicted, f.device->evicted + 512, expect("DEVICE-2"));
 }
 
-/* While a block is claimed, the counts may lag behind the blocks. */
+/* While a block is claimed, the counts may differ from the blocks. */
 TEST_WITH(audit_skips_the_counts_while_a_block_is_claimed, set_up, tear_down)
 {
     xseg_biased_lock_lock(&f.arena->lock);

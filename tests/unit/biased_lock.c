@@ -20,7 +20,7 @@
 struct fixture {
     struct xseg_biased_lock lock;
     unsigned count, inside, collisions;
-    bool rests; /* the holder sleeps occasionally, so that waiters sleep too */
+    bool sleeps; /* the holder sleeps occasionally, so that waiters sleep too */
 };
 
 static void *count_up(void *self)
@@ -33,7 +33,7 @@ static void *count_up(void *self)
         f->collisions += f->inside != 0;
         f->inside = 1;
         f->count++;
-        if (f->rests && i % 500 == 0)
+        if (f->sleeps && i % 500 == 0)
             (void)nanosleep(&moment, NULL);
         f->inside = 0;
         xseg_biased_lock_unlock(&f->lock);
@@ -41,9 +41,9 @@ static void *count_up(void *self)
     return NULL;
 }
 
-static void count_together(bool rests, bool without_barrier)
+static void count_together(bool sleeps, bool without_barrier)
 {
-    struct fixture f = {.rests = rests};
+    struct fixture f = {.sleeps = sleeps};
     pthread_t thread[THREADS];
 
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
@@ -137,22 +137,22 @@ TEST(owner_yields_to_a_waiting_thread)
 
 #endif
 
-/* A lock whose holder writes two words, and a flag that asks holders to write neither. The flag has its own cache
- * line, so that a holder reads it while its stores are still in the store buffer. */
-struct noted {
+/* A lock whose holder writes two words, and a flag that stops the writes. The flag has its own cache line, so that a
+ * holder reads it while its stores are still in the store buffer. */
+struct suspended {
     _Alignas(64) struct xseg_biased_lock lock;
     unsigned first, second;
-    _Alignas(64) atomic_uint note; /* odd: holders must not write */
+    _Alignas(64) atomic_uint stop; /* odd: holders must not write */
     atomic_bool is_over;
 };
 
-static void *write_unless_asked(void *self)
+static void *write_unless_stopped(void *self)
 {
-    struct noted *f = self;
+    struct suspended *f = self;
 
     while (!atomic_load(&f->is_over)) {
         xseg_biased_lock_lock(&f->lock);
-        if (atomic_load_explicit(&f->note, memory_order_acquire) % 2 == 0) {
+        if (atomic_load_explicit(&f->stop, memory_order_acquire) % 2 == 0) {
             f->first++;
             f->second++;
         }
@@ -165,14 +165,14 @@ static void *write_unless_asked(void *self)
  * see the flag. Counts of arenas are suspended this way. */
 TEST(barrier_publishes_the_writes_of_earlier_holders)
 {
-    struct noted f = {.note = 0};
+    struct suspended f = {.stop = 0};
     unsigned free_times = 0, torn = 0;
     pthread_t thread;
 
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
-    assert_int_equal(pthread_create(&thread, NULL, write_unless_asked, &f), 0);
+    assert_int_equal(pthread_create(&thread, NULL, write_unless_stopped, &f), 0);
     for (unsigned i = 0; i < 200000 && free_times < 20000; i++) {
-        atomic_fetch_add(&f.note, 1);
+        atomic_fetch_add(&f.stop, 1);
         if (xseg_biased_lock_barrier(&f.lock) && xseg_biased_lock_is_free(&f.lock)) {
             const unsigned first = f.first, second = f.second;
 
@@ -181,7 +181,7 @@ TEST(barrier_publishes_the_writes_of_earlier_holders)
             torn += first != second || first != f.first || second != f.second;
             free_times++;
         }
-        atomic_fetch_add(&f.note, 1);
+        atomic_fetch_add(&f.stop, 1);
         if (i % 64 == 0)
             (void)sched_yield();
     }
@@ -189,7 +189,8 @@ TEST(barrier_publishes_the_writes_of_earlier_holders)
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(torn, 0);
     if (free_times == 0)
-        print_message("# the lock was never found free: this system may have no membarrier\n");
+        print_message(
+            "# the lock was never free after a barrier: this system may have no membarrier\n");
     xseg_biased_lock_fini(&f.lock);
 }
 
@@ -197,7 +198,7 @@ TEST(barrier_publishes_the_writes_of_earlier_holders)
 
 #define BARRIER_ROUNDS 300u
 
-static atomic_uint refused; /* commands of membarrier() that fail */
+static atomic_uint failing; /* commands of membarrier() that fail */
 static atomic_uint expedited, global, unmapped;
 
 WRAPPED(long, syscall, long number, long a, long b, long c, long d, long e, long f);
@@ -208,7 +209,7 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
     if (number == __NR_membarrier) {
         atomic_fetch_add(&expedited, a == MEMBARRIER_CMD_PRIVATE_EXPEDITED);
         atomic_fetch_add(&global, a == MEMBARRIER_CMD_GLOBAL);
-        if ((atomic_load(&refused) & (unsigned)a) != 0) {
+        if ((atomic_load(&failing) & (unsigned)a) != 0) {
             errno = EPERM;
             return -1;
         }
@@ -222,9 +223,9 @@ int __wrap_munmap(void *address, size_t bytes)
     return __real_munmap(address, bytes);
 }
 
-static void refuse(unsigned commands)
+static void fail_membarrier(unsigned commands)
 {
-    atomic_store(&refused, commands);
+    atomic_store(&failing, commands);
     atomic_store(&expedited, 0);
     atomic_store(&global, 0);
     atomic_store(&unmapped, 0);
@@ -236,19 +237,19 @@ TEST(barrier_falls_back_when_a_method_fails)
         print_message("# this system has no membarrier\n");
         return;
     }
-    refuse(0);
+    fail_membarrier(0);
     xseg_membarrier();
     assert_int_equal(atomic_load(&expedited), 1);
     assert_int_equal(atomic_load(&global), 0);
-    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    fail_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     xseg_membarrier();
     assert_int_equal(atomic_load(&global), 1);
-    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
+    fail_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
     xseg_membarrier();
     assert_int_equal(atomic_load(&expedited), 1);
     assert_int_equal(atomic_load(&global), 1);
     assert_int_equal(atomic_load(&unmapped), 1);
-    refuse(0);
+    fail_membarrier(0);
 }
 
 /* Two threads write their own word and read the other's; at least one must see the other's write (store buffering). */
@@ -285,7 +286,7 @@ static void exchange_words(unsigned commands)
     struct pair pair = {0};
     pthread_t thread;
 
-    refuse(commands);
+    fail_membarrier(commands);
     assert_int_equal(pthread_create(&thread, NULL, write_and_read, &pair), 0);
     for (unsigned round = 1; round <= BARRIER_ROUNDS; round++) {
         atomic_store(&pair.round, round);
@@ -296,7 +297,7 @@ static void exchange_words(unsigned commands)
         assert_true(read == round || atomic_load(&pair.seen) == round);
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
-    refuse(0);
+    fail_membarrier(0);
 }
 
 TEST(barrier_orders_accesses_of_two_threads)
@@ -309,7 +310,7 @@ TEST(barrier_orders_accesses_of_two_threads)
 
 #if !XSEG_BIASED_LOCK_IS_ATOMIC
 
-static void *take_and_give(void *self)
+static void *lock_and_unlock(void *self)
 {
     xseg_biased_lock_lock(self);
     xseg_biased_lock_unlock(self);
@@ -327,12 +328,12 @@ TEST(biased_lock_never_relies_on_a_failed_barrier)
         return;
     }
     for (int i = 0; i < 2; i++)
-        (void)take_and_give(&lock);
-    refuse(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-    assert_int_equal(pthread_create(&thread, NULL, take_and_give, &lock), 0);
+        (void)lock_and_unlock(&lock);
+    fail_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    assert_int_equal(pthread_create(&thread, NULL, lock_and_unlock, &lock), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(atomic_load(&global), 1);
-    refuse(0);
+    fail_membarrier(0);
     xseg_biased_lock_fini(&lock);
 }
 

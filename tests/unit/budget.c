@@ -14,12 +14,12 @@
 static struct xseg_shared_budget seen;
 
 /* Expect the demand of the only process, and the part of it that creates pages, in MiB. */
-static void expect_said(uint64_t wanted, uint64_t growing)
+static void expect_demand(uint64_t demand, uint64_t growing)
 {
     assert_ok(xseg_shared_budget_scan(&seen, budget_file_path));
     assert_int_equal(seen.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
     assert_int_equal(seen.seen[0].record.device_count, 1);
-    assert_int_equal(seen.seen[0].record.devices[0].demand, wanted * MIB);
+    assert_int_equal(seen.seen[0].record.devices[0].demand, demand * MIB);
     assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
 }
 
@@ -36,29 +36,29 @@ TEST(demands_are_published_immediately)
     struct xseg_allocator *allocator = env_open(shared_config());
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
-    expect_said(0, 0);
+    expect_demand(0, 0);
     assert_false(xseg_budget_request(device, 100 * MIB));
-    expect_said(100, 0);
+    expect_demand(100, 0);
     xseg_budget_grow(device, 100 * MIB);
-    expect_said(100, 100);
+    expect_demand(100, 100);
     (void)xseg_budget_request(device, 30 * MIB);
-    expect_said(130, 100);
+    expect_demand(130, 100);
     xseg_budget_grow_end(device, 100 * MIB);
-    expect_said(130, 0);
+    expect_demand(130, 0);
     xseg_budget_grow(device, 30 * MIB);
     xseg_budget_request_end(device, 30 * MIB);
-    expect_said(100, 30);
+    expect_demand(100, 30);
     xseg_budget_grow_end(device, 30 * MIB);
-    expect_said(100, 0);
+    expect_demand(100, 0);
     xseg_budget_request_end(device, 100 * MIB);
-    expect_said(0, 0);
+    expect_demand(0, 0);
     env_close(allocator);
 }
 
-static bool adds_twice;   /* another thread adds a device while its UUID is queried */
-static int nameless = -1; /* a device whose UUID the driver does not report */
+static bool adds_twice; /* another thread adds a device while its UUID is queried */
+static int device_without_uuid = -1;
 static pthread_t thread;
-static unsigned questions;
+static unsigned uuid_queries;
 static bool has_thread;
 
 static void *add(void *self)
@@ -72,8 +72,8 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 
 xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 {
-    questions++;
-    if (context->ordinal == nameless)
+    uuid_queries++;
+    if (context->ordinal == device_without_uuid)
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "no UUID is reported");
     if (adds_twice && !has_thread) {
         has_thread = true;
@@ -89,12 +89,12 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
 TEST(device_uuid_is_queried_once)
 {
     struct xseg_allocator *allocator = env_open(shared_config());
-    questions = 0;
+    uuid_queries = 0;
     adds_twice = true;
     env_free(allocator, env_alloc(allocator, 4096, NULL));
     assert_true(has_thread);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(questions, 1);
+    assert_int_equal(uuid_queries, 1);
     adds_twice = false;
     env_close(allocator);
 }
@@ -107,20 +107,20 @@ static bool count_device(void *context, const struct xseg_budget_entry *entry)
     return true;
 }
 
-static struct xseg_allocator *open_devices(unsigned devices, struct env_log *heard)
+static struct xseg_allocator *open_devices(unsigned devices, struct env_log *log)
 {
     const struct xseg_sim_settings machine = {
         .struct_size = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
 
     assert_ok(xseg_sim_reset(&machine));
-    return env_open_logged(shared_config(), heard);
+    return env_open_logged(shared_config(), log);
 }
 
 TEST(each_of_64_devices_is_a_member)
 {
     enum { DEVICES = 64 };
-    struct env_log heard = {0};
-    struct xseg_allocator *allocator = open_devices(DEVICES, &heard);
+    struct env_log log = {0};
+    struct xseg_allocator *allocator = open_devices(DEVICES, &log);
     void *block[DEVICES];
     unsigned seen_devices = 0;
 
@@ -137,7 +137,7 @@ TEST(each_of_64_devices_is_a_member)
         xseg_budget_request_end(device, 4096);
         assert_ok(xseg_free(allocator, block[i]));
     }
-    assert_int_equal(heard.lines, 0);
+    assert_int_equal(log.lines, 0);
     env_close(allocator);
 }
 
@@ -149,13 +149,13 @@ static int metric(struct xseg_allocator *allocator, const char *name, int device
 
     assert_ok(xseg_metrics(allocator, page, sizeof(page), NULL));
     (void)snprintf(line, sizeof(line), "\n%s{device=\"%d\"} ", name, device);
-    const char *found = strstr(page, line);
-    return found == NULL ? -1 : (int)strtol(found + strlen(line), NULL, 10);
+    const char *sample = strstr(page, line);
+    return sample == NULL ? -1 : (int)strtol(sample + strlen(line), NULL, 10);
 }
 
-/* Expect that a request on device 1 asks no process, for a reason that one log line contains. */
-static void expect_no_part(struct xseg_allocator *allocator, struct env_log *heard,
-                           const char *reason)
+/* Expect that device 1 is excluded from the budget, for a reason that one log line contains. */
+static void expect_excluded(struct xseg_allocator *allocator, struct env_log *log,
+                            const char *reason)
 {
     struct xseg_device *device;
     void *block = NULL, *more = NULL;
@@ -163,14 +163,14 @@ static void expect_no_part(struct xseg_allocator *allocator, struct env_log *hea
     assert_ok(xseg_alloc(allocator, 1, 4 * MIB, NULL, &block));
     device = xseg_allocator_open_device(allocator, 1);
     assert_false(xseg_budget_is_member(device));
-    /* A request that waited would take half a minute. */
+    /* A request that waits for other processes takes up to budget_wait_ms, 60 s. */
     for (unsigned i = 0; i < 3; i++) {
         assert_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), NO_MEMORY, "device 1");
         assert_int_equal(atomic_load(&device->budget->requests), 0);
     }
-    assert_int_equal(heard->lines, 1);
-    assert_non_null(strstr(heard->line, "budget_file: device 1 is excluded, "));
-    assert_non_null(strstr(heard->line, reason));
+    assert_int_equal(log->lines, 1);
+    assert_non_null(strstr(log->line, "budget_file: device 1 is excluded, "));
+    assert_non_null(strstr(log->line, reason));
     assert_int_equal(metric(allocator, "xseg_budget_member", 1), 0);
     assert_ok(xseg_free(allocator, block));
 }
@@ -180,48 +180,48 @@ static struct xseg_shared_budget other;
 
 TEST(device_without_a_share_waits_for_no_process)
 {
-    struct env_log heard = {0};
+    struct env_log log = {0};
 
     assert_ok(xseg_shared_budget_open(&other, budget_file_path));
-    for (unsigned way = 0; way < 2; way++) {
-        struct xseg_allocator *allocator = open_devices(2, &heard);
+    for (unsigned i = 0; i < 2; i++) {
+        struct xseg_allocator *allocator = open_devices(2, &log);
         void *block = NULL;
 
-        heard.lines = 0;
-        if (way == 0)
-            nameless = 1;
+        log.lines = 0;
+        if (i == 0)
+            device_without_uuid = 1;
         else
             atomic_store(&allocator->budget->members, XSEG_SHARED_BUDGET_DEVICES - 1);
         assert_ok(xseg_alloc(allocator, 0, 4096, NULL, &block));
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
-        expect_no_part(allocator, &heard, way == 0 ? "no UUID is reported" : "is reached, 64");
+        expect_excluded(allocator, &log, i == 0 ? "no UUID is reported" : "is reached, 64");
         assert_ok(xseg_free(allocator, block));
         assert_ok(xseg_config_set(allocator, "budget_file:none"));
         assert_int_equal(metric(allocator, "xseg_budget_member", 0), -1);
-        nameless = -1;
+        device_without_uuid = -1;
         env_close(allocator);
     }
     xseg_shared_budget_close(&other);
 }
 
-/* The log and the metrics report a process that finds no slot; it joins when another process leaves. */
+/* The log and the metrics report a process without a slot; it joins when another process releases its slot. */
 TEST(a_process_without_a_slot_joins_later)
 {
     struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
-    struct env_log heard = {0};
+    struct env_log log = {0};
     void *block = NULL;
 
     assert_non_null(many);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
         assert_ok(xseg_shared_budget_open(&many[i], budget_file_path));
-    struct xseg_allocator *allocator = open_devices(1, &heard);
+    struct xseg_allocator *allocator = open_devices(1, &log);
     assert_ok(xseg_alloc(allocator, 0, 4096, NULL, &block));
-    assert_int_equal(heard.lines, 1);
-    assert_non_null(strstr(heard.line, "64 processes have \""));
+    assert_int_equal(log.lines, 1);
+    assert_non_null(strstr(log.line, "64 processes have \""));
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 0);
     assert_int_equal(metric(allocator, "xseg_budget_demand_bytes", 0), -1);
     xseg_shared_budget_close(&many[20]);
-    /* With the longest timeout rounds are rare; a round one millisecond later is due. */
+    /* Rounds are rare with the longest timeout.  With 8 ms the next round is due after 1 ms. */
     assert_ok(xseg_config_set(allocator, "budget_wait_ms:8"));
     for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
          tries++)
@@ -234,7 +234,7 @@ TEST(a_process_without_a_slot_joins_later)
     env_close(allocator);
 }
 
-/* The limit may have been lifted after it rejected the request. */
+/* The limit may have been changed after it rejected the request. */
 TEST(limit_is_identified_by_its_value)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:500");
@@ -249,15 +249,15 @@ TEST(limit_is_identified_by_its_value)
 
 /* --- Shares, and the memory that each member releases for others. --- */
 
-#define TOTAL (64 * GIB)
-#define MOST  8u
+#define TOTAL       (64 * GIB)
+#define MEMBERS_MAX 8u
 
-static struct xseg_budget_member member(uint64_t taken, uint64_t idle, uint64_t wanted,
+static struct xseg_budget_member member(uint64_t physical, uint64_t idle, uint64_t demand,
                                         uint64_t share, uint64_t floor)
 {
-    return (struct xseg_budget_member){.physical = taken * GIB,
+    return (struct xseg_budget_member){.physical = physical * GIB,
                                        .idle = idle * GIB,
-                                       .demand = wanted * GIB,
+                                       .demand = demand * GIB,
                                        .named_share = share,
                                        .floor = floor * GIB};
 }
@@ -288,13 +288,13 @@ TEST(configured_shares_are_kept)
     assert_false(xseg_budget_split(three, 3, 0, TOTAL, 0).exceeds);
 }
 
-/* Demands within a share are met by memory above shares, in proportion; idle memory within shares stays. */
+/* Members above their shares release memory in proportion for demands within a share; other members release none. */
 TEST(memory_above_the_share_is_released_first)
 {
     const struct xseg_budget_member members[] = {member(10, 0, 4, 0, 0), member(30, 12, 0, 0, 0),
                                                  member(24, 24, 0, 0, 0), member(0, 0, 0, 0, 0)};
 
-    /* Shares of 16 GiB; 12 and 8 GiB of idle memory are borrowed. */
+    /* Shares of 16 GiB; 12 and 8 GiB of idle memory are above the shares. */
     assert_in_range(released_by(members, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
     assert_in_range(released_by(members, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
     assert_int_equal(released_by(members, 4, 0, 0), 0);
@@ -308,7 +308,7 @@ TEST(memory_above_the_share_is_released_first)
     assert_int_equal(xseg_budget_split(members, 4, 0, TOTAL, 0).others_idle, 36 * GIB);
 }
 
-/* Beyond a share idle memory is released down to the floor, but not by members with demands. */
+/* For demands above a share, members without demands release idle memory down to their floors. */
 TEST(idle_memory_is_lent_down_to_the_floor)
 {
     struct xseg_budget_member members[] = {member(40, 0, 9, 0, 0), member(20, 18, 0, 0, 15),
@@ -322,8 +322,7 @@ TEST(idle_memory_is_lent_down_to_the_floor)
     assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
 }
 
-/* Pages that are being created are not released once more; they are reserved for the growing
- * member. */
+/* Members release no memory for pages that are being created.  Free memory is reserved for the growing member. */
 TEST(growing_demands_are_not_released_twice)
 {
     struct xseg_budget_member members[] = {member(10, 0, 12, 0, 0), member(40, 30, 0, 0, 0)};
@@ -363,48 +362,48 @@ TEST(members_keep_memory_without_demands)
     assert_int_equal(xseg_budget_split(alone, 1, 0, TOTAL, 0).share, TOTAL);
 }
 
-/* With any statistics: demands are met after some rounds as far as idle memory permits; no member releases more than
- * its idle memory, or goes below its share or floor while memory above shares remains. */
+/* With random statistics, demands are met after some rounds as far as idle memory permits.  No member releases more
+ * than its idle memory, or memory below its floor. */
 TEST(demands_are_met_within_some_rounds)
 {
     uint64_t random = 7;
 
     for (unsigned round = 0; round < 20000; round++) {
-        struct xseg_budget_member members[MOST];
-        const unsigned count = 2 + (unsigned)(rng_next(&random) % (MOST - 1));
-        uint64_t free = 0, lendable = 0, want = 0;
+        struct xseg_budget_member members[MEMBERS_MAX];
+        const unsigned count = 2 + (unsigned)(rng_next(&random) % (MEMBERS_MAX - 1));
+        uint64_t free = 0, idle_above_floors = 0, demand = 0;
 
         for (unsigned i = 0; i < count; i++) {
-            const uint64_t taken = rng_next(&random) % (TOTAL / count);
+            const uint64_t physical = rng_next(&random) % (TOTAL / count);
 
             members[i] = (struct xseg_budget_member){
-                .physical = taken,
-                .idle = rng_next(&random) % (taken + 1),
+                .physical = physical,
+                .idle = rng_next(&random) % (physical + 1),
                 .named_share = rng_next(&random) % 3 == 0 ? rng_next(&random) % 1000001 : 0,
                 .floor = rng_next(&random) % 2 == 0 ? 0 : rng_next(&random) % GIB,
             };
         }
-        members[0].demand = want = 1 + rng_next(&random) % (8 * GIB);
+        members[0].demand = demand = 1 + rng_next(&random) % (8 * GIB);
         for (unsigned i = 1; i < count; i++)
-            lendable +=
+            idle_above_floors +=
                 xseg_min(members[i].idle,
                          members[i].physical - xseg_min(members[i].physical, members[i].floor));
-        for (unsigned turn = 0; turn < 4; turn++) {
-            uint64_t given[MOST];
+        for (unsigned pass = 0; pass < 4; pass++) {
+            uint64_t released[MEMBERS_MAX];
 
             for (unsigned i = 1; i < count; i++)
-                given[i] = released_by(members, count, i, free);
+                released[i] = released_by(members, count, i, free);
             for (unsigned i = 1; i < count; i++) {
-                assert_true(given[i] <= members[i].idle);
-                members[i].physical -= given[i];
-                members[i].idle -= given[i];
-                free += given[i];
-                assert_true(given[i] == 0 || members[i].physical >= members[i].floor);
+                assert_true(released[i] <= members[i].idle);
+                members[i].physical -= released[i];
+                members[i].idle -= released[i];
+                free += released[i];
+                assert_true(released[i] == 0 || members[i].physical >= members[i].floor);
             }
         }
-        assert_true(free >= xseg_min(want, lendable));
+        assert_true(free >= xseg_min(demand, idle_above_floors));
         /* Slightly more than the demand, because each member rounds up. */
-        assert_true(free <= want + 2 * MOST);
+        assert_true(free <= demand + 2 * MEMBERS_MAX);
     }
 }
 

@@ -38,7 +38,7 @@ static void assert_same(const struct xseg_config *a, const struct xseg_config *b
     assert_memory_equal(&a->memory_fraction, &b->memory_fraction, sizeof(double));
 }
 
-static struct xseg_config parsed(const char *text)
+static struct xseg_config parse(const char *text)
 {
     struct xseg_config config;
 
@@ -97,10 +97,10 @@ static const struct {
 TEST(every_key_is_read)
 {
     for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
-        const struct xseg_config config = parsed(readable[i].text);
+        const struct xseg_config config = parse(readable[i].text);
 
         if (strstr(print(&config), readable[i].printed) == NULL)
-            fail_msg("%s gives %s", readable[i].text, print(&config));
+            fail_msg("%s is printed as %s", readable[i].text, print(&config));
     }
 }
 
@@ -212,7 +212,7 @@ static const struct {
 /* Every rejection names the key, the value and its column, and changes nothing. */
 static void expect_rejected(const char *string, const char *message)
 {
-    const struct xseg_config before = parsed("max_split_size_mb:77,exportable:True");
+    const struct xseg_config before = parse("max_split_size_mb:77,exportable:True");
     struct xseg_config config = before;
     char *text = strdup(string); /* on the heap, so that ASan detects a read past the end */
     uint64_t named = 12345;
@@ -222,7 +222,7 @@ static void expect_rejected(const char *string, const char *message)
         fail_msg("'%s' is accepted", string);
     free(text);
     if (strncmp(xseg_fail_detail(), message, strlen(message)) != 0)
-        fail_msg("'%s' gives: %s", string, xseg_fail_detail());
+        fail_msg("'%s' has the error: %s", string, xseg_fail_detail());
     assert_same(&config, &before);
     assert_int_equal(named, 12345);
 }
@@ -249,8 +249,8 @@ TEST(invalid_strings_are_rejected_with_a_message)
 TEST(a_string_changes_the_keys_that_it_names)
 {
     /* Blanks and a last comma are valid, and the last of two values counts. */
-    struct xseg_config config = parsed(" max_split_size_mb :\t32 ,max_split_size_mb:64,\n "
-                                       "roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
+    struct xseg_config config = parse(" max_split_size_mb :\t32 ,max_split_size_mb:64,\n "
+                                      "roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
 
     for (unsigned i = 0; i < 4; i++) {
         static const char *const text[] = {"per_process_memory_fraction:0.5", "", "  "};
@@ -274,8 +274,8 @@ TEST(a_string_changes_the_keys_that_it_names)
 TEST(huge_sizes_mean_unlimited)
 {
     const struct xseg_config config =
-        parsed("max_split_size_mb:17592186044416,"
-               "max_non_split_rounding_mb:99999999999999999999999999999999999");
+        parse("max_split_size_mb:17592186044416,"
+              "max_non_split_rounding_mb:99999999999999999999999999999999999");
 
     assert_true(config.max_split_bytes == UINT64_MAX);
     assert_true(config.max_non_split_rounding_bytes == UINT64_MAX - XSEG_MIB + 1);
@@ -284,7 +284,7 @@ TEST(huge_sizes_mean_unlimited)
 
 TEST(the_large_segment_size_bounds_keys_on_either_side)
 {
-    struct xseg_config config = parsed("max_split_size_mb:12,large_segment_size_mb:12");
+    struct xseg_config config = parse("max_split_size_mb:12,large_segment_size_mb:12");
 
     assert_int_equal(config.max_split_bytes, 12 * XSEG_MIB);
     assert_int_equal(
@@ -300,16 +300,16 @@ TEST(the_large_segment_size_bounds_keys_on_either_side)
 
 TEST(rounding_follows_the_large_segment_size_unless_named)
 {
-    struct xseg_config config = parsed("large_segment_size_mb:40");
+    struct xseg_config config = parse("large_segment_size_mb:40");
 
     assert_int_equal(config.max_non_split_rounding_bytes, 40 * XSEG_MIB);
-    config = parsed("max_non_split_rounding_mb:64,large_segment_size_mb:40");
+    config = parse("max_non_split_rounding_mb:64,large_segment_size_mb:40");
     assert_int_equal(config.max_non_split_rounding_bytes, 64 * XSEG_MIB);
 }
 
 TEST(unaligned_segments_conflict_with_pages)
 {
-    struct xseg_config config = parsed("large_segment_size_mb:13,expandable_segments:False");
+    struct xseg_config config = parse("large_segment_size_mb:13,expandable_segments:False");
 
     assert_int_equal(config.large_segment_bytes, 13 * XSEG_MIB);
     assert_int_equal(xseg_config_parse(&config, "expandable_segments:True", NULL), XSEG_ERR_CONFIG);
@@ -325,7 +325,7 @@ TEST(divisions_fill_their_intervals)
 {
     static const struct {
         const char *text;
-        uint32_t want[XSEG_CONFIG_INTERVALS];
+        uint32_t expected[XSEG_CONFIG_INTERVALS];
         const char *printed;
     } row[] = {
         {"8", {8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8}, "[16384:8,>:8]"},
@@ -350,8 +350,8 @@ TEST(divisions_fill_their_intervals)
         char buffer[256];
 
         (void)snprintf(buffer, sizeof(buffer), "roundup_power2_divisions:%s", row[i].text);
-        const struct xseg_config config = parsed(buffer);
-        assert_memory_equal(config.roundup_divisions, row[i].want, sizeof(row[i].want));
+        const struct xseg_config config = parse(buffer);
+        assert_memory_equal(config.roundup_divisions, row[i].expected, sizeof(row[i].expected));
         xseg_strbuf_init(&text, buffer, sizeof(buffer));
         assert_true(xseg_config_print_value(&config, XSEG_CONFIG_ROUNDUP_DIVISIONS, &text));
         assert_string_equal(buffer, row[i].printed);
@@ -361,11 +361,11 @@ TEST(divisions_fill_their_intervals)
 /* A path may contain the word `none`. */
 TEST(none_is_not_a_budget_file_name)
 {
-    const struct xseg_config config = parsed("budget_file:here,budget_file:none,oom_snapshot:none");
+    const struct xseg_config config = parse("budget_file:here,budget_file:none,oom_snapshot:none");
 
     assert_string_equal(config.budget_file, "");
     assert_string_equal(config.oom_snapshot, "none");
-    assert_string_equal(parsed("budget_file:./none").budget_file, "./none");
+    assert_string_equal(parse("budget_file:./none").budget_file, "./none");
 }
 
 /* Every key with a value other than the default, parsed from the printed string. */
@@ -382,18 +382,18 @@ static const char *const everything =
 
 TEST(printed_configuration_parses_to_the_same_values)
 {
-    const struct xseg_config config = parsed(everything);
+    const struct xseg_config config = parse(everything);
     const char *const text = print(&config);
     struct xseg_config again;
 
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
         if (strstr(text, xseg_config_table[key].name) == NULL)
             fail_msg("%s is not printed", xseg_config_table[key].name);
-    again = parsed(text);
+    again = parse(text);
     assert_same(&config, &again);
 
     xseg_config_init(&again);
-    const struct xseg_config defaults = parsed(print(&again));
+    const struct xseg_config defaults = parse(print(&again));
     assert_same(&defaults, &again);
 }
 
@@ -405,7 +405,7 @@ TEST(numbers_have_a_point_in_every_locale)
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++) {
         if (setlocale(LC_NUMERIC, name[i]) == NULL)
             continue;
-        const struct xseg_config config = parsed("per_process_memory_fraction:0.25");
+        const struct xseg_config config = parse("per_process_memory_fraction:0.25");
         const bool is_point = strstr(print(&config), "fraction:0.25,") != NULL;
         (void)setlocale(LC_NUMERIC, "C");
         assert_true(config.memory_fraction > 0.2 && config.memory_fraction < 0.3);
@@ -413,7 +413,7 @@ TEST(numbers_have_a_point_in_every_locale)
     }
 }
 
-/* The minimum of free memory is that of the device, unless a number is given. */
+/* The minimum of free memory is that of the device, unless the string sets a number. */
 TEST(free_minimum_is_automatic)
 {
     struct xseg_config config;
@@ -422,23 +422,23 @@ TEST(free_minimum_is_automatic)
     assert_int_equal(config.device_free_min_bytes, UINT64_MAX);
     xseg_config_derive(&config);
     assert_false(config.decays);
-    config = parsed("device_free_min_mb:7");
+    config = parse("device_free_min_mb:7");
     assert_int_equal(config.device_free_min_bytes, 7 * XSEG_MIB);
     assert_int_equal(xseg_config_parse(&config, "device_free_min_mb:auto", NULL), XSEG_OK);
     assert_int_equal(config.device_free_min_bytes, UINT64_MAX);
-    assert_int_equal(parsed("device_free_min_mb:0").device_free_min_bytes, 0);
-    assert_true(parsed("device_free_min_mb:99999999999999").device_free_min_bytes < UINT64_MAX);
-    config = parsed("device_free_min_mb:1");
+    assert_int_equal(parse("device_free_min_mb:0").device_free_min_bytes, 0);
+    assert_true(parse("device_free_min_mb:99999999999999").device_free_min_bytes < UINT64_MAX);
+    config = parse("device_free_min_mb:1");
     xseg_config_derive(&config);
     assert_true(config.decays);
 }
 
-/* PyTorch checks the values of its own keys.  They are not printed, and the configuration keeps their text. */
+/* PyTorch checks the values of its keys.  They are not printed, and the configuration keeps their strings. */
 TEST(keys_of_pytorch_are_ignored)
 {
     struct xseg_config config =
-        parsed("backend:whatever,expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ],"
-               "pinned_num_register_threads:3,release_lock_on_hipmalloc:True,max_split_size_mb:64");
+        parse("backend:whatever,expandable_segments_reserve_by_class:[ kv : 40G , rest:0.5 ],"
+              "pinned_num_register_threads:3,release_lock_on_hipmalloc:True,max_split_size_mb:64");
 
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
@@ -461,7 +461,7 @@ TEST(long_values_of_ignored_keys_are_not_kept)
         memcpy(text, key, sizeof(key) - 1);
         memset(text + sizeof(key) - 1, 'x', length);
         text[sizeof(key) - 1 + length] = '\0';
-        const struct xseg_config config = parsed(text);
+        const struct xseg_config config = parse(text);
         const char *const kept =
             xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class");
 
@@ -493,9 +493,9 @@ static void clear_environment(void)
     (void)unsetenv("PYTORCH_ALLOC_CONF");
 }
 
-/* Load with up to three variables set; NULL leaves one out. */
-static struct xseg_config loaded(const char *argument, const char *own, const char *cuda,
-                                 const char *generic, const char *want_source)
+/* Load with up to three variables; NULL: not set. */
+static struct xseg_config load(const char *argument, const char *own, const char *cuda,
+                               const char *generic, const char *expected_source)
 {
     struct xseg_config config;
     const char *source = NULL;
@@ -508,12 +508,12 @@ static struct xseg_config loaded(const char *argument, const char *own, const ch
     if (generic != NULL)
         (void)setenv("PYTORCH_ALLOC_CONF", generic, 1);
     assert_ok(xseg_config_load(&config, argument, &source, NULL));
-    assert_string_equal(source, want_source);
+    assert_string_equal(source, expected_source);
     clear_environment();
     return config;
 }
 
-TEST(the_first_source_wins_whole)
+TEST(first_source_replaces_all_others)
 {
     static const char *const source[] = {"argument", "XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
                                          "PYTORCH_ALLOC_CONF"};
@@ -521,11 +521,11 @@ TEST(the_first_source_wins_whole)
                           "max_split_size_mb:24"};
 
     for (unsigned i = 0; i < COUNT_OF(source); i++) {
-        assert_int_equal(loaded(text[0], text[1], text[2], text[3], source[i]).max_split_bytes,
+        assert_int_equal(load(text[0], text[1], text[2], text[3], source[i]).max_split_bytes,
                          (21 + i) * XSEG_MIB);
         /* Sources are not merged: an empty string is present. */
         text[i] = "";
-        assert_true(loaded(text[0], text[1], text[2], text[3], source[i]).max_split_bytes ==
+        assert_true(load(text[0], text[1], text[2], text[3], source[i]).max_split_bytes ==
                     UINT64_MAX);
         text[i] = NULL;
     }
@@ -533,21 +533,21 @@ TEST(the_first_source_wins_whole)
 
 TEST(expandable_segments_defaults_by_source)
 {
-    assert_true(loaded(NULL, NULL, NULL, NULL, "default").expandable_segments);
-    assert_true(loaded("", NULL, NULL, NULL, "argument").expandable_segments);
-    assert_true(loaded(NULL, "", NULL, NULL, "XSEG_ALLOC_CONF").expandable_segments);
-    assert_false(loaded(NULL, NULL, "", NULL, "PYTORCH_CUDA_ALLOC_CONF").expandable_segments);
+    assert_true(load(NULL, NULL, NULL, NULL, "default").expandable_segments);
+    assert_true(load("", NULL, NULL, NULL, "argument").expandable_segments);
+    assert_true(load(NULL, "", NULL, NULL, "XSEG_ALLOC_CONF").expandable_segments);
+    assert_false(load(NULL, NULL, "", NULL, "PYTORCH_CUDA_ALLOC_CONF").expandable_segments);
     assert_false(
-        loaded(NULL, NULL, NULL, "max_split_size_mb:20", "PYTORCH_ALLOC_CONF").expandable_segments);
-    assert_true(loaded(NULL, NULL, "expandable_segments:True", NULL, "PYTORCH_CUDA_ALLOC_CONF")
+        load(NULL, NULL, NULL, "max_split_size_mb:20", "PYTORCH_ALLOC_CONF").expandable_segments);
+    assert_true(load(NULL, NULL, "expandable_segments:True", NULL, "PYTORCH_CUDA_ALLOC_CONF")
                     .expandable_segments);
     assert_false(
-        loaded("expandable_segments:False", NULL, NULL, NULL, "argument").expandable_segments);
+        load("expandable_segments:False", NULL, NULL, NULL, "argument").expandable_segments);
 }
 
-TEST(invalid_source_is_named_and_not_skipped)
+TEST(invalid_source_is_reported_and_not_skipped)
 {
-    struct xseg_config config = parsed("max_split_size_mb:99");
+    struct xseg_config config = parse("max_split_size_mb:99");
     const char *source = "untouched";
 
     clear_environment();

@@ -20,21 +20,21 @@ struct item {
 static struct xseg_list head;
 static struct item item[5];
 
-/* The list holds exactly these numbers, forwards and backwards. */
-static void assert_numbers(struct xseg_list *list, const int *want, size_t count)
+/* Expect exactly these numbers in the list, forwards and backwards. */
+static void assert_numbers(struct xseg_list *list, const int *expected, size_t count)
 {
     size_t i = 0;
 
     XSEG_LIST_FOR(node, list)
     {
         assert_true(i < count);
-        assert_int_equal(XSEG_CONTAINER(node, struct item, link)->number, want[i]);
+        assert_int_equal(XSEG_CONTAINER(node, struct item, link)->number, expected[i]);
         assert_ptr_equal(node->next->prev, node);
         i++;
     }
     assert_int_equal(i, count);
     for (struct xseg_list *back = list->prev; back != list; back = back->prev)
-        assert_int_equal(XSEG_CONTAINER(back, struct item, link)->number, want[--i]);
+        assert_int_equal(XSEG_CONTAINER(back, struct item, link)->number, expected[--i]);
     assert_int_equal(i, 0);
 }
 
@@ -47,7 +47,7 @@ static void fill_list(size_t count)
     }
 }
 
-TEST(inserting_before_a_node_places_it_there)
+TEST(node_is_inserted_before_another)
 {
     struct item first = {.number = 10}, middle = {.number = 11};
 
@@ -63,10 +63,10 @@ TEST(inserting_before_a_node_places_it_there)
     assert_numbers(&head, (const int[]){10, 0, 1, 11, 2}, 5);
 }
 
-TEST(removing_closes_the_ring)
+TEST(removal_keeps_the_list_linked)
 {
     fill_list(4);
-    for (unsigned i = 0; i < 2; i++) { /* the second time does nothing */
+    for (unsigned i = 0; i < 2; i++) { /* a second removal has no effect */
         xseg_list_remove(&item[0].link);
         assert_true(xseg_list_is_empty(&item[0].link));
         assert_numbers(&head, (const int[]){1, 2, 3}, 3);
@@ -81,7 +81,7 @@ TEST(removing_closes_the_ring)
     assert_true(xseg_list_is_empty(&head));
 }
 
-TEST(a_safe_walk_survives_removal)
+TEST(safe_iteration_permits_removal)
 {
     struct xseg_list odd;
 
@@ -214,7 +214,7 @@ static void assert_summaries(void)
         assert_int_equal(bits.summary[i] != 0, bits.top >> i & 1);
 }
 
-TEST(a_lone_member_is_found_from_both_sides)
+TEST(single_member_is_found_from_both_sides)
 {
     static const uint32_t edge[] = {
         0,    1,    62,   63,   64,    65,    127,    4095,
@@ -370,7 +370,7 @@ TEST_WITH(freed_record_is_reused_zeroed, open_slab, close_slab)
     assert_true(is_zero(again));
 }
 
-TEST_WITH(allocations_and_frees_in_any_order_keep_count, open_slab, close_slab)
+TEST_WITH(random_allocations_and_frees_are_counted, open_slab, close_slab)
 {
     enum { HELD = 700 };
     static struct record *held[HELD];
@@ -417,7 +417,7 @@ TEST_WITH(batches_grow_with_the_number_of_records, open_slab, close_slab)
     }
 }
 
-TEST_WITH(more_records_than_can_be_counted_are_refused, open_slab, close_slab)
+TEST_WITH(excess_records_are_rejected, open_slab, close_slab)
 {
     slab.total = UINT32_MAX - 1;
     assert_false(xseg_slab_refill(&slab, xseg_slab_make_batch(sizeof(struct record), 2)));
@@ -427,7 +427,7 @@ TEST_WITH(more_records_than_can_be_counted_are_refused, open_slab, close_slab)
     slab.total = 0;
 }
 
-TEST_WITH(the_audit_names_the_broken_invariant, open_slab, close_slab)
+TEST_WITH(audit_reports_the_violated_invariant, open_slab, close_slab)
 {
     add_batch();
     WITH_VALUE(slab.free_count, slab.free_count - 1,

@@ -43,7 +43,7 @@ static uint64_t model_sum(const struct model *model, enum xseg_stat_group group)
     return sum;
 }
 
-static void model_note(struct model *model)
+static void model_update_peaks(struct model *model)
 {
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++) {
         const uint64_t sum = model_sum(model, (enum xseg_stat_group)group);
@@ -81,7 +81,7 @@ static void step(struct xseg_counts *counts, struct model *model, unsigned membe
         model->down[XSEG_STAT_ALL] += amount;
         model->down[group] += amount;
     }
-    model_note(model);
+    model_update_peaks(model);
 }
 
 TEST(peaks_are_exact)
@@ -100,7 +100,7 @@ TEST(peaks_are_exact)
                 joined++;
             }
             step(counts, &model, (unsigned)random() % joined, (unsigned)random());
-            /* Read rarely, because reads must not be what makes the peaks exact. */
+            /* Reads are rare, since a read updates the peaks. */
             if (i % 97 == 0)
                 expect_equal(&model);
         }
@@ -241,9 +241,8 @@ static void *count_up_and_down(void *counts)
     return NULL;
 }
 
-/* With concurrent threads values and totals are exact, and a peak misses at most the last calls of the other
- * threads. */
-TEST_WITH(concurrent_updates_lose_nothing, set_up, tear_down)
+/* With concurrent threads values and totals are exact; a peak misses at most the last calls of other threads. */
+TEST_WITH(concurrent_updates_are_all_counted, set_up, tear_down)
 {
     struct xseg_counts counts[2];
     pthread_t thread[2];
@@ -263,7 +262,7 @@ TEST_WITH(concurrent_updates_lose_nothing, set_up, tear_down)
 
 static atomic_bool is_over;
 
-static void *count_until_over(void *counts)
+static void *count_until_end(void *counts)
 {
     while (!atomic_load(&is_over)) {
         xseg_counts_alloc(counts, 10, 10);
@@ -281,7 +280,7 @@ TEST_WITH(values_are_consistent, set_up, tear_down)
 
     xseg_counts_init(&counts, &totals, true);
     atomic_store(&is_over, false);
-    assert_int_equal(pthread_create(&thread, NULL, count_until_over, &counts), 0);
+    assert_int_equal(pthread_create(&thread, NULL, count_until_end, &counts), 0);
     for (unsigned i = 0; i < 100000 || most == 0; i++) {
         const struct xseg_stat stat =
             xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATED_BYTES);

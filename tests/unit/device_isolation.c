@@ -25,7 +25,7 @@ struct machine {
     struct xseg_range *range[DEVICES];
     bool has_peers;
     atomic_bool is_stopped; /* the observer of a device does not return */
-    atomic_bool may_go;     /* permission to return */
+    atomic_bool may_return; /* the observer may return */
     atomic_uint done;       /* threads that have finished */
 };
 
@@ -34,7 +34,7 @@ struct worker {
     int device;
     void *context;
     xseg_stream stream;
-    unsigned commits, refused;
+    unsigned commits, failures;
 };
 
 static void expect(bool holds)
@@ -52,7 +52,7 @@ static uint64_t address_of(struct xseg_range *range, unsigned at)
 }
 
 /* A device has access to its own memory, and the next device has if peer access was granted. */
-static void expect_rights(const struct worker *worker, uint64_t address)
+static void expect_access(const struct worker *worker, uint64_t address)
 {
     const int next = (worker->device + 1) % DEVICES;
 
@@ -69,7 +69,7 @@ static void expect_rights(const struct worker *worker, uint64_t address)
 /* --- The threads. --- */
 
 /* One round of a device: commit, work, decommit, trim, alias. */
-static void play_round(struct worker *worker, unsigned round)
+static void run_round(struct worker *worker, unsigned round)
 {
     struct xseg_range *range = worker->machine->range[worker->device];
     const unsigned first = round % 8 * 4;
@@ -77,14 +77,14 @@ static void play_round(struct worker *worker, unsigned round)
 
     if (fates[worker->device] == FULL) {
         expect(status == XSEG_ERR_NO_MEMORY);
-        worker->refused++;
+        worker->failures++;
         return;
     }
     expect(status == XSEG_OK);
     worker->commits++;
-    expect_rights(worker, address_of(range, first));
+    expect_access(worker, address_of(range, first));
     expect(xseg_range_alias(range, (first + 2) * PAGE, PAGE, range, first * PAGE) == XSEG_OK);
-    expect_rights(worker, address_of(range, first + 2));
+    expect_access(worker, address_of(range, first + 2));
     expect(xseg_sim_launch_on(worker->stream, 1000, address_of(range, first), 3 * PAGE) == XSEG_OK);
     expect(xseg_range_decommit(range, first * PAGE, 3 * PAGE, worker->stream) == XSEG_OK);
     expect(xseg_range_commit(range, first * PAGE, PAGE, worker->stream) == XSEG_OK);
@@ -94,7 +94,7 @@ static void play_round(struct worker *worker, unsigned round)
 }
 
 /* Work that does not end, and memory that waits for it, until the device is full. */
-static void play_slow(struct worker *worker)
+static void run_slow(struct worker *worker)
 {
     struct xseg_range *range = worker->machine->range[worker->device];
 
@@ -108,12 +108,12 @@ static void play_slow(struct worker *worker)
 }
 
 /* Another user of the context resets it. */
-static void play_lost(struct worker *worker)
+static void run_lost(struct worker *worker)
 {
     struct xseg_range *range = worker->machine->range[worker->device];
 
     for (unsigned round = 0; round < ROUNDS / 2; round++)
-        play_round(worker, round);
+        run_round(worker, round);
     expect(xseg_range_commit(range, 4 * PAGE, PAGE, NULL) == XSEG_OK);
     expect(cuDevicePrimaryCtxReset_v2(worker->device) == 0);
     /* The first call that needs the context detects the loss. */
@@ -121,34 +121,34 @@ static void play_lost(struct worker *worker)
     expect(xseg_range_decommit(range, 4 * PAGE, PAGE, NULL) == XSEG_OK);
     for (unsigned round = 0; round < ROUNDS; round++) {
         expect(xseg_range_commit(range, 0, PAGE, NULL) == XSEG_ERR_DEVICE_LOST);
-        worker->refused++;
+        worker->failures++;
     }
 }
 
-static void play_usual(struct worker *worker)
+static void run_normal(struct worker *worker)
 {
     struct xseg_device_stats figures[DEVICES];
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_statistics stats = {sizeof(stats)};
     size_t count = 0;
 
-    where.device = worker->device;
+    scope.device = worker->device;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        play_round(worker, round);
+        run_round(worker, round);
         expect(xseg_device_stats_get(worker->machine->allocator, figures, sizeof(figures[0]),
                                      DEVICES, &count) == XSEG_OK &&
                count == DEVICES);
-        expect(xseg_stats_get(worker->machine->allocator, &where, &stats) == XSEG_OK);
+        expect(xseg_stats_get(worker->machine->allocator, &scope, &stats) == XSEG_OK);
         expect(xseg_range_prepare(worker->machine->range[worker->device], PAGE) == XSEG_OK ||
                fates[worker->device] == FULL);
-        expect(xseg_trim(worker->machine->allocator, &where, NULL, NULL) == XSEG_OK);
+        expect(xseg_trim(worker->machine->allocator, &scope, NULL, NULL) == XSEG_OK);
     }
 }
 
-static void play_full(struct worker *worker)
+static void run_full(struct worker *worker)
 {
     for (unsigned round = 0; round < ROUNDS; round++)
-        play_round(worker, round);
+        run_round(worker, round);
 }
 
 static void enter(struct worker *worker)
@@ -160,8 +160,8 @@ static void enter(struct worker *worker)
 
 static void *run(void *self)
 {
-    static void (*const play[])(struct worker *) = {play_usual, play_usual, play_full, play_slow,
-                                                    play_lost};
+    static void (*const play[])(struct worker *) = {run_normal, run_normal, run_full, run_slow,
+                                                    run_lost};
     struct worker *worker = self;
 
     enter(worker);
@@ -234,7 +234,7 @@ static void expect_progress(const struct worker *worker)
         if (fates[device] == USUAL)
             assert_int_equal(worker[device].commits, ROUNDS);
         if (fates[device] == FULL || fates[device] == LOST)
-            assert_int_equal(worker[device].refused, ROUNDS);
+            assert_int_equal(worker[device].failures, ROUNDS);
     }
 }
 
@@ -261,14 +261,14 @@ TEST(locked_device_blocks_no_other_device)
     }
 }
 
-/* An observer that does not return on new memory of the stopped device until it is allowed to. */
-static void came(void *context, const struct xseg_mapping *mapping)
+/* An observer that blocks on new memory of the stopped device until the test permits it to return. */
+static void block_in_callback(void *context, const struct xseg_mapping *mapping)
 {
     struct machine *machine = context;
 
     if (fates[mapping->device] != STOPPED || atomic_exchange(&machine->is_stopped, true))
         return;
-    while (!atomic_load(&machine->may_go))
+    while (!atomic_load(&machine->may_return))
         (void)sched_yield();
 }
 
@@ -279,7 +279,8 @@ TEST(device_with_a_blocked_observer_blocks_no_other_device)
     pthread_t thread[DEVICES];
 
     open_machine(&machine, true);
-    const uint64_t id = env_observe(machine.allocator, .context = &machine, .on_map = came);
+    const uint64_t id =
+        env_observe(machine.allocator, .context = &machine, .on_map = block_in_callback);
     start(&machine, worker, thread, true);
     while (!atomic_load(&machine.is_stopped))
         (void)sched_yield();
@@ -287,7 +288,7 @@ TEST(device_with_a_blocked_observer_blocks_no_other_device)
     join(thread, false);
     assert_int_equal(atomic_load(&machine.done), DEVICES - 1);
     expect_progress(worker);
-    atomic_store(&machine.may_go, true);
+    atomic_store(&machine.may_return, true);
     join(thread, true);
     assert_int_equal(worker[0].commits, ROUNDS);
     assert_ok(xseg_observer_remove(machine.allocator, id));

@@ -10,40 +10,40 @@
 
 /* --- Unknown variables are reported with the closest known name. --- */
 
-struct heard {
+struct logged {
     unsigned count;
     char line[12][512];
 };
 
-static void hear(void *context, enum xseg_log_level level, const char *line)
+static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
-    struct heard *heard = context;
+    struct logged *logged = context;
 
     assert_int_equal(level, XSEG_LOG_WARNING);
-    assert_true(heard->count < XSEG_COUNT_OF(heard->line));
-    (void)snprintf(heard->line[heard->count++], sizeof(heard->line[0]), "%s", line);
+    assert_true(logged->count < XSEG_COUNT_OF(logged->line));
+    (void)snprintf(logged->line[logged->count++], sizeof(logged->line[0]), "%s", line);
 }
 
-static struct heard check(void)
+static struct logged check(void)
 {
-    struct heard heard = {0};
-    const struct xseg_log log = {hear, &heard};
+    struct logged logged = {0};
+    const struct xseg_log log = {record_line, &logged};
 
     xseg_environment_check(&log);
-    return heard;
+    return logged;
 }
 
 /* Clear all variables except cmocka's. */
 static void clear(void)
 {
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
-    char kept[32] = "";
+    char saved[32] = "";
 
     if (output != NULL)
-        (void)snprintf(kept, sizeof(kept), "%s", output);
+        (void)snprintf(saved, sizeof(saved), "%s", output);
     assert_int_equal(clearenv(), 0);
-    if (kept[0] != '\0')
-        assert_int_equal(setenv("CMOCKA_MESSAGE_OUTPUT", kept, 1), 0);
+    if (saved[0] != '\0')
+        assert_int_equal(setenv("CMOCKA_MESSAGE_OUTPUT", saved, 1), 0);
 }
 
 TEST(names_of_the_table_are_known)
@@ -68,7 +68,7 @@ TEST(names_of_the_table_are_known)
 TEST(mistyped_names_are_reported_with_the_closest_match)
 {
     static const struct {
-        const char *name, *want;
+        const char *name, *expected;
     } row[] = {
         {"XSEG_DRIVR", "environment: unknown variable, XSEG_DRIVR; did you mean XSEG_DRIVER?"},
         {"XSEG_driver", "environment: unknown variable, XSEG_driver; did you mean XSEG_DRIVER?"},
@@ -87,9 +87,9 @@ TEST(mistyped_names_are_reported_with_the_closest_match)
         clear();
         assert_int_equal(setenv(row[i].name, "value=1", 1), 0);
         assert_int_equal(setenv("XSEG_DRIVER", "x", 1), 0);
-        const struct heard heard = check();
-        assert_int_equal(heard.count, 1);
-        assert_string_equal(heard.line[0], row[i].want);
+        const struct logged logged = check();
+        assert_int_equal(logged.count, 1);
+        assert_string_equal(logged.line[0], row[i].expected);
     }
     clear();
 }
@@ -103,15 +103,16 @@ TEST(many_unknown_names_are_summarized)
         (void)snprintf(name, sizeof(name), "XSEG_UNHEARD_OF_%u", i);
         assert_int_equal(setenv(name, "", 1), 0);
     }
-    const struct heard heard = check();
-    assert_int_equal(heard.count, 9);
-    assert_string_equal(heard.line[8],
+    const struct logged logged = check();
+    assert_int_equal(logged.count, 9);
+    assert_string_equal(logged.line[8],
                         "environment: more unknown variables, 3 with the prefix XSEG_; see "
                         "docs/environment.md for all names");
     clear();
 }
 
-/* --- A set-user-ID process reads nothing from its environment. Here secure_getenv() answers as in such a process. --- */
+/* --- A set-user-ID process reads nothing from its environment. Here secure_getenv() returns what it returns in such a
+ * process. --- */
 
 static const char *const variable[] = {
     "XSEG_DRIVER",
@@ -130,16 +131,16 @@ char *__wrap_secure_getenv(const char *name)
     return has_rights ? NULL : __real_secure_getenv(name);
 }
 
-static void hear_warning(void *context, enum xseg_log_level level, const char *line)
+static void record_warning(void *context, enum xseg_log_level level, const char *line)
 {
     if (level == XSEG_LOG_WARNING && strstr(line, "set-user-ID") != NULL)
-        hear(context, level, line);
+        record_line(context, level, line);
 }
 
-static xseg_status try_open(const char *driver, struct heard *heard, struct xseg_allocator **out)
+static xseg_status try_open(const char *driver, struct logged *logged, struct xseg_allocator **out)
 {
-    struct xseg_options options = {sizeof(options), .driver = driver, .log = hear_warning,
-                                   .log_context = heard};
+    struct xseg_options options = {sizeof(options), .driver = driver, .log = record_warning,
+                                   .log_context = logged};
 
     return xseg_open(NULL, &options, out);
 }
@@ -153,30 +154,30 @@ static void set_all(const char *config)
 TEST(defaults_apply_and_are_logged_once)
 {
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {0};
+    struct logged logged = {0};
 
     has_rights = true;
     set_all("no_such_key:1");
     assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < 2; i++) {
-        assert_ok(try_open(env_driver(), &heard, &allocator));
+        assert_ok(try_open(env_driver(), &logged, &allocator));
         assert_string_equal(xseg_config_source(allocator), "default");
         env_close(allocator);
-        assert_int_equal(heard.count, 1);
+        assert_int_equal(logged.count, 1);
     }
     for (unsigned i = 0; i < COUNT_OF(variable); i++)
-        assert_non_null(strstr(heard.line[0], variable[i]));
+        assert_non_null(strstr(logged.line[0], variable[i]));
 }
 
 TEST(driver_variable_is_ignored)
 {
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {0};
+    struct logged logged = {0};
     char text[512] = "";
 
     has_rights = true;
     set_all("");
-    if (try_open(NULL, &heard, &allocator) == XSEG_OK) {
+    if (try_open(NULL, &logged, &allocator) == XSEG_OK) {
         env_close(allocator); /* exists on this host */
         return;
     }
@@ -188,12 +189,12 @@ TEST(driver_variable_is_ignored)
 TEST(environment_applies_without_privileges)
 {
     struct xseg_allocator *allocator = NULL;
-    struct heard heard = {0};
+    struct logged logged = {0};
 
     has_rights = false;
     set_all("no_such_key:1");
-    assert_error(try_open(env_driver(), &heard, &allocator), CONFIG, "XSEG_ALLOC_CONF");
+    assert_error(try_open(env_driver(), &logged, &allocator), CONFIG, "XSEG_ALLOC_CONF");
     set_all("");
-    assert_error(try_open(NULL, &heard, &allocator), NO_DRIVER, "/no/such/driver");
-    assert_int_equal(heard.count, 0);
+    assert_error(try_open(NULL, &logged, &allocator), NO_DRIVER, "/no/such/driver");
+    assert_int_equal(logged.count, 0);
 }

@@ -20,17 +20,17 @@ static void expect_message(const char *expected)
 
 TEST(a_message_is_kept)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
 
-    xseg_fail_save(&kept); /* the empty message */
+    xseg_fail_save(&saved); /* the empty message */
     assert_int_equal(xseg_fail(XSEG_ERR_DRIVER, "another"), XSEG_ERR_DRIVER);
     expect_message("another");
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
     expect_message("");
     (void)xseg_fail(XSEG_ERR_DRIVER, "of %d%% \x01", 7);
-    xseg_fail_save(&kept);
+    xseg_fail_save(&saved);
     (void)xseg_fail(XSEG_ERR_DRIVER, "another");
-    xseg_fail_restore(&kept);
+    xseg_fail_restore(&saved);
     assert_string_equal(xseg_fail_detail(), "of 7% \\x01");
     xseg_fail_append(", and more");
     assert_string_equal(xseg_fail_detail(), "of 7% \\x01, and more");
@@ -46,14 +46,14 @@ static void call_inner(void)
 
 TEST(operations_nest)
 {
-    struct xseg_fail_saved kept;
+    struct xseg_fail_saved saved;
 
     {
         XSEG_OPERATION("xseg_outer");
         (void)xseg_fail(XSEG_ERR_BUSY, "pool is paused");
-        xseg_fail_save(&kept);
+        xseg_fail_save(&saved);
         call_inner();
-        xseg_fail_restore(&kept);
+        xseg_fail_restore(&saved);
         expect_message("xseg_outer: pool is paused");
         call_inner();
         (void)xseg_fail(XSEG_ERR_DRIVER, "cuMemMap failed");
@@ -65,42 +65,42 @@ TEST(operations_nest)
 
 /* --- Log lines. --- */
 
-struct heard {
+struct logged {
     unsigned count;
     enum xseg_log_level level;
     char line[2048];
 };
 
-static void hear(void *context, enum xseg_log_level level, const char *line)
+static void record_line(void *context, enum xseg_log_level level, const char *line)
 {
-    struct heard *heard = context;
+    struct logged *logged = context;
 
-    heard->count++;
-    heard->level = level;
-    (void)snprintf(heard->line, sizeof(heard->line), "%s", line);
+    logged->count++;
+    logged->level = level;
+    (void)snprintf(logged->line, sizeof(logged->line), "%s", line);
 }
 
 TEST(sink_receives_printable_lines_of_every_level)
 {
     static const enum xseg_log_level level[] = {XSEG_LOG_ERROR, XSEG_LOG_WARNING, XSEG_LOG_INFO};
-    struct heard heard = {0};
-    const struct xseg_log log = {hear, &heard};
+    struct logged logged = {0};
+    const struct xseg_log log = {record_line, &logged};
     char text[4000];
 
     for (unsigned i = 0; i < 3; i++) {
         xseg_log_line(&log, level[i], "%s %u", "line", i);
-        assert_int_equal(heard.count, i + 1);
-        assert_int_equal(heard.level, level[i]);
+        assert_int_equal(logged.count, i + 1);
+        assert_int_equal(logged.level, level[i]);
     }
-    assert_string_equal(heard.line, "line 2");
+    assert_string_equal(logged.line, "line 2");
     xseg_log_line(&log, XSEG_LOG_INFO, "%s and %s", "\033[2J", "\xc3\xa9\n");
-    assert_string_equal(heard.line, "\\x1b[2J and \\xc3\\xa9\\x0a");
+    assert_string_equal(logged.line, "\\x1b[2J and \\xc3\\xa9\\x0a");
     /* A long line is truncated. */
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = '\0';
     xseg_log_line(&log, XSEG_LOG_INFO, "%s", text);
-    assert_int_equal(heard.count, 5);
-    assert_in_range(strlen(heard.line), 1000, 1023);
+    assert_int_equal(logged.count, 5);
+    assert_in_range(strlen(logged.line), 1000, 1023);
 }
 
 /* Write the three levels without a sink, with standard error redirected to a file. */

@@ -25,9 +25,9 @@ static int make_file(void)
 }
 
 /* The byte that belongs at an offset. */
-static unsigned char byte_at(uint64_t place)
+static unsigned char byte_at(uint64_t offset)
 {
-    return (unsigned char)(place * 7 + place / 251);
+    return (unsigned char)(offset * 7 + offset / 251);
 }
 
 /* Write up to an offset, in pieces of many sizes. */
@@ -39,12 +39,12 @@ static void write_up_to(uint64_t end)
     unsigned piece = 0;
 
     while (xseg_file_writer_offset(&output) < end) {
-        const uint64_t place = xseg_file_writer_offset(&output);
+        const uint64_t offset = xseg_file_writer_offset(&output);
         size_t count = sizes[piece++ % COUNT_OF(sizes)];
 
-        count = count < end - place ? count : (size_t)(end - place);
+        count = count < end - offset ? count : (size_t)(end - offset);
         for (size_t i = 0; i < count; i++)
-            bytes[i] = byte_at(place + i);
+            bytes[i] = byte_at(offset + i);
         if (count == 1)
             xseg_file_writer_write_byte(&output, bytes[0]);
         else
@@ -81,8 +81,7 @@ TEST(all_bytes_arrive_in_order)
     }
 }
 
-/* Withdraw to offsets in the buffer, at its edge, and in bytes that were written; then write other bytes and
- * continue. */
+/* Withdraw to offsets in the buffer, at its edge, and in written bytes; then write other bytes and continue. */
 TEST(withdrawn_bytes_are_not_written)
 {
     enum { BUFFER = XSEG_FILE_WRITER_BUFFER };

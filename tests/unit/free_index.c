@@ -40,25 +40,25 @@ static void expect(const char *tag)
     expect_audit(xseg_free_index_audit(&free_index, &violation), tag);
 }
 
-static bool comes_before(const struct xseg_block *one, uint64_t bytes, uint64_t position)
+static bool precedes(const struct xseg_block *one, uint64_t bytes, uint64_t position)
 {
     return one->bytes < bytes || (one->bytes == bytes && xseg_block_position(one) < position);
 }
 
 /* The smallest block not below (bytes, position), found by a linear search. */
-static struct xseg_block *slow_from(uint64_t bytes, uint64_t position)
+static struct xseg_block *search_linearly(uint64_t bytes, uint64_t position)
 {
     struct xseg_block *best = NULL;
 
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (there[i] && !comes_before(&block[i], bytes, position) &&
-            (best == NULL || comes_before(&block[i], best->bytes, xseg_block_position(best))))
+        if (there[i] && !precedes(&block[i], bytes, position) &&
+            (best == NULL || precedes(&block[i], best->bytes, xseg_block_position(best))))
             best = &block[i];
     return best;
 }
 
 /* Place extents of this size at ascending addresses. */
-static void lay_extents(uint64_t bytes)
+static void place_extents(uint64_t bytes)
 {
     for (unsigned i = 0; i < EXTENTS; i++) {
         extent[i].segment.base = 2 * XSEG_MIB + i * bytes;
@@ -94,7 +94,7 @@ static uint64_t random_bytes(void)
 }
 
 /* Mostly one size, and two other sizes of the same bin. */
-static uint64_t like_bytes(void)
+static uint64_t similar_bytes(void)
 {
     const uint64_t odd = (uint64_t)random() % 10;
 
@@ -118,7 +118,7 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
     (void)set_up(NULL);
     srandom(7);
-    lay_extents((BLOCKS / EXTENTS + 1) * distance);
+    place_extents((BLOCKS / EXTENTS + 1) * distance);
     for (unsigned i = 0; i < BLOCKS; i++)
         block[i] = block_at(i * 7919 % BLOCKS * distance, 512);
     for (unsigned step = 0; step < 20000; step++) {
@@ -126,31 +126,31 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
         const uint64_t bytes = next_bytes();
 
         toggle(i, next_bytes());
-        assert_ptr_equal(xseg_free_index_find(&free_index, bytes), slow_from(bytes, 0));
+        assert_ptr_equal(xseg_free_index_find(&free_index, bytes), search_linearly(bytes, 0));
         const uint64_t position = xseg_block_position(&block[i]);
 
         assert_ptr_equal(xseg_free_index_lower_bound(&free_index, bytes, position),
-                         slow_from(bytes, position));
+                         search_linearly(bytes, position));
         if (there[i])
             assert_ptr_equal(xseg_free_index_next(&free_index, &block[i]),
-                             slow_from(block[i].bytes, position + 1));
+                             search_linearly(block[i].bytes, position + 1));
         if (step % 1000 == 0)
             expect(NULL);
     }
 }
 
 /* Also where hundreds of blocks share a bin. */
-TEST(agrees_with_the_slow_search)
+TEST(index_agrees_with_a_linear_search)
 {
     compare_searches(random_bytes, XSEG_GIB);
-    compare_searches(like_bytes, 20 * XSEG_MIB);
-    compare_searches(like_bytes, 244 * XSEG_MIB);
+    compare_searches(similar_bytes, 20 * XSEG_MIB);
+    compare_searches(similar_bytes, 244 * XSEG_MIB);
 }
 
 /* Each inserted block becomes the first of a bin; then the first block is removed repeatedly. */
-TEST_WITH(a_bin_can_be_a_stack, set_up, NULL)
+TEST_WITH(bin_can_be_used_as_a_stack, set_up, NULL)
 {
-    lay_extents(BLOCKS * 20 * XSEG_MIB);
+    place_extents(BLOCKS * 20 * XSEG_MIB);
     for (unsigned i = BLOCKS; i-- > 0;) {
         block[i] = block_at(i * 20 * XSEG_MIB, 20 * XSEG_MIB);
         xseg_free_index_insert(&free_index, &block[i]);
@@ -169,7 +169,7 @@ TEST_WITH(a_bin_can_be_a_stack, set_up, NULL)
 }
 
 /* The longest run of ascending priorities among 4096 records at a regular distance: long runs make deep trees. */
-static unsigned longest_rise(uint32_t distance)
+static unsigned longest_ascending_run(uint32_t distance)
 {
     unsigned run = 0, longest = 0;
     uint32_t before = 0;
@@ -184,18 +184,18 @@ static unsigned longest_rise(uint32_t distance)
     return longest;
 }
 
-TEST(no_regular_distance_has_priorities_in_order)
+TEST(regular_distances_have_no_ascending_priorities)
 {
     const uint32_t record = sizeof(struct xseg_block) / XSEG_BUMP_UNIT;
 
     for (uint32_t distance = record; distance < 4096 * record; distance += record)
-        assert_in_range(longest_rise(distance), 2, 60);
+        assert_in_range(longest_ascending_run(distance), 2, 60);
 }
 
 /* Requests may exceed the memory of any device. */
 TEST_WITH(no_block_fits_a_size_above_the_maximum, set_up, NULL)
 {
-    lay_extents(1ull << 49);
+    place_extents(1ull << 49);
     block[0] = block_at(0, (1ull << 49) - 512);
     xseg_free_index_insert(&free_index, &block[0]);
     for (unsigned shift = 20; shift < 64; shift++) {
@@ -208,9 +208,9 @@ TEST_WITH(no_block_fits_a_size_above_the_maximum, set_up, NULL)
     assert_null(xseg_free_index_lower_bound(&free_index, UINT64_MAX, UINT64_MAX));
 }
 
-TEST_WITH(the_audit_names_the_broken_invariant, set_up, NULL)
+TEST_WITH(audit_reports_the_violated_invariant, set_up, NULL)
 {
-    lay_extents(XSEG_MIB);
+    place_extents(XSEG_MIB);
     for (unsigned i = 0; i < 64; i++) {
         block[i] = block_at(i * 1024, 1024);
         xseg_free_index_insert(&free_index, &block[i]);

@@ -4,8 +4,7 @@
 #include "src/core/device/device.h"
 #include "tests/support/env.h"
 
-/* Addresses for one segment only: a range reserves the device's memory rounded up to the next GiB, and at least 1
- * GiB. */
+/* Addresses for one segment: a range reserves the device memory rounded up to the next GiB, and at least 1 GiB. */
 static struct xseg_allocator *open_with_few_addresses(void)
 {
     return env_open_sim("expandable_segments:True", .memory_bytes = GIB,
@@ -34,16 +33,16 @@ TEST(range_in_use_is_kept)
 {
     struct xseg_allocator *allocator = open_with_few_addresses();
     const xseg_stream other = env_stream();
-    void *block = env_alloc(allocator, 64 * MIB, NULL), *beside, *refused = NULL;
+    void *block = env_alloc(allocator, 64 * MIB, NULL), *neighbor, *failed = NULL;
 
-    /* A classic segment needs few addresses; there are none for a large one either. */
-    beside = env_alloc(allocator, 64 * MIB, other);
-    assert_false(env_block(allocator, beside).is_expandable);
+    /* There are enough addresses for a small classic segment, and too few for a large one. */
+    neighbor = env_alloc(allocator, 64 * MIB, other);
+    assert_false(env_block(allocator, neighbor).is_expandable);
     assert_true(env_block(allocator, block).is_expandable);
-    assert_error(xseg_alloc(allocator, 0, 600 * MIB, other, &refused), NO_ADDRESSES, "cuMem");
-    assert_null(refused);
+    assert_error(xseg_alloc(allocator, 0, 600 * MIB, other, &failed), NO_ADDRESSES, "cuMem");
+    assert_null(failed);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 2);
-    env_free(allocator, beside, block);
+    env_free(allocator, neighbor, block);
     /* Cached memory is released with its range. */
     env_free(allocator, env_alloc(allocator, 64 * MIB, other));
     env_empty_cache(allocator);

@@ -42,7 +42,7 @@ static void configure_all(void)
 
 /* --- Settings. --- */
 
-static bool takes_memory(enum xseg_history_action action)
+static bool changes_memory(enum xseg_history_action action)
 {
     return action == XSEG_HISTORY_ALLOC || action == XSEG_HISTORY_SEGMENT_ALLOC ||
            action == XSEG_HISTORY_SEGMENT_MAP || action == XSEG_HISTORY_OOM ||
@@ -50,17 +50,17 @@ static bool takes_memory(enum xseg_history_action action)
 }
 
 /* Whether an event is recorded, and whether its stack is captured, as the headers specify. */
-static bool is_noted(enum xseg_history_action action)
+static bool is_recorded(enum xseg_history_action action)
 {
     return config.history == XSEG_HISTORY_ALL && (config.history_skip >> action & 1) == 0;
 }
 
 static bool has_stack(enum xseg_history_action action)
 {
-    if (!is_noted(action))
+    if (!is_recorded(action))
         return false;
     return config.history_stacks == XSEG_HISTORY_STACKS_ALL ||
-           (config.history_stacks == XSEG_HISTORY_STACKS_ALLOC && takes_memory(action));
+           (config.history_stacks == XSEG_HISTORY_STACKS_ALLOC && changes_memory(action));
 }
 
 static void expect_settings(void)
@@ -73,10 +73,10 @@ static void expect_settings(void)
     for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++) {
         const enum xseg_history_action action = (enum xseg_history_action)i;
 
-        assert_int_equal(xseg_history_settings_record(settings, action), is_noted(action));
+        assert_int_equal(xseg_history_settings_record(settings, action), is_recorded(action));
         assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(action));
         takes = takes || has_stack(action);
-        is_any = is_any || is_noted(action);
+        is_any = is_any || is_recorded(action);
     }
     assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps);
     assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
@@ -141,8 +141,8 @@ TEST_WITH(settings_are_distinguished, set_up, tear_down)
     xseg_history_store_fini(&other);
 }
 
-/* Each call has the user value of its own request, and only with the settings in effect at its start. */
-TEST_WITH(each_call_has_its_own_user_value, set_up, tear_down)
+/* Each call has the user value of its request, and only with the settings in effect at its start. */
+TEST_WITH(each_call_has_the_user_value_of_its_request, set_up, tear_down)
 {
     const struct xseg_history_context *context = xseg_history_context();
     int word, other;
@@ -181,7 +181,7 @@ static uint64_t monotonic_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-TEST_WITH(ticks_are_nanoseconds_that_do_not_fall, set_up, tear_down)
+TEST_WITH(ticks_are_monotonic_nanoseconds, set_up, tear_down)
 {
     static uint64_t ticks[20000];
 
@@ -190,8 +190,7 @@ TEST_WITH(ticks_are_nanoseconds_that_do_not_fall, set_up, tear_down)
         ticks[i] = xseg_history_store_now(&store);
     while (monotonic_ns() - began < 40000000) {
     }
-    const uint64_t late = xseg_history_store_now(&store);
-    const uint64_t ended = monotonic_ns();
+    const uint64_t late = xseg_history_store_now(&store), ended = monotonic_ns();
     const struct xseg_history_moment moment = xseg_history_store_moment(&store);
     uint64_t before = 0;
     for (size_t i = 0; i < COUNT_OF(ticks); i++) {
@@ -212,7 +211,7 @@ TEST_WITH(ticks_are_nanoseconds_that_do_not_fall, set_up, tear_down)
 }
 
 /* A counter at 4 GHz after twenty years. */
-TEST_WITH(ticks_of_years_fit, set_up, tear_down)
+TEST_WITH(ticks_of_20_years_do_not_overflow, set_up, tear_down)
 {
     static const uint64_t years = UINT64_C(20) * 365 * 24 * 3600;
 
@@ -226,7 +225,7 @@ TEST_WITH(ticks_of_years_fit, set_up, tear_down)
     assert_int_equal(xseg_history_store_ns(&store, &moment, 1000 + years / 2 * 4000000000u),
                      500 + years / 2 * 1000000000u);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
-    /* The counter of another CPU may be slightly behind or ahead. */
+    /* The counters of two CPUs may differ slightly. */
     assert_int_equal(xseg_history_store_ns(&store, &moment, 990), 500);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks + 40), moment.ns + 10);
     const struct xseg_history_moment at_once = {1000, 500};
@@ -342,7 +341,7 @@ TEST_WITH(replaced_hook_remains_valid, set_up, tear_down)
     assert_ptr_equal(first->context, &store);
     set_hook(gather_seven, NULL, NULL);
     assert_null(xseg_history_store_hook(&store)->context);
-    /* A thread may still be in it. */
+    /* A thread may still be in the hook. */
     assert_ptr_equal(first->context, &store);
     assert_int_equal(first->gather(NULL), 7);
     assert_true(xseg_history_store_set_hook(&store, NULL));
@@ -354,7 +353,7 @@ static uint32_t gather_next(void *context)
     return ++*(uint32_t *)context;
 }
 
-static void note_frames(void *self, uint32_t frames, uint32_t label)
+static void record_frames(void *self, uint32_t frames, uint32_t label)
 {
     (void)label;
     if (frames < 32)
@@ -371,19 +370,17 @@ TEST_WITH(frames_of_each_depth_are_shown, set_up, tear_down)
     assert_false(xseg_history_gather(&store, NULL));
     const struct xseg_history_gathered outer = xseg_history_context_save();
     assert_false(xseg_history_gather(&store, NULL));
-    xseg_history_for_each_root(&store, note_frames, &shown);
+    xseg_history_for_each_root(&store, record_frames, &shown);
     assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
     xseg_history_context_restore(&outer);
 }
 
 static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 {
-    (void)context;
-    (void)kept;
-    (void)count;
+    (void)context, (void)kept, (void)count;
 }
 
-/* Every call that gathers reports a due sweep, because the first one may meet a sweep of another thread. */
+/* Every call that gathers reports a due sweep, because the first sweep may coincide with a sweep of another thread. */
 TEST_WITH(sweep_is_due_until_one_completes, set_up, tear_down)
 {
     uint32_t drawn = 0;

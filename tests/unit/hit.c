@@ -59,7 +59,7 @@ void __wrap_free(void *ptr)
 
 static uint64_t seed_state;
 
-static uint64_t below(uint64_t bound)
+static uint64_t random_below(uint64_t bound)
 {
     return rng_next(&seed_state) % bound;
 }
@@ -96,10 +96,10 @@ static void warm(xseg_stream stream)
     warm_in(NULL, stream);
 }
 
-static void expect_hits(xseg_stream stream, bool want)
+static void expect_hits(xseg_stream stream, bool expected)
 {
-    assert_int_equal(hits(0, SMALL, stream), want);
-    assert_int_equal(hits(0, LARGE, stream), want);
+    assert_int_equal(hits(0, SMALL, stream), expected);
+    assert_int_equal(hits(0, LARGE, stream), expected);
     /* Either path serves the request. */
     warm(stream);
 }
@@ -245,10 +245,10 @@ static bool hits_in(struct xseg_pool *pool, size_t bytes)
     return true;
 }
 
-static void expect_hits_in(struct xseg_pool *pool, bool want)
+static void expect_hits_in(struct xseg_pool *pool, bool expected)
 {
-    assert_int_equal(hits_in(pool, SMALL), want);
-    assert_int_equal(hits_in(pool, LARGE), want);
+    assert_int_equal(hits_in(pool, SMALL), expected);
+    assert_int_equal(hits_in(pool, LARGE), expected);
 }
 
 ALLOCATOR_TEST(pool_requests_take_the_fast_path)
@@ -301,8 +301,7 @@ ALLOCATOR_TEST(only_allocated_blocks_are_freed)
     assert_ok(xseg_free(allocator, NULL));
     assert_error(xseg_free(allocator, &seed_state), NOT_ALLOCATED, "not in memory");
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
-        char *ptr = env_alloc(allocator, sizes[i], NULL);
-        char *end = ptr + (sizes[i] + 511) / 512 * 512;
+        char *ptr = env_alloc(allocator, sizes[i], NULL), *end = ptr + (sizes[i] + 511) / 512 * 512;
 
         assert_error(xseg_free(allocator, ptr + 1), NOT_ALLOCATED, "not the start of a block");
         assert_error(xseg_free(allocator, ptr + 512), NOT_ALLOCATED, "not the start of a block");
@@ -363,14 +362,14 @@ static xseg_status alloc(struct program *program, size_t bytes, xseg_stream stre
 static void step_alloc(struct program *program, struct result *result)
 {
     static const size_t most[] = {4 * KIB, 4 * KIB, 100 * KIB, MIB, 4 * MIB, 40 * MIB};
-    const size_t bytes = 1 + below(most[below(COUNT_OF(most))]);
-    const xseg_stream stream = program->stream[below(STREAMS)];
+    const size_t bytes = 1 + random_below(most[random_below(COUNT_OF(most))]);
+    const xseg_stream stream = program->stream[random_below(STREAMS)];
     void *ptr = NULL;
 
     if (program->count == HELD)
         return;
-    result->status = below(5) == 0 ? alloc_named(program, bytes, stream, &ptr)
-                                   : alloc(program, bytes, stream, &ptr);
+    result->status = random_below(5) == 0 ? alloc_named(program, bytes, stream, &ptr)
+                                          : alloc(program, bytes, stream, &ptr);
     result->address = (uint64_t)(uintptr_t)ptr;
     if (result->status == XSEG_OK)
         program->held[program->count++] = ptr;
@@ -380,7 +379,7 @@ static void step_free(struct program *program, struct result *result)
 {
     if (program->count == 0)
         return;
-    const unsigned i = (unsigned)below(program->count);
+    const unsigned i = (unsigned)random_below(program->count);
     void *ptr = program->held[i];
 
     result->status =
@@ -395,22 +394,22 @@ static void step_use(struct program *program)
 
     if (program->count == 0)
         return;
-    assert_ok(xseg_record_stream(allocator, program->held[below(program->count)], user));
-    if (below(2) == 0)
+    assert_ok(xseg_record_stream(allocator, program->held[random_below(program->count)], user));
+    if (random_below(2) == 0)
         assert_ok(xseg_sim_launch(user, UINT64_MAX));
 }
 
 /* Change a condition that disables the fast path. */
 static void step_rarely(struct program *program, const char *const *config, size_t configs)
 {
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options options = {sizeof(options)};
 
-    switch (below(4)) {
+    switch (random_below(4)) {
     case 0:
-        assert_ok(xseg_config_set(allocator, config[below(configs)]));
+        assert_ok(xseg_config_set(allocator, config[random_below(configs)]));
         break;
     case 1:
-        assert_ok(xseg_trim(allocator, NULL, &how, NULL));
+        assert_ok(xseg_trim(allocator, NULL, &options, NULL));
         break;
     case 2:
         assert_ok(program->is_routed ? xseg_route_end(program->pool)
@@ -418,7 +417,7 @@ static void step_rarely(struct program *program, const char *const *config, size
         program->is_routed = !program->is_routed;
         break;
     default:
-        xseg_sim_advance(below(1000) * 1000000);
+        xseg_sim_advance(random_below(1000) * 1000000);
         break;
     }
 }
@@ -439,17 +438,17 @@ static void step(struct program *program, unsigned turn, struct result *result)
         "history:state",
         "history:nothing",
     };
-    const uint64_t what = below(400);
+    const uint64_t action = random_below(400);
     const bool fills = turn / 300 % 2 == 0;
 
     memset(result, 0, sizeof(*result));
-    if (what < (fills ? 230u : 140u))
+    if (action < (fills ? 230u : 140u))
         step_alloc(program, result);
-    else if (what < 370)
+    else if (action < 370)
         step_free(program, result);
-    else if (what < 384)
+    else if (action < 384)
         step_use(program);
-    else if (what < 395)
+    else if (action < 395)
         assert_ok(xseg_sim_finish(program->stream[STREAMS]));
     else
         step_rarely(program, config, COUNT_OF(config));
@@ -525,11 +524,11 @@ static unsigned play_round(const xseg_stream *stream)
 
     seed_state = 15485863;
     for (unsigned i = 0; i < ROUND || count > 0; i++) {
-        const size_t most = below(3) == 0 ? 12 * MIB : below(4) == 0 ? MIB : 8 * KIB;
-        const size_t bytes = 1 + below(most);
-        const xseg_stream on = stream[below(2)];
+        const size_t most = random_below(3) == 0 ? 12 * MIB : random_below(4) == 0 ? MIB : 8 * KIB;
+        const size_t bytes = 1 + random_below(most);
+        const xseg_stream on = stream[random_below(2)];
 
-        if (i < ROUND && count < HELD && below(2) == 0) {
+        if (i < ROUND && count < HELD && random_below(2) == 0) {
             void **out = &held[count++];
             struct xseg_arena *searched = NULL;
             bool has_polled = false;
@@ -539,7 +538,7 @@ static unsigned play_round(const xseg_stream *stream)
                 *out = env_alloc(allocator, bytes, on);
             }
         } else if (count > 0) {
-            const unsigned at = (unsigned)below(count);
+            const unsigned at = (unsigned)random_below(count);
 
             env_free(allocator, held[at]);
             held[at] = held[--count];
@@ -566,7 +565,7 @@ ALLOCATOR_TEST(hits_call_neither_host_nor_driver)
 
 /* In a process in which seccomp kills on any system call except exit. Exit status: 0: all calls took the fast path,
  * 1: not all did, 2: seccomp is not available. */
-static _Noreturn void play_alone(void)
+static _Noreturn void run_in_sandbox(void)
 {
     allocator = env_open("expandable_segments:True");
     const xseg_stream stream[2] = {NULL, env_stream()};
@@ -591,7 +590,7 @@ TEST(hits_make_no_system_call)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        play_alone();
+        run_in_sandbox();
     assert_int_equal(waitpid(child, &end, 0), child);
     assert_true(WIFEXITED(end));
     if (WEXITSTATUS(end) == 2)

@@ -17,7 +17,7 @@
 #include "tests/support/test.h"
 #include "tests/support/wrapped.h"
 
-/* --- Demand-zero memory, whatever the process has freed before. --- */
+/* --- Demand-zero memory, after large frees of the process. --- */
 
 /* The number of resident pages of an allocation. */
 static size_t resident(void *memory, size_t bytes)
@@ -35,8 +35,8 @@ static size_t resident(void *memory, size_t bytes)
     return count;
 }
 
-/* After this, calloc() takes large allocations from the heap. */
-static void free_something_large(void)
+/* Afterwards calloc() serves large allocations from the heap. */
+static void free_large_allocation(void)
 {
     char *memory = malloc((size_t)24 << 20);
 
@@ -49,7 +49,7 @@ TEST(untouched_pages_are_not_resident)
 {
     const size_t bytes = (size_t)8 << 20;
 
-    free_something_large();
+    free_large_allocation();
     unsigned char *memory = xseg_demand_zero_alloc(bytes);
     assert_non_null(memory);
     assert_int_equal((uintptr_t)memory % 64, 0);
@@ -97,14 +97,14 @@ TEST(every_byte_is_zero)
 
 /* --- Detection of a fork, with and without the page that the kernel wipes. --- */
 
-static bool in_a_child(bool (*question)(struct xseg_fork_guard *guard),
-                       struct xseg_fork_guard *guard)
+static bool holds_in_child(bool (*check)(struct xseg_fork_guard *guard),
+                           struct xseg_fork_guard *guard)
 {
     int status = 0;
     const pid_t child = fork();
 
     if (child == 0)
-        _exit(question(guard) ? 0 : 1);
+        _exit(check(guard) ? 0 : 1);
     assert_true(child > 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
@@ -124,7 +124,7 @@ TEST(child_is_detected_by_the_wiped_page)
     assert_non_null((const void *)(uintptr_t)guard.marker);
     guard.owner = 0; /* not read */
     assert_false(xseg_fork_guard_is_child(&guard));
-    assert_true(in_a_child(is_child, &guard));
+    assert_true(holds_in_child(is_child, &guard));
     assert_false(xseg_fork_guard_is_child(&guard));
     xseg_fork_guard_fini(&guard);
     /* Without the page, as on a kernel without MADV_WIPEONFORK or after fini, the guard compares process IDs. */
@@ -133,11 +133,11 @@ TEST(child_is_detected_by_the_wiped_page)
         xseg_fork_guard_fini(&guard);
         assert_null((const void *)(uintptr_t)guard.marker);
         assert_false(xseg_fork_guard_is_child(&guard));
-        assert_true(in_a_child(is_child, &guard));
+        assert_true(holds_in_child(is_child, &guard));
     }
 }
 
-static bool cannot_begin(struct xseg_fork_guard *guard)
+static bool fails_to_begin(struct xseg_fork_guard *guard)
 {
     const struct rlimit none = {0, 0};
 
@@ -151,7 +151,7 @@ TEST(init_fails_without_host_memory)
 
     if (skip_in_emulator("memory has no limit"))
         return;
-    assert_true(in_a_child(cannot_begin, &guard));
+    assert_true(holds_in_child(fails_to_begin, &guard));
 }
 
 /* --- Shared statistics regions: access by others, and failures of each system call. --- */
@@ -182,7 +182,7 @@ int __wrap_madvise(void *address, size_t bytes, int advice)
 
 #define NOEXEC_SEAL 0x0008u /* MFD_NOEXEC_SEAL, absent from headers before Linux 6.3 */
 
-static bool is_old;           /* the kernel does not know NOEXEC_SEAL */
+static bool is_old;           /* the kernel does not support NOEXEC_SEAL */
 static unsigned created_with; /* flags of the last file */
 
 int __wrap_memfd_create(const char *name, unsigned flags)
@@ -218,27 +218,27 @@ int __wrap_ftruncate64(int file, off_t bytes)
     return __wrap_ftruncate(file, bytes);
 }
 
-static struct xseg_shared_region board;
+static struct xseg_shared_region region;
 
-FIXTURE(make_board)
+FIXTURE(make_region)
 {
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    assert_int_equal(xseg_shared_region_init(&region, "board", 10000), 0);
 }
 
-FIXTURE(free_board)
+FIXTURE(free_region)
 {
-    xseg_shared_region_fini(&board);
+    xseg_shared_region_fini(&region);
 }
 
-TEST_WITH(other_processes_read_the_written_bytes, make_board, free_board)
+TEST_WITH(other_processes_read_the_written_bytes, make_region, free_region)
 {
     char target[64] = "", byte = 0;
     char path[64];
 
-    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", board.file);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", region.file);
     assert_true(readlink(path, target, sizeof(target) - 1) > 0);
     assert_string_equal(target, "/memfd:board (deleted)");
-    ((char *)board.memory)[9999] = 'x';
+    ((char *)region.memory)[9999] = 'x';
     /* Open the file again, as another process would. */
     const int file = open(path, O_RDONLY | O_CLOEXEC);
     assert_int_equal(pread(file, &byte, 1, 9999), 1);
@@ -247,26 +247,26 @@ TEST_WITH(other_processes_read_the_written_bytes, make_board, free_board)
     assert_int_equal(byte, 0);
     assert_int_equal(lseek(file, 0, SEEK_END), 10000);
     assert_int_equal(close(file), 0);
-    xseg_shared_region_fini(&board);
-    assert_null(board.memory);
+    xseg_shared_region_fini(&region);
+    assert_null(region.memory);
 }
 
-TEST_WITH(size_of_a_region_is_sealed, make_board, free_board)
+TEST_WITH(size_of_a_region_is_sealed, make_region, free_region)
 {
     const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-    assert_int_equal(fcntl(board.file, F_GET_SEALS) & seals, seals);
-    assert_int_equal(ftruncate(board.file, 0), -1);
-    assert_int_equal(ftruncate(board.file, 20000), -1);
+    assert_int_equal(fcntl(region.file, F_GET_SEALS) & seals, seals);
+    assert_int_equal(ftruncate(region.file, 0), -1);
+    assert_int_equal(ftruncate(region.file, 20000), -1);
 }
 
 /* With vm.memfd_noexec=2 the kernel rejects files that could be executed. */
-TEST_WITH(region_is_not_executable_where_supported, make_board, free_board)
+TEST_WITH(region_is_not_executable_where_supported, make_region, free_region)
 {
     assert_int_equal(created_with & NOEXEC_SEAL, NOEXEC_SEAL);
-    xseg_shared_region_fini(&board);
+    xseg_shared_region_fini(&region);
     is_old = true;
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
+    assert_int_equal(xseg_shared_region_init(&region, "board", 10000), 0);
     is_old = false;
     assert_int_equal(created_with & NOEXEC_SEAL, 0);
 }
@@ -282,33 +282,33 @@ static bool is_mapped(const void *memory)
     return fine;
 }
 
-TEST_WITH(child_cannot_access_the_region, make_board, free_board)
+TEST_WITH(child_cannot_access_the_region, make_region, free_region)
 {
-    assert_true(is_mapped(board.memory));
+    assert_true(is_mapped(region.memory));
     const pid_t child = fork();
     if (child == 0)
-        _exit(is_mapped(board.memory) ? 1 : 0);
+        _exit(is_mapped(region.memory) ? 1 : 0);
     child_expect_success(child);
-    assert_int_equal(fcntl(board.file, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    assert_int_equal(fcntl(region.file, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
 }
 
-TEST(each_call_may_fail)
+TEST(failed_calls_are_rolled_back)
 {
-    static const int wanted[] = {EMFILE, ENOSPC, ENOMEM, EINVAL};
+    static const int expected[] = {EMFILE, ENOSPC, ENOMEM, EINVAL};
 
     for (unsigned nth = 1; nth <= 4; nth++) {
         const int next = dup(0);
 
         assert_int_equal(close(next), 0);
         until = nth;
-        assert_int_equal(xseg_shared_region_init(&board, "board", 10000), wanted[nth - 1]);
+        assert_int_equal(xseg_shared_region_init(&region, "board", 10000), expected[nth - 1]);
         assert_int_equal(until, 0);
-        assert_null(board.memory);
-        xseg_shared_region_fini(&board);
+        assert_null(region.memory);
+        xseg_shared_region_fini(&region);
         /* No descriptor remains open. */
         assert_int_equal(dup(0), next);
         assert_int_equal(close(next), 0);
     }
-    assert_int_equal(xseg_shared_region_init(&board, "board", 10000), 0);
-    xseg_shared_region_fini(&board);
+    assert_int_equal(xseg_shared_region_init(&region, "board", 10000), 0);
+    xseg_shared_region_fini(&region);
 }

@@ -50,8 +50,7 @@ static void count(int signal, siginfo_t *info, void *context)
 {
     greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
 
-    (void)signal;
-    (void)info;
+    (void)signal, (void)info;
     if (is_counting && to_go-- == 0) {
         is_counting = false;
         stop();
@@ -94,7 +93,7 @@ static bool run_to_stop(struct run *run)
     return atomic_load(&is_stopped);
 }
 
-static void go_on(void)
+static void resume_thread(void)
 {
     atomic_store(&may_go_on, true);
 }
@@ -106,7 +105,7 @@ static void stop_everywhere(struct run *run)
     assert_int_equal(sigaction(SIGTRAP, &action, NULL), 0);
     for (run->instructions = 0; run_to_stop(run); run->instructions += STRIDE) {
         run->other(run->self);
-        go_on();
+        resume_thread();
         assert_int_equal(pthread_join(run->thread, NULL), 0);
     }
     assert_int_equal(pthread_join(run->thread, NULL), 0);
@@ -139,8 +138,8 @@ static void enter_and_leave(void *self)
     xseg_biased_lock_unlock(&guarded->lock);
 }
 
-/* Revoke the lock from its owner, which then reaches it and sleeps or enters; or has passed it. */
-static void take_from_owner(void *self)
+/* Revoke the lock from its owner, which then sleeps at it or enters it, or has already left it. */
+static void revoke_from_owner(void *self)
 {
     struct guarded *guarded = self;
 
@@ -148,7 +147,7 @@ static void take_from_owner(void *self)
         return;
     xseg_biased_lock_lock(&guarded->lock);
     atomic_store(&guarded->is_other_inside, true);
-    go_on();
+    resume_thread();
     while (atomic_load(&guarded->lock.waiters) == 0 && !atomic_load(&has_ended))
         (void)sched_yield();
     atomic_store(&guarded->is_other_inside, false);
@@ -160,7 +159,7 @@ TEST(owner_rechecks_the_ownership_of_the_biased_lock)
 {
     /* Static, because the owner may continue after the test has failed. */
     static struct guarded guarded;
-    struct run run = {disown, enter_and_leave, take_from_owner, &guarded, 0, 0};
+    struct run run = {disown, enter_and_leave, revoke_from_owner, &guarded, 0, 0};
 
     xseg_biased_lock_init(&guarded.lock, XSEG_RANK_ARENA);
     if (!guarded.lock.has_membarrier)
@@ -234,7 +233,7 @@ static void change_routes(void *self)
     atomic_store(&reader->may_leave, false);
     assert_ok(xseg_route_end(reader->first));
     assert_ok(xseg_route_begin(reader->second, stay_inside, reader));
-    go_on();
+    resume_thread();
     while (!atomic_load(&reader->is_inside) && !atomic_load(&has_ended))
         (void)__real_sched_yield();
     opened_by_yield = &reader->may_leave;

@@ -101,8 +101,7 @@ static void wait_until(atomic_bool *flag)
 
 static bool park_and_accept(void *context, xseg_stream stream)
 {
-    (void)context;
-    (void)stream;
+    (void)context, (void)stream;
     park();
     return true;
 }
@@ -202,7 +201,7 @@ static void *annotate(void *unused)
     return unused;
 }
 
-static bool note_text(void *context, const struct xseg_history_entry *entry)
+static bool record_text(void *context, const struct xseg_history_entry *entry)
 {
     if (entry->action == XSEG_HISTORY_ANNOTATION)
         (void)strcpy(context, entry->label);
@@ -225,14 +224,14 @@ TEST(label_is_kept_until_it_is_recorded)
     assert_ok(xseg_history_label(allocator, "another", NULL));
     atomic_store(&may_go, true);
     assert_int_equal(pthread_join(annotates, NULL), 0);
-    assert_ok(xseg_for_each_event(allocator, 0, note_text, text, NULL));
+    assert_ok(xseg_for_each_event(allocator, 0, record_text, text, NULL));
     assert_string_equal(text, "an annotation");
     env_close(allocator);
 }
 
 /* --- Streams. --- */
 
-/* Two threads look up a new stream concurrently: the later one finds the entry that the first has created. */
+/* Two threads look up a new stream concurrently: the second lookup finds the entry of the first. */
 ALLOCATOR_TEST(concurrent_lookups_create_one_stream_entry)
 {
     struct xseg_pool *pool = env_pool(allocator); /* opens the device */
@@ -298,8 +297,7 @@ ALLOCATOR_TEST(observer_removal_waits_for_active_callbacks)
 
 /* --- A miss. --- */
 
-/* A thread has missed and is about to wait for the device memory lock; a fitting block is freed before it gets the
- * lock. */
+/* After a miss a thread waits for the device memory lock; a fitting block is freed before it acquires the lock. */
 TEST(miss_retries_after_a_concurrent_free)
 {
     /* Growth of an expandable segment would start with the cached memory anyway. */

@@ -24,7 +24,7 @@ FIXTURE(free_memory)
 }
 
 /* Records of many sizes, over several commits of memory. */
-TEST_WITH(records_are_apart_and_zero, NULL, free_memory)
+TEST_WITH(records_are_disjoint_and_zeroed, NULL, free_memory)
 {
     unsigned char *before = NULL;
     size_t before_bytes = 0;
@@ -82,7 +82,7 @@ TEST_WITH(allocation_fails_cleanly_on_host_allocation_failure, NULL, free_memory
     expect_bump_audit(NULL);
 }
 
-TEST_WITH(bump_audit_names_the_broken_invariant, NULL, free_memory)
+TEST_WITH(bump_audit_reports_the_violated_invariant, NULL, free_memory)
 {
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_non_null(xseg_bump_alloc(&memory, 100));
@@ -123,7 +123,7 @@ static uint32_t hash_of(unsigned kind, uint32_t handle)
                        : UINT32_MAX - handle % 3;
 }
 
-static void note_visit(void *context, uint32_t handle)
+static void record_visit(void *context, uint32_t handle)
 {
     unsigned char *seen = context;
 
@@ -143,7 +143,7 @@ TEST(added_handles_are_found_and_visited_once)
             assert_true(finds(hash_of(kind, handle), handle));
         }
         memset(seen, 0, sizeof(seen));
-        xseg_intern_table_for_each(&table, note_visit, seen);
+        xseg_intern_table_for_each(&table, record_visit, seen);
         for (uint32_t handle = 1; handle <= counts[kind]; handle++)
             assert_true(finds(hash_of(kind, handle), handle) && seen[handle] == 1);
         assert_false(finds(hash_of(kind, 1), counts[kind] + 1));
@@ -196,7 +196,7 @@ static void *read_all(void *unused)
     return unused;
 }
 
-TEST_WITH(readers_find_while_it_grows, make_table, free_memory)
+TEST_WITH(readers_find_handles_during_growth, make_table, free_memory)
 {
     pthread_t thread[2];
 
@@ -240,7 +240,7 @@ TEST(hashes_distinguish_words)
             assert_int_not_equal((uint32_t)hash[i], (uint32_t)hash[j]);
 }
 
-TEST_WITH(table_audit_names_the_broken_invariant, make_table, free_memory)
+TEST_WITH(table_audit_reports_the_violated_invariant, make_table, free_memory)
 {
     for (uint32_t handle = 1; handle <= 3; handle++)
         assert_true(xseg_intern_table_add(&table, &memory, 7, handle));

@@ -70,7 +70,7 @@ static bool is_due(void)
     return due;
 }
 
-TEST_WITH(each_text_is_kept_once, set_up, tear_down)
+TEST_WITH(each_string_is_stored_once, set_up, tear_down)
 {
     uint32_t label;
 
@@ -97,7 +97,7 @@ TEST_WITH(each_text_is_kept_once, set_up, tear_down)
     expect(NULL);
 }
 
-TEST_WITH(long_texts_are_truncated, set_up, tear_down)
+TEST_WITH(long_strings_are_truncated, set_up, tear_down)
 {
     char text[400];
 
@@ -124,28 +124,28 @@ TEST_WITH(long_texts_are_truncated, set_up, tear_down)
 /* Records of dropped labels are reused; the other labels keep their records. */
 TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
 {
-    uint32_t kept[100], label;
+    uint32_t labels_in_use[100], label;
 
     for (unsigned i = 0; i < 1000; i++)
         if (i % 10 == 0)
-            kept[i / 10] = add_number(i);
+            labels_in_use[i / 10] = add_number(i);
         else
             (void)add_number(i);
     const size_t used = labels.memory.used;
-    sweep(kept, 100);
+    sweep(labels_in_use, 100);
     assert_int_equal(labels.count, 100);
     expect(NULL);
     for (unsigned i = 0; i < 1000; i += 10)
-        assert_int_equal(add_number(i), kept[i / 10]);
+        assert_int_equal(add_number(i), labels_in_use[i / 10]);
     for (unsigned i = 1000; i < 1900; i++)
         (void)add_number(i);
     assert_int_equal(labels.memory.used, used);
     expect(NULL);
     /* 0 is no label, and a dropped label is not marked. */
-    sweep(kept, 1);
+    sweep(labels_in_use, 1);
     xseg_mutex_lock(&labels.lock);
     xseg_history_labels_mark(&labels, 0);
-    xseg_history_labels_mark(&labels, kept[5]);
+    xseg_history_labels_mark(&labels, labels_in_use[5]);
     xseg_mutex_unlock(&labels.lock);
     assert_int_equal(labels.count, 1);
     assert_int_equal(try_add("request 50", &label), XSEG_HISTORY_LABELS_ADDED);
@@ -208,12 +208,12 @@ TEST_WITH(a_label_that_is_always_in_use_outlives_all_sweeps, set_up, tear_down)
 
 TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
 {
-    uint32_t kept[1000];
+    uint32_t labels_in_use[1000];
     unsigned count = 0;
 
     for (; !is_due(); count++)
         if (count < 1000)
-            kept[count] = add_number(count);
+            labels_in_use[count] = add_number(count);
         else
             (void)add_number(count);
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH);
@@ -221,7 +221,7 @@ TEST_WITH(a_sweep_is_due_after_many_new_labels, set_up, tear_down)
     assert_false(is_due());
     xseg_history_labels_end_reading(&labels);
     assert_true(is_due());
-    sweep(kept, 1000);
+    sweep(labels_in_use, 1000);
     for (count = 0; !is_due(); count++)
         (void)add_number(100000 + count);
     assert_int_equal(count, XSEG_HISTORY_LABELS_FRESH + 1000);
@@ -281,7 +281,7 @@ static void *add_all(void *argument)
     return worker;
 }
 
-TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
+TEST_WITH(concurrent_additions_of_a_string_return_one_id, set_up, tear_down)
 {
     static struct worker worker[THREADS];
     pthread_t thread[THREADS];
@@ -298,7 +298,7 @@ TEST_WITH(threads_get_one_id_for_one_text, set_up, tear_down)
         assert_memory_equal(worker[i].label, worker[0].label, sizeof(worker[0].label));
 }
 
-TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
+TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
 {
     char *text;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of
- * the fast path. */
+/* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of the fast path. */
 #include "tests/support/env.h"
 
 #include <stdio.h>
@@ -110,8 +109,7 @@ static void expect_statistics(struct xseg_allocator *allocator)
     assert_int_equal(sample.devices[0].cached, sum.cached);
 }
 
-/* All rows agree, in the order that published.h documents.  Returns the number of rows of private
- * pools. */
+/* All rows agree, in the order that published.h documents.  Returns the number of rows of private pools. */
 static uint32_t expect_agreement(struct xseg_allocator *allocator)
 {
     static const unsigned places[] = {
@@ -191,7 +189,7 @@ TEST(fallback_and_paused_memory_is_equal_in_both)
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
     void *const paused = env_alloc_in(allocator, pool[0], 20 * MIB, NULL);
-    void *const kept = env_alloc_in(allocator, pool[1], 40 * MIB, NULL);
+    void *const live = env_alloc_in(allocator, pool[1], 40 * MIB, NULL);
     env_free(allocator, env_alloc_in(allocator, pool[1], 40 * MIB, NULL));
     void *const lent = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(expect_agreement(allocator), 2);
@@ -203,26 +201,26 @@ TEST(fallback_and_paused_memory_is_equal_in_both)
     assert_int_equal(sample.pools[1].allocated, 20 * MIB);
     assert_int_equal(sample.pools[1].reserved, 0);
     assert_ok(xseg_pool_resume(pool[0]));
-    env_free(allocator, lent, kept, paused);
+    env_free(allocator, lent, live, paused);
     assert_int_equal(expect_agreement(allocator), 2);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
         assert_ok(xseg_pool_release(pool[i]));
     env_close(allocator);
 }
 
-/* Every kind of row: default, guarded, private with blocks in all states, others, ended. */
+/* Every kind of row: default, guarded, private with blocks in all states, others, destroyed. */
 TEST(pools_without_a_row_share_one)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "unmap_on_free:True");
     struct xseg_pool *pool[POOLS], *over;
     xseg_stream stream = env_stream();
-    void *kept[POOLS];
+    void *live[POOLS];
 
     void *const guarded = env_alloc(allocator, 3 * MIB, NULL);
     assert_ok(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"));
     for (unsigned i = 0; i < POOLS; i++) {
         pool[i] = make_pool(allocator, i);
-        kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
+        live[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
         void *const freed = env_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
         if (i % 3 != 0) {
             env_launch(allocator, stream, freed);
@@ -242,7 +240,7 @@ TEST(pools_without_a_row_share_one)
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
     assert_true(sample.pools[3].pending > 0);
     /* Without the oldest pool, the other pools move up by one row. */
-    env_free(allocator, kept[0]);
+    env_free(allocator, live[0]);
     assert_ok(xseg_pool_release(pool[0]));
     read_both(allocator);
     assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
@@ -250,7 +248,7 @@ TEST(pools_without_a_row_share_one)
     expect_statistics(allocator);
     env_free(allocator, guarded);
     for (unsigned i = 1; i < POOLS; i++) {
-        env_free(allocator, kept[i]);
+        env_free(allocator, live[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
     assert_ok(xseg_stream_retire(allocator, 0, stream));
@@ -261,7 +259,7 @@ TEST(pools_without_a_row_share_one)
 TEST(rows_are_shared_by_devices)
 {
     struct xseg_pool *pool[3];
-    void *kept[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
+    void *live[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     struct xseg_published_pool sum = {.allocated = 0};
 
     struct xseg_allocator *allocator = env_open_sim(NULL, .devices = XSEG_PUBLISHED_DEVICES);
@@ -269,7 +267,7 @@ TEST(rows_are_shared_by_devices)
         assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         pool[i] = env_pool(allocator);
-        kept[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
+        live[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
     }
     read_both(allocator);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_DEVICES + 1);
@@ -282,7 +280,7 @@ TEST(rows_are_shared_by_devices)
     assert_int_equal(sample.pools[1].reserved, sum.reserved);
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        env_free(allocator, kept[i]);
+        env_free(allocator, live[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++)
@@ -290,9 +288,8 @@ TEST(rows_are_shared_by_devices)
     env_close(allocator);
 }
 
-/* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be
- * locked. */
-TEST(reading_takes_no_lock_of_an_allocation) XSEG_UNCHECKED
+/* Locking a held lock fails the check of ranks, or hangs.  Only TABLE and REGISTRATIONS may be locked. */
+TEST(statistics_use_no_lock_of_an_allocation) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);

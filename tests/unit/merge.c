@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Merging of rings: the order of each ring is kept, sequence numbers rise whatever the clocks say, and times do not
- * decrease.
+ * Merging of rings: the order of each ring is kept, sequence numbers ascend independently of the clocks, and times do
+ * not decrease.
  *
  * Random traces are created in the order of events: each event is in some ring, and some events have a sequence number.
  * The merged events are compared with times that a slow reference has raised.
@@ -53,7 +53,7 @@ static struct xseg_history_merge begin(void)
 /* --- The reference. --- */
 
 /* The event with the preceding sequence number, or NULL. */
-static const uint64_t *before_by_number(uint32_t order)
+static const uint64_t *predecessor(uint32_t order)
 {
     const uint64_t *time = NULL;
     uint32_t best = 0;
@@ -68,7 +68,7 @@ static const uint64_t *before_by_number(uint32_t order)
 }
 
 /* Raise times until no time changes. */
-static void raise_slowly(void)
+static void raise_by_reference(void)
 {
     bool has_changed = true;
 
@@ -80,7 +80,7 @@ static void raise_slowly(void)
         for (unsigned ring = 0; ring < p->rings; ring++)
             for (size_t at = 0; at < p->count[ring]; at++) {
                 const uint32_t order = p->event[ring][at].order;
-                const uint64_t *before = order == 0 ? NULL : before_by_number(order);
+                const uint64_t *before = order == 0 ? NULL : predecessor(order);
                 uint64_t time = p->raised[ring][at];
 
                 time = at == 0 ? time : xseg_max(time, p->raised[ring][at - 1]);
@@ -96,11 +96,11 @@ static void expect_merged(void)
 {
     struct xseg_history_merge merge = begin();
     const struct xseg_history_event *event;
-    size_t next[RINGS_MOST] = {0}, merged = 0, wanted = 0;
+    size_t next[RINGS_MOST] = {0}, merged = 0, expected = 0;
     uint32_t order = 0;
     uint64_t time = 0;
 
-    raise_slowly();
+    raise_by_reference();
     for (; (event = xseg_history_merge_next(&merge)) != NULL; merged++) {
         assert_true(event->base < p->rings);
         assert_int_equal(event->requested, next[event->base]++);
@@ -112,8 +112,8 @@ static void expect_merged(void)
         time = raised;
     }
     for (unsigned ring = 0; ring < p->rings; ring++)
-        wanted += p->count[ring];
-    assert_int_equal(merged, wanted);
+        expected += p->count[ring];
+    assert_int_equal(merged, expected);
     assert_null(xseg_history_merge_next(&merge));
     xseg_history_merge_fini(&merge);
 }
@@ -123,18 +123,18 @@ static void expect_rings(const char *rings)
 {
     struct xseg_history_merge merge = begin();
     const struct xseg_history_event *event;
-    char is[64] = "";
+    char actual[64] = "";
 
     for (size_t i = 0; (event = xseg_history_merge_next(&merge)) != NULL; i++) {
-        assert_true(i + 1 < sizeof(is));
-        is[i] = (char)('0' + event->base);
+        assert_true(i + 1 < sizeof(actual));
+        actual[i] = (char)('0' + event->base);
     }
-    assert_string_equal(is, rings);
+    assert_string_equal(actual, rings);
     xseg_history_merge_fini(&merge);
     expect_merged();
 }
 
-/* --- By hand. --- */
+/* --- Fixed cases. --- */
 
 /* Events of rings, each with its time and its sequence number or 0. */
 static const struct {
@@ -145,7 +145,7 @@ static const struct {
         uint64_t time;
         uint32_t order;
     } event[6];
-} given[] = {
+} cases[] = {
     {"", 0, 0, {{0}}},
     {"", 3, 0, {{0}}},
     /* Times order events without sequence numbers. */
@@ -162,16 +162,16 @@ static const struct {
 
 TEST(sequence_numbers_and_times_order_events)
 {
-    for (size_t i = 0; i < COUNT_OF(given); i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         memset(p, 0, sizeof(*p));
-        p->rings = given[i].rings;
-        for (unsigned k = 0; k < given[i].count; k++)
-            put(given[i].event[k].ring, given[i].event[k].time, given[i].event[k].order);
-        expect_rings(given[i].merged);
+        p->rings = cases[i].rings;
+        for (unsigned k = 0; k < cases[i].count; k++)
+            put(cases[i].event[k].ring, cases[i].event[k].time, cases[i].event[k].order);
+        expect_rings(cases[i].merged);
     }
 }
 
-/* --- At random. --- */
+/* --- Random traces. --- */
 
 struct kind {
     unsigned numbered; /* of 16 events, with a sequence number */
@@ -180,7 +180,7 @@ struct kind {
     unsigned lost;     /* of 4 rings, without their first events */
 };
 
-static void make(const struct kind *kind, uint64_t *random)
+static void make_trace(const struct kind *kind, uint64_t *random)
 {
     uint64_t skew[RINGS_MOST], time = 1000;
     uint32_t order = (uint32_t)(rng_next(random) % 5);
@@ -197,11 +197,11 @@ static void make(const struct kind *kind, uint64_t *random)
         put(ring, time + skew[ring], rng_next(random) % 16 < kind->numbered ? ++order : 0);
     }
     for (unsigned ring = 0; ring < p->rings; ring++) {
-        const size_t gone =
+        const size_t lost =
             rng_next(random) % 4 < kind->lost ? rng_next(random) % (p->count[ring] + 1) : 0;
 
-        p->count[ring] -= gone;
-        memmove(p->event[ring], p->event[ring] + gone, p->count[ring] * sizeof(p->event[0][0]));
+        p->count[ring] -= lost;
+        memmove(p->event[ring], p->event[ring] + lost, p->count[ring] * sizeof(p->event[0][0]));
         for (size_t at = 0; at < p->count[ring]; at++)
             p->event[ring][at].requested = at;
     }
@@ -217,7 +217,7 @@ TEST(random_traces_are_merged_in_order)
 
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         for (unsigned round = 0; round < 12; round++) {
-            make(&kinds[i], &random);
+            make_trace(&kinds[i], &random);
             expect_merged();
         }
 }
@@ -227,7 +227,7 @@ TEST(correct_times_are_kept)
     uint64_t random = 4711;
 
     for (unsigned round = 0; round < 50; round++) {
-        make(&(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
+        make_trace(&(struct kind){round % 17, 0, 1 + round % 3 * 5, round % 5}, &random);
         struct xseg_history_merge merge = begin();
         const struct xseg_history_event *event;
         uint64_t time = 0;

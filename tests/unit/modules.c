@@ -106,7 +106,7 @@ TEST_WITH(a_library_that_is_unloaded_stays_in_the_table, set_up, tear_down)
 }
 
 /* A hundred loads at the same or other addresses: one module, and no more mappings than addresses. */
-TEST_WITH(the_same_file_is_the_same_module, set_up, tear_down)
+TEST_WITH(one_file_is_one_module, set_up, tear_down)
 {
     struct plugin plugin;
 
@@ -246,7 +246,7 @@ TEST_WITH(libraries_may_be_loaded_and_unloaded_concurrently, set_up, tear_down)
     assert_false(has_failed);
 }
 
-TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
+TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
 {
     assert_true(modules.loaded_count > 2);
     WITH_VALUE(modules.loaded[0], modules.loaded[1], expect_modules_audit("MODULES-1"));
@@ -343,7 +343,7 @@ TEST_WITH(recorded_frames_remain_valid, set_up_frames, tear_down_frames)
     assert_string_equal(out.file, "made-up.c");
 }
 
-TEST_WITH(texts_are_kept_once, set_up_frames, tear_down_frames)
+TEST_WITH(strings_are_stored_once, set_up_frames, tear_down_frames)
 {
     struct xseg_stack_frame out, before;
 
@@ -386,7 +386,7 @@ TEST_WITH(names_belong_to_modules, set_up_frames, tear_down_frames)
     }
 }
 
-TEST(host_allocation_failure_loses_details_only)
+TEST(host_allocation_failure_loses_only_details)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 
@@ -409,7 +409,7 @@ TEST(host_allocation_failure_loses_details_only)
     }
 }
 
-TEST_WITH(frame_audit_names_the_broken_invariant, set_up_frames, tear_down_frames)
+TEST_WITH(frame_audit_reports_the_violated_invariant, set_up_frames, tear_down_frames)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 

@@ -7,7 +7,7 @@
 #include "tests/support/child.h"
 
 /* Record locks of two ranks as acquired, one after the other. */
-static void take_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
+static void lock_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
 {
     struct xseg_mutex lock[2];
 
@@ -21,42 +21,42 @@ static void take_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
     xseg_mutex_fini(&lock[0]);
 }
 
-static void take_pair(const void *pair)
+static void lock_pair(const void *pair)
 {
     const enum xseg_lock_rank *rank = pair;
 
-    take_both(rank[0], rank[1]);
+    lock_both(rank[0], rank[1]);
 }
 
 /* Each rank is locked again after it was unlocked. */
-TEST(ranks_rise)
+TEST(ascending_ranks_are_accepted)
 {
     for (int first = XSEG_RANK_FIRST; first < XSEG_RANK_COUNT; first++)
         for (int second = first + 1; second < XSEG_RANK_COUNT; second++)
-            take_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
+            lock_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
 }
 
-TEST(a_rank_below_or_the_same_is_fatal)
+TEST(lower_or_equal_rank_is_fatal)
 {
     static const enum xseg_lock_rank pair[][2] = {
         {XSEG_RANK_ARENA, XSEG_RANK_ARENA},
         {XSEG_RANK_ARENA, XSEG_RANK_DEVICE_MEMORY},
         {XSEG_RANK_STATS, XSEG_RANK_FIRST},
     };
-    static const enum xseg_lock_rank rising[2] = {XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_ARENA};
-    char said[2048];
+    static const enum xseg_lock_rank ascending[2] = {XSEG_RANK_DEVICE_MEMORY, XSEG_RANK_ARENA};
+    char output[2048];
 
     for (size_t i = 0; i < sizeof(pair) / sizeof(pair[0]); i++) {
-        assert_true(child_aborted(child_run(take_pair, pair[i], said, sizeof(said))));
+        assert_true(child_aborted(child_run(lock_pair, pair[i], output, sizeof(output))));
         assert_non_null(
-            strstr(said, "check failed: lock order a lock of this rank or above is held"));
+            strstr(output, "check failed: lock order a lock of this rank or above is held"));
     }
-    assert_int_equal(child_run(take_pair, rising, said, sizeof(said)), 0);
-    assert_string_equal(said, "");
+    assert_int_equal(child_run(lock_pair, ascending, output, sizeof(output)), 0);
+    assert_string_equal(output, "");
 }
 
 /* Locks of two arenas, nested, and one of a third rank. */
-static void take_beside(const void *of_stats)
+static void lock_nested(const void *of_stats)
 {
     xseg_lock_rank_acquired(XSEG_RANK_DEVICE_MEMORY);
     xseg_lock_rank_acquired_nested(XSEG_RANK_ARENA);
@@ -74,9 +74,10 @@ static void take_beside(const void *of_stats)
 
 TEST(locks_of_one_rank_may_be_nested_explicitly)
 {
-    char said[2048];
+    char output[2048];
 
-    assert_int_equal(child_run(take_beside, NULL, said, sizeof(said)), 0);
-    assert_true(child_aborted(child_run(take_beside, "with STATS", said, sizeof(said))));
-    assert_non_null(strstr(said, "check failed: lock order a lock of this rank or above is held"));
+    assert_int_equal(child_run(lock_nested, NULL, output, sizeof(output)), 0);
+    assert_true(child_aborted(child_run(lock_nested, "with STATS", output, sizeof(output))));
+    assert_non_null(
+        strstr(output, "check failed: lock order a lock of this rank or above is held"));
 }

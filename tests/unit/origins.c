@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Origins of blocks: stamps, call stacks and user values by place. */
+/* Origins of blocks: stamps, call stacks and user values by offset. */
 #include "src/core/block/recorder.h"
 
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static uint64_t user(const struct xseg_extent *extent, uint64_t offset)
     return xseg_origins_user(extent, extent->segment.base + offset);
 }
 
-TEST(each_place_has_its_own_stamp_and_user_value)
+TEST(each_offset_has_a_stamp_and_a_user_value)
 {
     static const uint64_t units[] = {MIB, 512};
 
@@ -78,7 +78,7 @@ TEST(each_place_has_its_own_stamp_and_user_value)
 }
 
 /* A block that is allocated without a record does not get the origin of an earlier block. */
-TEST(a_cleared_place_has_no_origin)
+TEST(cleared_offset_has_no_origin)
 {
     static const struct xseg_origin origin = {.stack = 3, .frames = 4, .label = 5};
     struct xseg_extent *extent = make(true, 2 * MIB);
@@ -202,7 +202,7 @@ TEST(no_user_value_is_recorded_without_the_option)
 }
 
 /* Requests have user values, but the option is off. */
-TEST(user_values_take_no_memory_without_the_option)
+TEST(user_values_use_no_memory_without_the_option)
 {
     struct xseg_allocator *allocator = env_open("history:all");
     struct xseg_request request = {sizeof(request), .bytes = 3000};

@@ -50,7 +50,7 @@ static struct xseg_extent expandable(uint64_t base, uint64_t bytes)
     return extent;
 }
 
-static void expect_leads(const struct xseg_extent *extent)
+static void expect_found(const struct xseg_extent *extent)
 {
     const uint64_t base = extent->segment.base, bytes = extent->segment.bytes;
 
@@ -77,7 +77,7 @@ TEST_WITH(every_kind_of_extent_is_found, set_up, tear_down)
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
         assert_true(xseg_page_map_insert(&page_map, &extent[i]));
     for (unsigned i = 0; i < XSEG_COUNT_OF(extent); i++)
-        expect_leads(&extent[i]);
+        expect_found(&extent[i]);
     assert_null(xseg_page_map_find(&page_map, 0));
     assert_null(xseg_page_map_find(&page_map, 500 * XSEG_GIB));
     assert_null(xseg_page_map_find(&page_map, UINT64_MAX));
@@ -90,7 +90,7 @@ TEST_WITH(every_kind_of_extent_is_found, set_up, tear_down)
         assert_ptr_not_equal(xseg_page_map_find(&page_map, extent[i].segment.base), &extent[i]);
     }
     for (unsigned i = 1; i < XSEG_COUNT_OF(extent); i += 2)
-        expect_leads(&extent[i]);
+        expect_found(&extent[i]);
 }
 
 /* A range at addresses of earlier classic segments. */
@@ -102,14 +102,14 @@ TEST_WITH(addresses_can_be_reused, set_up, tear_down)
     assert_true(xseg_page_map_insert(&page_map, &first));
     xseg_page_map_remove(&page_map, &first);
     assert_true(xseg_page_map_insert(&page_map, &second));
-    expect_leads(&second);
+    expect_found(&second);
     assert_ptr_equal(xseg_page_map_find(&page_map, first.segment.base), &second);
     xseg_page_map_remove(&page_map, &second);
     assert_null(xseg_page_map_find(&page_map, first.segment.base));
 }
 
-/* Each GiB has an entry of its own, although entries are spread over the sets of the L1 cache. */
-TEST_WITH(each_gib_has_an_entry_of_its_own, set_up, tear_down)
+/* Each GiB has a separate entry, although entries are spread over the sets of the L1 cache. */
+TEST_WITH(each_gib_has_a_separate_entry, set_up, tear_down)
 {
     bool *taken = calloc(XSEG_PAGE_MAP_ROOTS, sizeof(*taken));
 
@@ -140,7 +140,7 @@ static struct xseg_block *make_block(unsigned number, struct xseg_extent *extent
     return &block[number];
 }
 
-static struct xseg_block *slow_before(struct xseg_block *const *slot, unsigned number)
+static struct xseg_block *last_in_array(struct xseg_block *const *slot, unsigned number)
 {
     for (unsigned i = number + 1; i-- > 0;)
         if (slot[i] != NULL)
@@ -153,7 +153,7 @@ static struct xseg_block *block_in(uint64_t address)
     return xseg_slot_block_of(xseg_page_map_slot(&page_map, address), arena_number(0));
 }
 
-TEST_WITH(agrees_with_an_array, set_up, tear_down)
+TEST_WITH(slots_agree_with_an_array, set_up, tear_down)
 {
     struct xseg_block **slot = calloc(SLOTS, sizeof(struct xseg_block *));
     struct xseg_extent extent = expandable(BASE, SLOTS * XSEG_MIB);
@@ -176,10 +176,10 @@ TEST_WITH(agrees_with_an_array, set_up, tear_down)
             slot[number] = NULL;
             xseg_slot_remove(xseg_page_map_slot(&page_map, base));
         }
-        const unsigned asked = (unsigned)random() % SLOTS;
-        assert_ptr_equal(block_in(BASE + asked * XSEG_MIB + 511), slot[asked]);
-        assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + asked * XSEG_MIB),
-                         slow_before(slot, asked));
+        const unsigned queried = (unsigned)random() % SLOTS;
+        assert_ptr_equal(block_in(BASE + queried * XSEG_MIB + 511), slot[queried]);
+        assert_ptr_equal(xseg_page_map_last_slot(&page_map, &extent, BASE + queried * XSEG_MIB),
+                         last_in_array(slot, queried));
     }
     free(slot);
 }
@@ -207,7 +207,7 @@ TEST_WITH(uncovered_gib_are_empty, set_up, tear_down)
         assert_null(xseg_page_map_find(&page_map, BASE + at * XSEG_GIB + 4096));
 }
 
-/* Slots of other arenas are ignored, and an earlier arena leaves nothing in a slot. */
+/* Slots of other arenas are ignored, including those of an earlier arena at the address. */
 TEST_WITH(a_slot_is_of_one_arena, set_up, tear_down)
 {
     struct xseg_extent first = classic(BASE, 3 * XSEG_MIB);
@@ -294,7 +294,7 @@ TEST_WITH(leaves_are_reused, set_up, tear_down)
 }
 
 /* Corrupt the slot of a large block, or a later slot, and check that the audit reports it. */
-static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
+static void expect_finding(const char *tag, void (*corrupt)(xseg_slot *start))
 {
     struct xseg_allocator *allocator = env_open("");
     void *ptr = env_alloc(allocator, 8 * XSEG_MIB, NULL);
@@ -303,7 +303,7 @@ static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
     const uintptr_t what = atomic_load_explicit(start, memory_order_acquire);
 
     expect_audit(xseg_extent_audit(extent, &violation), NULL);
-    sabotage(start);
+    corrupt(start);
     expect_audit(xseg_extent_audit(extent, &violation), tag);
     xseg_slot_set(start, what);
     xseg_slot_remove(start + 2);
@@ -312,18 +312,18 @@ static void expect_finding(const char *tag, void (*sabotage)(xseg_slot *start))
     env_close(allocator);
 }
 
-static void lose(xseg_slot *start)
+static void clear_slot(xseg_slot *start)
 {
     xseg_slot_remove(start);
 }
 
-static void repeat(xseg_slot *start)
+static void duplicate_slot(xseg_slot *start)
 {
     xseg_slot_set(start + 2, atomic_load_explicit(start, memory_order_acquire));
 }
 
-TEST(audit_names_the_broken_slot)
+TEST(audit_reports_the_corrupted_slot)
 {
-    expect_finding("START-1", lose);
-    expect_finding("START-2", repeat);
+    expect_finding("START-1", clear_slot);
+    expect_finding("START-2", duplicate_slot);
 }

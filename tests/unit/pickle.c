@@ -139,7 +139,7 @@ TEST(every_kind_is_read)
     pickle_fini(&pickle);
 }
 
-TEST(the_last_of_equal_keys_counts)
+TEST(last_of_equal_keys_is_used)
 {
     struct pickle pickle =
         read_good(BYTES(HEAD "}(U\x01kK\x01X\x01\0\0\0kK\x02X\x01\0\0\0kK\x03u."));
@@ -297,7 +297,7 @@ TEST(memory_is_bounded)
     fclose(file);
 }
 
-/* --- Taking. --- */
+/* --- Consumers. --- */
 
 /* Consumes dictionaries with a key `k` and sums up its numbers; stops at 99. */
 struct sum {
@@ -308,7 +308,7 @@ struct sum {
     uint32_t lists[16]; /* [taken]: the lists of the first consumed items */
 };
 
-static enum pickle_filter_result take(void *self, uint32_t list, uint32_t item)
+static enum pickle_filter_result consume(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
     uint64_t number;
@@ -325,9 +325,9 @@ static enum pickle_filter_result take(void *self, uint32_t list, uint32_t item)
     return PICKLE_CONSUME;
 }
 
-static bool read_taking(const void *bytes, size_t size, struct sum *sum)
+static bool read_consuming(const void *bytes, size_t size, struct sum *sum)
 {
-    const struct pickle_filter filter = {sum, take};
+    const struct pickle_filter filter = {sum, consume};
 
     *sum = (struct sum){.fault = {0, "before"}};
     return read_with(bytes, size, &filter, &sum->pickle, &sum->fault);
@@ -341,9 +341,9 @@ TEST(consumed_items_are_in_no_list)
     struct sum sum;
 
     /* [{"k": 1}, 7, {"k": 2}, {"j": 3}] and then {"k": 4} by itself */
-    assert_true(read_taking(BYTES("\x80\x04]\x94(" ENTRY("\x01") "K\x07" ENTRY(
-                                "\x02") "}(\x8c\x01jK\x03ue" ENTRY("\x04") "a."),
-                            &sum));
+    assert_true(read_consuming(BYTES("\x80\x04]\x94(" ENTRY("\x01") "K\x07" ENTRY(
+                                   "\x02") "}(\x8c\x01jK\x03ue" ENTRY("\x04") "a."),
+                               &sum));
     const struct pickle_value *top = pickle_top(&sum.pickle);
     assert_int_equal(sum.taken, 3);
     assert_int_equal(sum.sum, 7);
@@ -355,7 +355,7 @@ TEST(consumed_items_are_in_no_list)
 }
 
 /* Annotates lists and dictionaries with a key `j`, and empties the lists; consumes nothing. */
-static enum pickle_filter_result note(void *self, uint32_t list, uint32_t item)
+static enum pickle_filter_result annotate(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
     const struct pickle_value *value = &sum->pickle.values[item];
@@ -371,9 +371,9 @@ static enum pickle_filter_result note(void *self, uint32_t list, uint32_t item)
     return PICKLE_KEEP;
 }
 
-static void read_noting(const void *bytes, size_t size, struct sum *sum)
+static void read_annotating(const void *bytes, size_t size, struct sum *sum)
 {
-    const struct pickle_filter filter = {sum, note};
+    const struct pickle_filter filter = {sum, annotate};
 
     *sum = (struct sum){.fault = {0, "before"}};
     assert_true(read_with(bytes, size, &filter, &sum->pickle, &sum->fault));
@@ -384,7 +384,7 @@ TEST(memoized_items_are_not_offered_again)
     struct sum sum;
 
     /* a = {"j": 1}; b = {"k": 1}; [a, b] and then a, b, a */
-    read_noting(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
+    read_annotating(BYTES("\x80\x04](}q\0\x8c\x01jK\x01s}q\1\x8c\x01kK\x01se(h\0h\1h\0e."), &sum);
     const struct pickle_value *top = pickle_top(&sum.pickle);
     assert_int_equal(pickle_count(top), 5);
     assert_int_equal(pickle_item(&sum.pickle, top, 4)->tag, 8);
@@ -398,11 +398,11 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
     struct sum sum;
 
     /* a = [1, 2, 3, 4, 5]; [a]; then 6 and 7 are added to a */
-    read_noting(BYTES("\x80\x04]]q\0(K\x01K\x02K\x03K\x04K\x05"
-                      "ea"
-                      "h\0(K\x06K\x07"
-                      "e0."),
-                &sum);
+    read_annotating(BYTES("\x80\x04]]q\0(K\x01K\x02K\x03K\x04K\x05"
+                          "ea"
+                          "h\0(K\x06K\x07"
+                          "e0."),
+                    &sum);
     const struct pickle_value *top = pickle_top(&sum.pickle);
     const struct pickle_value *list = pickle_item(&sum.pickle, top, 0);
     assert_int_equal(list->tag, 7);
@@ -413,27 +413,26 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
     pickle_fini(&sum.pickle);
 }
 
-/* A dictionary that occurs several times in a list is consumed each time; once consumed it cannot be referenced
- * again. */
+/* A dictionary that occurs repeatedly in a list is consumed each time; afterwards it cannot be referenced. */
 TEST(repeated_dictionary_is_consumed_again_or_rejected)
 {
     struct sum sum;
 
-    assert_true(read_taking(BYTES("\x80\x04](" ENTRY("\x05") "h\0h\0e."), &sum));
+    assert_true(read_consuming(BYTES("\x80\x04](" ENTRY("\x05") "h\0h\0e."), &sum));
     assert_int_equal(sum.sum, 15);
     pickle_fini(&sum.pickle);
-    assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "2\x86"
-                                                            "a."),
-                            &sum));
+    assert_true(read_consuming(BYTES("\x80\x04]" ENTRY("\x05") "2\x86"
+                                                               "a."),
+                               &sum));
     assert_int_equal(sum.taken, 0);
     pickle_fini(&sum.pickle);
-    assert_false(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
+    assert_false(read_consuming(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
     assert_int_equal(sum.fault.byte, 13);
     assert_non_null(strstr(sum.fault.text, "each entry must be a separate dictionary"));
     /* Its memo ID was assigned to another value before it is consumed. */
-    assert_true(read_taking(BYTES("\x80\x04]" ENTRY("\x05") "]q\0"
-                                                            "0ah\0a."),
-                            &sum));
+    assert_true(read_consuming(BYTES("\x80\x04]" ENTRY("\x05") "]q\0"
+                                                               "0ah\0a."),
+                               &sum));
     assert_int_equal(sum.sum, 5);
     assert_int_equal(pickle_item(&sum.pickle, pickle_top(&sum.pickle), 0)->kind, PICKLE_LIST);
     pickle_fini(&sum.pickle);
@@ -445,10 +444,10 @@ TEST(id_of_a_freed_list_is_not_reused)
     struct sum sum;
 
     /* [{"k": 1, "x": [{"k": 5}]}, [{"k": 2}], [{"k": 3}], [{"k": 4}], [{"k": 6}]] */
-    assert_true(
-        read_taking(BYTES("\x80\x04]}(\x8c\x01kK\x01\x8c\x01x]" ENTRY("\x05") "aua]" ENTRY(
-                        "\x02") "aa]" ENTRY("\x03") "aa]" ENTRY("\x04") "aa]" ENTRY("\x06") "aa."),
-                    &sum));
+    assert_true(read_consuming(
+        BYTES("\x80\x04]}(\x8c\x01kK\x01\x8c\x01x]" ENTRY("\x05") "aua]" ENTRY("\x02") "aa]" ENTRY(
+            "\x03") "aa]" ENTRY("\x04") "aa]" ENTRY("\x06") "aa."),
+        &sum));
     assert_int_equal(sum.taken, 6);
     for (uint64_t i = 1; i < sum.taken; i++)
         assert_int_not_equal(sum.lists[i], sum.lists[0]);
@@ -459,7 +458,7 @@ TEST(consumer_can_stop_the_reading)
 {
     struct sum sum;
 
-    assert_false(read_taking(BYTES("\x80\x04](" ENTRY("\x05") ENTRY("\x63") "e."), &sum));
+    assert_false(read_consuming(BYTES("\x80\x04](" ENTRY("\x05") ENTRY("\x63") "e."), &sum));
     assert_string_equal(sum.fault.text, "");
 }
 
@@ -477,7 +476,7 @@ TEST(consumed_items_use_no_memory)
     for (size_t i = 0; i < COUNT; i++)
         memcpy(text + 3 + i * bytes, entry, bytes);
     text[3 + COUNT * bytes] = '.';
-    assert_true(read_taking(text, 3 + COUNT * bytes + 1, &sum));
+    assert_true(read_consuming(text, 3 + COUNT * bytes + 1, &sum));
     assert_int_equal(sum.taken, COUNT);
     assert_in_range(sum.pickle.count, 5, 20);
     assert_in_range(sum.pickle.text_bytes, 6, 6);

@@ -26,7 +26,7 @@ static FILE *says; /* the Python expression; NULL outside of write_all() */
 
 typedef void body(void);
 
-__attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static void write_expression(const char *format, ...)
 {
     va_list arguments;
 
@@ -64,13 +64,13 @@ static void write_all(const char *name, body *write_body)
 static void open_list(void)
 {
     xseg_pickle_open_list(&pickle);
-    say("[");
+    write_expression("[");
 }
 
 static void close_list(void)
 {
     xseg_pickle_close(&pickle);
-    say("]");
+    write_expression("]");
 }
 
 /* --- Numbers. --- */
@@ -84,7 +84,7 @@ static void write_numbers(void)
     open_list();
     for (size_t i = 0; i < COUNT_OF(edges); i++) {
         xseg_pickle_int(&pickle, edges[i]);
-        say("%" PRId64 ",", edges[i]);
+        write_expression("%" PRId64 ",", edges[i]);
     }
     for (unsigned bit = 0; bit < 63; bit++)
         for (int64_t by = -1; by <= 1; by++) {
@@ -93,17 +93,17 @@ static void write_numbers(void)
             xseg_pickle_int(&pickle, number);
             xseg_pickle_int(&pickle, -number);
             xseg_pickle_uint(&pickle, (uint64_t)number);
-            say("%" PRId64 ",%" PRId64 ",%" PRId64 ",", number, -number, number);
+            write_expression("%" PRId64 ",%" PRId64 ",%" PRId64 ",", number, -number, number);
         }
     xseg_pickle_uint(&pickle, UINT64_MAX);
     xseg_pickle_uint(&pickle, (uint64_t)INT64_MAX + 1);
-    say("2**63-1,2**63-1,");
+    write_expression("2**63-1,2**63-1,");
     xseg_pickle_pair(&pickle, 0, 300);
     xseg_pickle_pair(&pickle, UINT64_MAX, 70000);
-    say("(0,300),(2**63-1,70000),");
+    write_expression("(0,300),(2**63-1,70000),");
     xseg_pickle_bool(&pickle, true);
     xseg_pickle_bool(&pickle, false);
-    say("True,False,");
+    write_expression("True,False,");
     close_list();
 }
 
@@ -114,7 +114,7 @@ static void write_reals(void)
     open_list();
     for (size_t i = 0; i < COUNT_OF(reals); i++) {
         xseg_pickle_float(&pickle, reals[i]);
-        say("float.fromhex('%a'),", reals[i]);
+        write_expression("float.fromhex('%a'),", reals[i]);
     }
     close_list();
 }
@@ -124,10 +124,10 @@ static void write_reals(void)
 static void write_text(const char *text, size_t length)
 {
     xseg_pickle_string(&pickle, text, length);
-    say("text(bytes([");
+    write_expression("text(bytes([");
     for (size_t i = 0; i < length; i++)
-        say("%u,", (unsigned char)text[i]);
-    say("])),");
+        write_expression("%u,", (unsigned char)text[i]);
+    write_expression("])),");
 }
 
 /* All pairs of bytes, many triples, and the edge cases of RFC 3629; the expression decodes them independently. */
@@ -176,8 +176,8 @@ static void write_words(void)
     open_list();
     for (unsigned i = 0; i < 1000; i++) {
         xseg_pickle_interned(&pickle, i * i % 5);
-        say("%s,",
-            (const char *[]){"'zero'", "'one'", "'two'", "'three'", "'\"four\"\\n'"}[i * i % 5]);
+        write_expression("%s,", (const char *[]){"'zero'", "'one'", "'two'", "'three'",
+                                                 "'\"four\"\\n'"}[i * i % 5]);
     }
     close_list();
 }
@@ -191,7 +191,7 @@ static void write_lists(void)
     open_list();
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         xseg_pickle_open_list(&pickle);
-        say("list(range(%u)),", sizes[i]);
+        write_expression("list(range(%u)),", sizes[i]);
         for (unsigned item = 0; item < sizes[i]; item++)
             xseg_pickle_uint(&pickle, item);
         xseg_pickle_close(&pickle);
@@ -205,15 +205,16 @@ static void write_dicts(void)
     open_list();
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         xseg_pickle_open_dict(&pickle);
-        say("dict([");
+        write_expression("dict([");
         for (unsigned item = 0; item < sizes[i]; item++) {
             xseg_pickle_key(&pickle, item % 4);
             xseg_pickle_uint(&pickle, item);
-            say("(%s,%u),", (const char *[]){"'zero'", "'one'", "'two'", "'three'"}[item % 4],
-                item);
+            write_expression("(%s,%u),",
+                             (const char *[]){"'zero'", "'one'", "'two'", "'three'"}[item % 4],
+                             item);
         }
         xseg_pickle_close(&pickle);
-        say("]),");
+        write_expression("]),");
     }
     close_list();
 }
@@ -230,11 +231,11 @@ static void write_memos(void)
         assert_int_equal(memo[i], i + 1);
         xseg_pickle_uint(&pickle, i);
         xseg_pickle_close(&pickle);
-        say("[%u],", i);
+        write_expression("[%u],", i);
     }
     for (unsigned i = 0; i < 600; i++) {
         xseg_pickle_reference(&pickle, memo[i]);
-        say("[%u],", i);
+        write_expression("[%u],", i);
     }
     close_list();
 }
@@ -263,7 +264,7 @@ static void write_marked(void)
     xseg_pickle_open_dict(&pickle);
     xseg_pickle_key(&pickle, 1);
     xseg_pickle_open_list(&pickle);
-    say("{'one':list(range(2002))}");
+    write_expression("{'one':list(range(2002))}");
     for (unsigned i = 0; i < 2002; i++) {
         if (i % 1000 <= 1 || i == 500) {
             const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
@@ -290,7 +291,7 @@ static void write_anew(void)
     xseg_pickle_interned(&pickle, 2);
     xseg_pickle_interned(&pickle, 2);
     xseg_pickle_close(&pickle);
-    say("['two','two']");
+    write_expression("['two','two']");
 }
 
 /* --- Random documents. --- */
@@ -314,35 +315,35 @@ static void write_value(unsigned depth)
         const int64_t number = (int64_t)(rng_next(&random_state) >> draw_below(64));
 
         xseg_pickle_int(&pickle, number);
-        say("%" PRId64, number);
+        write_expression("%" PRId64, number);
         break;
     }
     case 3:
         xseg_pickle_interned(&pickle, 3);
-        say("'three'");
+        write_expression("'three'");
         break;
     case 4:
         xseg_pickle_bool(&pickle, count % 2 == 0);
-        say("%s", count % 2 == 0 ? "True" : "False");
+        write_expression("%s", count % 2 == 0 ? "True" : "False");
         break;
     default:
         if (kind == 5) {
             xseg_pickle_open_dict(&pickle);
-            say("dict([");
+            write_expression("dict([");
         } else {
             xseg_pickle_open_list(&pickle);
-            say("[");
+            write_expression("[");
         }
         for (unsigned i = 0; i < count; i++) {
             if (kind == 5) {
                 xseg_pickle_key(&pickle, i % 3);
-                say("('%s',", words[i % 3]);
+                write_expression("('%s',", words[i % 3]);
             }
             write_value(depth + 1);
-            say(kind == 5 ? ")," : ",");
+            write_expression(kind == 5 ? ")," : ",");
         }
         xseg_pickle_close(&pickle);
-        say(kind == 5 ? "])" : "]");
+        write_expression(kind == 5 ? "])" : "]");
     }
 }
 
@@ -353,7 +354,7 @@ static void write_anything(void)
     open_list();
     for (unsigned i = 0; i < 4; i++) {
         write_value(0);
-        say(",");
+        write_expression(",");
     }
     close_list();
     random_state = seed;
@@ -412,10 +413,10 @@ static const char check[] =
     "files=glob.glob(sys.argv[1]+'/*.says')\n"
     "assert len(files)==29,files\n"
     "for name in files:\n"
-    "    want=eval(open(name).read())\n"
+    "    expected=eval(open(name).read())\n"
     "    data=open(name[:-4]+'pickle','rb').read()\n"
     "    got=pickle.loads(data)\n"
-    "    assert got==want and repr(got)==repr(want),name\n"
+    "    assert got==expected and repr(got)==repr(expected),name\n"
     "    ops=[op.name for op,_,_ in pickletools.genops(data)]\n"
     "    seen|=set(ops)\n"
     "    assert ops[0]=='PROTO' and data[1]==4,name\n"
@@ -429,7 +430,7 @@ static const char check[] =
     "'BININT','BININT1','BININT2','LONG1','BINFLOAT','SHORT_BINUNICODE','BINUNICODE','MEMOIZE','"
     "BINGET','LONG_BINGET'},seen\n";
 
-TEST(python_reads_what_was_written)
+TEST(python_reads_the_written_documents)
 {
     char command[sizeof(check) + 200];
 

@@ -21,7 +21,7 @@ TEST(shares_are_by_weight_and_have_two_halves)
     struct probe_share first = probe_budget_share(&budget, 1);
     assert_in_range(first.half - now, 49 * SECOND, 60 * SECOND);
     assert_in_range(first.end - now, 99 * SECOND, 110 * SECOND);
-    /* The time that the first leaves is shared by the following ones. */
+    /* The unused time of the first call is shared by the following calls. */
     (void)probe_budget_share(&budget, 4);
     struct probe_share last = probe_budget_share(&budget, 5);
     assert_in_range(last.end - now, 990 * SECOND, 1010 * SECOND);

@@ -40,15 +40,15 @@ static void fill(void)
         .ordinal = 1, .kind = XSEG_PUBLISHED_PRIVATE, .label = "\"kv\"", .reserved = 5};
 }
 
-static bool take(void)
+static bool accept(void)
 {
     why = NULL;
     return published_copy(&file, sizeof(file), &head, &frame, &why);
 }
 
-static void expect_refused(const char *word)
+static void expect_rejected(const char *word)
 {
-    assert_false(take());
+    assert_false(accept());
     assert_non_null(why);
     if (strstr(why, word) == NULL)
         fail_msg("'%s' does not say '%s'", why, word);
@@ -58,7 +58,7 @@ static void expect_refused(const char *word)
 TEST(well_formed_files_are_accepted)
 {
     fill();
-    assert_true(take());
+    assert_true(accept());
     assert_int_equal(head.pid, 77);
     assert_int_equal(head.start_ticks, 1234);
     assert_int_equal(frame.device_count, 2);
@@ -68,7 +68,7 @@ TEST(well_formed_files_are_accepted)
     file.samples[1].device_count = 1;
     file.samples[1].devices[0].allocated = 11;
     file.sequence++;
-    assert_true(take());
+    assert_true(accept());
     assert_int_equal(frame.device_count, 1);
     assert_int_equal(frame.devices[0].allocated, 11);
 }
@@ -77,23 +77,23 @@ TEST(malformed_files_are_rejected)
 {
     fill();
     file.magic[0] = 'X';
-    expect_refused("xseg did not write");
+    expect_rejected("xseg did not write");
     file.version = XSEG_PUBLISHED_VERSION + 1;
-    expect_refused("another version");
+    expect_rejected("another version");
     file.bytes--;
-    expect_refused("too short");
+    expect_rejected("too short");
     file.samples[0].device_count = XSEG_PUBLISHED_DEVICES + 1;
-    expect_refused("more devices or pools");
+    expect_rejected("more devices or pools");
     file.samples[0].pool_count = XSEG_PUBLISHED_POOLS + 1;
-    expect_refused("more devices or pools");
+    expect_rejected("more devices or pools");
     file.samples[0].device_count = UINT32_MAX;
-    expect_refused("more devices or pools");
+    expect_rejected("more devices or pools");
     file.samples[0].devices[0].ordinal = -1;
-    expect_refused("negative device ordinal");
+    expect_rejected("negative device ordinal");
     file.samples[0].pools[2].ordinal = 2;
-    expect_refused("unknown device");
+    expect_rejected("unknown device");
     file.samples[0].pools[2].kind = XSEG_PUBLISHED_OTHERS + 1;
-    expect_refused("unknown kind");
+    expect_rejected("unknown kind");
     for (size_t bytes = 0; bytes < sizeof(file); bytes += 1 + bytes / 7) {
         assert_false(published_copy(&file, bytes, &head, &frame, &why));
         assert_non_null(strstr(why, "too short"));
@@ -104,10 +104,10 @@ TEST(labels_can_be_printed)
 {
     fill();
     memset(file.samples[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
-    assert_true(take());
+    assert_true(accept());
     assert_in_range(strlen(frame.pools[2].label), 60, XSEG_PUBLISHED_LABEL - 1);
     memcpy(file.samples[0].pools[2].label, "\033[2J\n", 6);
-    assert_true(take());
+    assert_true(accept());
     assert_string_equal(frame.pools[2].label, "\\x1b[2J\\x0a");
 }
 
@@ -123,7 +123,7 @@ TEST(rows_are_in_order)
     int from, length;
 
     fill();
-    assert_true(take());
+    assert_true(accept());
     one.sample = frame;
     other.problem = "unreadable: the file is too short";
     assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
@@ -158,7 +158,7 @@ TEST(rows_are_in_order)
                 assert_true(width == 0 || width < 39 || strlen(line) <= (size_t)width);
                 assert_true(from >= 0 && (page > 0 || length > 0));
             }
-            /* All columns are on some page, but for POOL if there are several pages. */
+            /* Each column is on one page, and POOL is on all pages if there are several. */
             assert_int_equal(shown & 0x1ff7, 0x1ff7);
         }
     }
@@ -206,7 +206,7 @@ TEST(files_are_read)
 static atomic_bool ends_now;
 
 /* Writes samples as a publisher does: all statistics of a sample equal its number. */
-static void *write_frames(void *self)
+static void *write_samples(void *self)
 {
     struct xseg_published *memory = self;
 
@@ -239,7 +239,7 @@ TEST(samples_are_consistent)
         mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
     assert_true(memory != MAP_FAILED);
     atomic_store(&ends_now, false);
-    assert_int_equal(pthread_create(&thread, NULL, write_frames, memory), 0);
+    assert_int_equal(pthread_create(&thread, NULL, write_samples, memory), 0);
     for (unsigned i = 0; i < 3000; i++) {
         if (!published_read(made, &head, &frame, &why)) {
             assert_non_null(strstr(why, "faster"));
@@ -280,7 +280,7 @@ TEST(damaged_files_are_tolerated)
             ((unsigned char *)&file)[rng_next(&random) % room] =
                 (unsigned char)(rng_next(&random) % 3 == 0 ? 255 : rng_next(&random));
         }
-        if (!take()) {
+        if (!accept()) {
             assert_non_null(why);
             continue;
         }

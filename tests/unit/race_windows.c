@@ -12,25 +12,25 @@
 #include "tests/support/env.h"
 #include "tests/support/wrapped.h"
 
-/* --- Where threads park. --- */
+/* --- Gates at which threads park. --- */
 
 /* A gate at which the first thread waits, if it is closed. */
 struct gate {
-    atomic_bool wanted, reached, open;
+    atomic_bool is_armed, reached, open;
 };
 
 static struct gate at_arena, at_hand_out, at_fill;
 
-static void want(struct gate *gate)
+static void arm(struct gate *gate)
 {
     atomic_store(&gate->reached, false);
     atomic_store(&gate->open, false);
-    atomic_store(&gate->wanted, true);
+    atomic_store(&gate->is_armed, true);
 }
 
 static void pass(struct gate *gate)
 {
-    if (!atomic_exchange(&gate->wanted, false))
+    if (!atomic_exchange(&gate->is_armed, false))
         return;
     atomic_store(&gate->reached, true);
     while (!atomic_load(&gate->open))
@@ -108,7 +108,7 @@ static void *make_request(void *unused)
 /* Make the request in a thread, until it parks at a gate. */
 static void begin_until(struct gate *gate)
 {
-    want(gate);
+    arm(gate);
     assert_int_equal(pthread_create(&thread, NULL, make_request, NULL), 0);
     wait_for(gate);
 }
@@ -129,8 +129,7 @@ static void count_end(void *context, const struct xseg_statistics *last)
     ++*times;
 }
 
-/* A routed request retains its pool: the route ends and the holder releases the pool before the request locks its
- * arena. */
+/* A routed request retains its pool: the route ends and the pool is released before the request locks its arena. */
 TEST(a_routed_request_retains_its_pool)
 {
     /* A request with rounding is no plain hit, which would lock the arena immediately. */
@@ -186,7 +185,7 @@ TEST(block_of_a_concurrently_paused_pool_is_not_zeroed)
     }
 }
 
-/* As above, but the pool is resumed before the retry, which has the context of the first try. */
+/* The pool is paused and resumed before the retry, which has the context of the first attempt. */
 TEST(retry_keeps_the_user_value_of_the_request)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -194,7 +193,7 @@ TEST(retry_keeps_the_user_value_of_the_request)
         request.user = &request;
         begin_until(&at_hand_out);
         assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-        want(&at_arena);
+        arm(&at_arena);
         atomic_store(&at_hand_out.open, true);
         wait_for(&at_arena);
         assert_ok(xseg_pool_resume(pool));

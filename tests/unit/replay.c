@@ -42,13 +42,13 @@ WRAP(xseg_free, CALL, (struct xseg_allocator * allocator, void *block), (allocat
 WRAP(xseg_record_stream, CALL, (struct xseg_allocator * allocator, void *block, xseg_stream stream),
      (allocator, block, stream))
 WRAP(xseg_trim, TRIM,
-     (struct xseg_allocator * allocator, const struct xseg_scope *where,
+     (struct xseg_allocator * allocator, const struct xseg_scope *scope,
       const struct xseg_trim_options *trim, struct xseg_trim_result *out),
-     (allocator, where, trim, out))
+     (allocator, scope, trim, out))
 WRAP(xseg_stats_get, ACCOUNTING,
-     (struct xseg_allocator * allocator, const struct xseg_scope *where,
+     (struct xseg_allocator * allocator, const struct xseg_scope *scope,
       struct xseg_statistics *out),
-     (allocator, where, out))
+     (allocator, scope, out))
 WRAP(xseg_driver_calls, ACCOUNTING,
      (struct xseg_allocator * allocator, struct xseg_driver_call *calls, size_t room,
       size_t *count),
@@ -103,7 +103,7 @@ TEST(calls_are_measured)
                          cases[i].ns * 1000);
 }
 
-TEST(a_timeline_costs_nothing)
+TEST(timeline_has_no_cost)
 {
     static const char *const texts[] = {"a 0 512 0\nm step\nf 0\n",
                                         "@ 0\na 0 512 0\n@ 10\nf 0\n@ 20\n"};

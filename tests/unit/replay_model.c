@@ -196,7 +196,7 @@ MODEL_TEST(events_that_do_not_fit_are_left_out)
     expect_state(model, 4 * MIB, 512, 0);
 }
 
-/* A block that only a free records ends where the next block begins, whatever the size in the event. */
+/* A block that only a free records ends at the next block, independently of the size in the event. */
 MODEL_TEST(restored_block_ends_at_the_next_block)
 {
     builder_map(builder, BASE, 4 * MIB, true);
@@ -653,7 +653,7 @@ MODEL_TEST(classic_segment_is_one_page)
     assert_sum(fragmented.idle, 20 * MIB * 4);
 }
 
-MODEL_TEST(pending_blocks_have_a_row_of_their_own)
+MODEL_TEST(pending_blocks_have_a_separate_row)
 {
     builder_map(builder, BASE, 4 * MIB, true);
     builder_alloc(builder, BASE, MIB, 1);

@@ -40,16 +40,16 @@ static uint64_t user_of(uint64_t number)
 static bool is_event(const struct xseg_history_event *event, uint64_t user, uint64_t number,
                      bool has_users)
 {
-    const struct xseg_history_event wanted = event_of(number);
+    const struct xseg_history_event expected = event_of(number);
 
-    return user == (has_users ? user_of(number) : 0) && event->time == wanted.time &&
-           event->base == wanted.base && event->requested == wanted.requested &&
-           event->stream == wanted.stream && event->size == wanted.size &&
-           event->order == wanted.order && event->pool == wanted.pool &&
-           event->stack == wanted.stack && event->frames == wanted.frames &&
-           event->label == wanted.label && event->thread == wanted.thread &&
-           event->flags == (wanted.flags | (has_users ? XSEG_HISTORY_HAS_USER : 0)) &&
-           event->action == wanted.action;
+    return user == (has_users ? user_of(number) : 0) && event->time == expected.time &&
+           event->base == expected.base && event->requested == expected.requested &&
+           event->stream == expected.stream && event->size == expected.size &&
+           event->order == expected.order && event->pool == expected.pool &&
+           event->stack == expected.stack && event->frames == expected.frames &&
+           event->label == expected.label && event->thread == expected.thread &&
+           event->flags == (expected.flags | (has_users ? XSEG_HISTORY_HAS_USER : 0)) &&
+           event->action == expected.action;
 }
 
 /* Each member has separate bits among the words. */
@@ -99,7 +99,7 @@ TEST(event_is_decoded_from_its_words)
 }
 
 /* Record events with the next numbers. */
-static void note(struct xseg_history_ring *ring, uint64_t count)
+static void append(struct xseg_history_ring *ring, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) {
         const uint64_t number = atomic_load(&ring->recorded);
@@ -136,7 +136,7 @@ static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
     return ring;
 }
 
-TEST(the_newest_are_kept)
+TEST(newest_events_are_kept)
 {
     static const uint64_t capacities[] = {1, 2, 3, 16, 1000, 5000};
     static const uint64_t counts[] = {0, 1, 2, 3, 4, 15, 16, 17, 18, 999, 1001, 4097, 12345};
@@ -146,23 +146,23 @@ TEST(the_newest_are_kept)
             const uint64_t count = counts[k / 2], kept = xseg_min(count, capacities[i]);
             struct xseg_history_ring *ring = make(capacities[i], k % 2 != 0);
 
-            note(ring, count);
+            append(ring, count);
             expect_kept(ring, count - kept, count, count - kept);
             xseg_history_ring_destroy(ring);
         }
 }
 
 /* An overwritten event is not read, and neither is the one in the slot that is written next. */
-TEST(the_overwritten_are_not_read)
+TEST(overwritten_events_are_not_read)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(4);
     struct xseg_history_event event;
 
-    note(ring, 5);
+    append(ring, 5);
     assert_false(xseg_history_ring_read(ring, 0, &event));
     for (uint64_t number = 1; number < 5; number++)
         assert_true(xseg_history_ring_read(ring, number, &event));
-    note(ring, 6);
+    append(ring, 6);
     for (uint64_t number = 0; number < 7; number++)
         assert_false(xseg_history_ring_read(ring, number, &event));
     for (uint64_t number = 7; number < 11; number++)
@@ -175,20 +175,20 @@ TEST(cleared_events_are_not_counted_as_lost)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(10);
 
-    note(ring, 25);
+    append(ring, 25);
     expect_kept(ring, 15, 25, 15);
     xseg_history_ring_clear(ring, 20);
     expect_kept(ring, 20, 25, 0);
     /* A clear of fewer events changes nothing. */
     xseg_history_ring_clear(ring, 3);
     expect_kept(ring, 20, 25, 0);
-    note(ring, 5);
+    append(ring, 5);
     expect_kept(ring, 20, 30, 0);
-    note(ring, 3);
+    append(ring, 3);
     expect_kept(ring, 23, 33, 3);
     xseg_history_ring_clear(ring, 33);
     expect_kept(ring, 33, 33, 0);
-    note(ring, 1);
+    append(ring, 1);
     expect_kept(ring, 33, 34, 0);
     xseg_history_ring_destroy(ring);
 }
@@ -199,13 +199,13 @@ TEST(a_ring_grows_and_shrinks)
         struct xseg_history_event event;
         struct xseg_history_ring *ring = make(8, has_users != 0);
 
-        note(ring, 20);
+        append(ring, 20);
         assert_true(xseg_history_ring_resize(ring, 100));
         assert_int_equal(ring->capacity, 100);
         expect_kept(ring, 12, 20, 12);
-        note(ring, 92);
+        append(ring, 92);
         expect_kept(ring, 12, 112, 12);
-        note(ring, 1);
+        append(ring, 1);
         expect_kept(ring, 13, 113, 13);
         /* Events that do not fit into a smaller ring are lost, and remain lost when the ring grows again. */
         assert_true(xseg_history_ring_resize(ring, 3));
@@ -217,7 +217,7 @@ TEST(a_ring_grows_and_shrinks)
         assert_true(xseg_history_ring_read(ring, 110, &event));
         assert_true(xseg_history_ring_resize(ring, 1));
         expect_kept(ring, 112, 113, 112);
-        note(ring, 7);
+        append(ring, 7);
         expect_kept(ring, 119, 120, 119);
         assert_int_equal(ring->users != NULL, has_users);
         xseg_history_ring_destroy(ring);
@@ -231,9 +231,9 @@ TEST(user_values_are_those_of_later_events)
     struct xseg_history_event event;
     uint64_t user = 0;
 
-    note(ring, 5);
+    append(ring, 5);
     assert_true(xseg_history_ring_add_users(ring));
-    note(ring, 4);
+    append(ring, 4);
     for (unsigned round = 0; round < 2; round++) {
         for (uint64_t number = round == 0 ? 0 : 3; number < 9; number++) {
             assert_true(xseg_history_ring_read_with_user(ring, number, &event, &user));
@@ -271,13 +271,13 @@ TEST(random_sequences_keep_the_newest_events)
                 xseg_history_ring_clear(ring, cleared);
                 break;
             default:
-                note(ring, rng_next(&random) % 30);
+                append(ring, rng_next(&random) % 30);
                 break;
             }
-            const uint64_t noted = atomic_load(&ring->recorded);
-            first = xseg_max(first, noted - xseg_min(noted, ring->capacity));
+            const uint64_t recorded = atomic_load(&ring->recorded);
+            first = xseg_max(first, recorded - xseg_min(recorded, ring->capacity));
             first = xseg_max(first, cleared);
-            expect_kept(ring, first, noted, first - cleared);
+            expect_kept(ring, first, recorded, first - cleared);
         }
         xseg_history_ring_destroy(ring);
     }
@@ -288,32 +288,32 @@ TEST(memory_is_allocated_as_events_are_recorded)
     struct xseg_history_ring *ring = xseg_history_ring_create(UINT64_C(1) << 24);
 
     assert_non_null(ring);
-    note(ring, 100);
+    append(ring, 100);
     expect_kept(ring, 0, 100, 0);
     const uint64_t bytes = xseg_history_ring_host_bytes(ring);
     assert_in_range(bytes, 100 * 64, 1 << 20);
     xseg_history_ring_clear(ring, 100);
     assert_true(xseg_history_ring_add_users(ring));
-    note(ring, 100);
+    append(ring, 100);
     expect_kept(ring, 100, 200, 0);
     assert_in_range(xseg_history_ring_host_bytes(ring), bytes + 100 * sizeof(uint64_t), 1 << 20);
     xseg_history_ring_destroy(ring);
     xseg_history_ring_destroy(NULL);
 }
 
-/* --- A reader beside a writer. --- */
+/* --- Readers concurrent with a writer. --- */
 
-struct together {
+struct shared {
     struct xseg_history_ring *ring;
     pthread_mutex_t history; /* as the lock HISTORY */
     bool resizes;
     atomic_bool over;
-    uint64_t reads, misses, torn, early, moments;
+    uint64_t reads, misses, torn, early, passes;
 };
 
-static void *write_on(void *self)
+static void *append_until_over(void *self)
 {
-    struct together *t = self;
+    struct shared *t = self;
     uint64_t random = 7;
 
     for (uint64_t number = 0; !atomic_load(&t->over); number++) {
@@ -331,7 +331,7 @@ static void *write_on(void *self)
 }
 
 /* Read all available events once. */
-static void look(struct together *t)
+static void read_all(struct shared *t)
 {
     struct xseg_history_event event;
     uint64_t first = 0, end = 0, user = 0;
@@ -344,39 +344,39 @@ static void look(struct together *t)
             t->torn += !is_event(&event, user, number, t->ring->users != NULL);
         } else {
             t->misses++;
-            /* An event may be missing only if this many followed it. */
+            /* An event may be overwritten only after as many later events as the capacity. */
             t->early += atomic_load(&t->ring->recorded) - number <= t->ring->capacity;
         }
     }
-    t->moments++;
+    t->passes++;
     (void)pthread_mutex_unlock(&t->history);
 }
 
-static void read_together(uint64_t capacity, bool resizes, bool has_users)
+static void read_concurrently(uint64_t capacity, bool resizes, bool has_users)
 {
-    struct together t = {.ring = make(capacity, has_users), .resizes = resizes};
+    struct shared t = {.ring = make(capacity, has_users), .resizes = resizes};
     pthread_t writer;
 
     (void)pthread_mutex_init(&t.history, NULL);
-    assert_int_equal(pthread_create(&writer, NULL, write_on, &t), 0);
-    /* The writer may overtake the readers: then nothing is read, and all events are missed. */
+    assert_int_equal(pthread_create(&writer, NULL, append_until_over, &t), 0);
+    /* If the writer overtakes the reader, the reader misses all events. */
     while (t.reads + t.misses < 100000 || atomic_load(&t.ring->recorded) < 500000)
-        look(&t);
+        read_all(&t);
     atomic_store(&t.over, true);
     assert_int_equal(pthread_join(writer, NULL), 0);
     assert_int_equal(t.torn, 0);
     assert_int_equal(t.early, 0);
-    const uint64_t noted = atomic_load(&t.ring->recorded);
+    const uint64_t recorded = atomic_load(&t.ring->recorded);
     uint64_t first = 0, end = 0;
     xseg_history_ring_range(t.ring, &first, &end);
-    assert_int_equal(end, noted);
+    assert_int_equal(end, recorded);
     assert_true(end - first <= t.ring->capacity);
     if (!resizes)
-        assert_int_equal(end - first, xseg_min(noted, capacity));
+        assert_int_equal(end - first, xseg_min(recorded, capacity));
     expect_kept(t.ring, first, end, first);
-    print_message("# %llu read, %llu overwritten meanwhile, in %llu looks\n",
+    print_message("# %llu read, %llu overwritten concurrently, in %llu passes\n",
                   (unsigned long long)t.reads, (unsigned long long)t.misses,
-                  (unsigned long long)t.moments);
+                  (unsigned long long)t.passes);
     (void)pthread_mutex_destroy(&t.history);
     xseg_history_ring_destroy(t.ring);
 }
@@ -386,13 +386,13 @@ TEST(no_event_is_read_in_part)
     static const uint64_t capacities[] = {1, 2, 16, 500};
 
     for (size_t i = 0; i < 2 * COUNT_OF(capacities); i++)
-        read_together(capacities[i / 2], false, i % 2 != 0);
+        read_concurrently(capacities[i / 2], false, i % 2 != 0);
 }
 
 TEST(ring_is_resized_with_concurrent_readers)
 {
-    read_together(16, true, false);
-    read_together(16, true, true);
+    read_concurrently(16, true, false);
+    read_concurrently(16, true, true);
 }
 
 /* --- The audit. --- */
@@ -402,12 +402,12 @@ static void expect(const struct xseg_history_ring *ring, const char *tag)
     expect_audit(xseg_history_ring_audit(ring, &violation), tag);
 }
 
-TEST(the_audit_names_the_broken_invariant)
+TEST(audit_reports_the_violated_invariant)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(8);
     struct xseg_history_event early = event_of(3);
 
-    note(ring, 6);
+    append(ring, 6);
     WITH_VALUE(ring->cleared, 7, expect(ring, "RING-1"));
     WITH_VALUE(ring->dropped, 7, expect(ring, "RING-1"));
     xseg_history_ring_append(ring, &early);

@@ -32,7 +32,7 @@ static struct xseg_pool *find(void)
     return pool;
 }
 
-static bool yes_or_no(void *self, xseg_stream handle)
+static bool answer_predicate(void *self, xseg_stream handle)
 {
     (void)handle;
     return *(const bool *)self;
@@ -49,7 +49,7 @@ TEST_WITH(latest_accepting_route_is_found, set_up, tear_down)
         memset(&pools[i], 0, sizeof(pools[i]));
         pools[i].holders = 1;
         const struct xseg_route route = {
-            .pool = &pools[i], .accepts = yes_or_no, .self = &accepts[i]};
+            .pool = &pools[i], .accepts = answer_predicate, .self = &accepts[i]};
 
         assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_OK);
         assert_ptr_equal(find(), &pools[i]);
@@ -67,7 +67,7 @@ TEST_WITH(latest_accepting_route_is_found, set_up, tear_down)
     assert_ptr_equal(find(), &pools[2]);
 }
 
-/* --- Readers against one who begins and ends. --- */
+/* --- Readers concurrent with the begin and the end of routes. --- */
 
 enum { READERS = 3, ROUNDS = 3000 };
 
@@ -76,7 +76,7 @@ static atomic_bool stop, is_routed;
 static atomic_uint late_calls;
 
 /* The user's state is valid only until the route ends. */
-static bool count_late(void *self, xseg_stream handle)
+static bool count_late_call(void *self, xseg_stream handle)
 {
     (void)handle;
     if (!atomic_load((atomic_bool *)self))
@@ -84,7 +84,7 @@ static bool count_late(void *self, xseg_stream handle)
     return true;
 }
 
-static void *read_all_the_time(void *unused)
+static void *read_until_stopped(void *unused)
 {
     struct xseg_pool *pool = NULL;
 
@@ -98,11 +98,11 @@ static void *read_all_the_time(void *unused)
 TEST_WITH(predicate_is_not_called_after_removal, set_up, tear_down)
 {
     const struct xseg_route route = {
-        .pool = &pool_of_the_rounds, .accepts = count_late, .self = &is_routed};
+        .pool = &pool_of_the_rounds, .accepts = count_late_call, .self = &is_routed};
     pthread_t reader[READERS];
 
     for (unsigned i = 0; i < READERS; i++)
-        assert_int_equal(pthread_create(&reader[i], NULL, read_all_the_time, NULL), 0);
+        assert_int_equal(pthread_create(&reader[i], NULL, read_until_stopped, NULL), 0);
     for (unsigned i = 0; i < ROUNDS; i++) {
         atomic_store(&is_routed, true);
         assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_OK);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Segments: each operation is a transaction, whichever driver call fails in it. */
+/* Segments: each operation is a transaction, at the failure of any of its driver calls. */
 #include "vmm/segment.h"
 #include "src/base/align.h"
 #include "tests/support/audit.h"
@@ -90,7 +90,7 @@ TEST_WITH(growth_keeps_mapped_pages, set_up, tear_down)
     assert_int_equal(mapped(), 8 * PAGE);
 }
 
-TEST(too_little_memory_changes_nothing)
+TEST(failed_growth_changes_nothing)
 {
     set_up_with(10 * PAGE, PAGE);
     assert_ok(map(&segment, 0, 4, false));
@@ -102,7 +102,7 @@ TEST(too_little_memory_changes_nothing)
 }
 
 /* Fail each call of a growth of five pages once: 5 creates, 5 maps, 1 set-access. */
-TEST(map_undoes_itself_at_every_failure)
+TEST(map_is_rolled_back_at_every_failure)
 {
     for (uint64_t n = 1; n <= 12; n++) {
         (void)set_up(NULL);
@@ -128,7 +128,7 @@ static void make_unknown(uint32_t page)
 }
 
 /* The rollback fails too: the page is in unknown state and counted until the next map uses it or a retry unmaps it. */
-TEST_WITH(a_failed_undo_loses_nothing, set_up, tear_down)
+TEST_WITH(failed_rollback_is_retried, set_up, tear_down)
 {
     context.batches_access = false;
     assert_ok(xseg_sim_fail("cuMemSetAccess", 2, 999));
@@ -152,7 +152,7 @@ TEST_WITH(a_failed_undo_loses_nothing, set_up, tear_down)
 }
 
 /* A batched unmap that fails is retried page by page; the first page that fails ends the run. */
-TEST_WITH(unmap_goes_page_by_page_where_it_must, set_up, tear_down)
+TEST_WITH(failed_unmap_is_retried_page_by_page, set_up, tear_down)
 {
     uint32_t done = 0;
 
@@ -214,16 +214,16 @@ TEST_WITH(full_pages_are_in_full_page_slots_only, set_up_full_pages, tear_down)
 /* Large pages cover 2, 4, 8, ... slots of two granules. */
 TEST(large_pages_are_used_where_they_fit)
 {
-    static const uint32_t wanted[][2] = {{1, 1}, {2, 8}, {10, 8}, {18, 4}, {22, 2}, {24, 1}};
+    static const uint32_t expected[][2] = {{1, 1}, {2, 8}, {10, 8}, {18, 4}, {22, 2}, {24, 1}};
     struct xseg_page_source supply = {.max_page_bytes = 9 * PAGE};
     uint32_t first = 0;
 
     set_up_with(XSEG_GIB, 2 * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
     assert_ok(xseg_segment_map(&segment, 1, 24, &supply));
-    for (size_t i = 0; i < XSEG_COUNT_OF(wanted); i++)
-        assert_int_equal(segment.length[wanted[i][0]], wanted[i][1]);
-    assert_int_equal(xseg_sim_calls("cuMemCreate"), created + XSEG_COUNT_OF(wanted));
+    for (size_t i = 0; i < XSEG_COUNT_OF(expected); i++)
+        assert_int_equal(segment.length[expected[i][0]], expected[i][1]);
+    assert_int_equal(xseg_sim_calls("cuMemCreate"), created + XSEG_COUNT_OF(expected));
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
     /* A large page is unmapped in one piece, or not at all. */
     assert_int_equal(xseg_segment_pages_inside(&segment, 3 * PAGE, 20 * PAGE, &first), 8);
@@ -256,7 +256,7 @@ TEST_WITH(cached_page_is_mapped_at_another_address, set_up_full_pages, tear_down
     assert_int_equal(xseg_page_cache_bytes(&pages), 0);
 }
 
-TEST_WITH(the_audit_names_the_broken_invariant, set_up, tear_down)
+TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
 {
     assert_ok(map(&segment, 0, 4, false));
     expect_segment_audit(NULL);
@@ -472,9 +472,8 @@ TEST_WITH(exported_alias_is_not_cached, set_up, tear_down)
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* Fail each call of mapping three aliases once: 3 maps, 1 set-access; and two in a row, one of which belongs to the
- * rollback. */
-TEST(aliases_undo_themselves_at_every_failure)
+/* Fail each call of mapping three aliases, 3 maps and 1 set-access; and two consecutive calls, one in the rollback. */
+TEST(aliases_are_rolled_back_at_every_failure)
 {
     for (uint64_t n = 1; n <= 12; n++) {
         const bool twice = n > 6;

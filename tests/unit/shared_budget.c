@@ -26,7 +26,7 @@ FIXTURE(without_a_file)
 /* --- Files: resolution of names, creation and completion, rejected files, files that are truncated or removed. --- */
 
 /* The file's bytes; ownership passes to the caller. */
-static unsigned char *take_bytes(size_t *count)
+static unsigned char *read_bytes(size_t *count)
 {
     const int file = open(budget_file_path, O_RDONLY | O_CLOEXEC);
     struct stat status;
@@ -41,14 +41,14 @@ static unsigned char *take_bytes(size_t *count)
     return bytes;
 }
 
-TEST_WITH(a_name_leads_to_a_path, NULL, without_a_file)
+TEST_WITH(name_is_resolved_to_a_path, NULL, without_a_file)
 {
-    char path[XSEG_SHARED_BUDGET_PATH], wanted[XSEG_SHARED_BUDGET_PATH],
+    char path[XSEG_SHARED_BUDGET_PATH], expected[XSEG_SHARED_BUDGET_PATH],
         name[XSEG_SHARED_BUDGET_PATH + 1];
 
     assert_ok(xseg_shared_budget_path("a-team_1.x", path));
-    (void)snprintf(wanted, sizeof(wanted), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
-    assert_string_equal(path, wanted);
+    (void)snprintf(expected, sizeof(expected), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
+    assert_string_equal(path, expected);
     for (const char **at = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *at; at++) {
         assert_ok(xseg_shared_budget_path(*at, path));
         assert_string_equal(path, *at);
@@ -76,7 +76,7 @@ TEST_WITH(a_name_leads_to_a_path, NULL, without_a_file)
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 
-TEST_WITH(a_file_is_made_for_owner_and_group, NULL, without_a_file)
+TEST_WITH(file_is_created_for_owner_and_group, NULL, without_a_file)
 {
     const mode_t before = umask(077);
     struct stat status;
@@ -110,7 +110,7 @@ static void assert_rejected(const char *words)
 {
     struct stat before, after;
     size_t bytes_before = 0, bytes_after = 0;
-    unsigned char *old = take_bytes(&bytes_before);
+    unsigned char *old = read_bytes(&bytes_before);
 
     assert_int_equal(stat(budget_file_path, &before), 0);
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
@@ -119,7 +119,7 @@ static void assert_rejected(const char *words)
     assert_error_message(budget_file_path);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_int_equal(after.st_mode, before.st_mode);
-    unsigned char *new = take_bytes(&bytes_after);
+    unsigned char *new = read_bytes(&bytes_after);
     assert_int_equal(bytes_after, bytes_before);
     assert_memory_equal(new, old, bytes_before);
     free(old);
@@ -127,7 +127,7 @@ static void assert_rejected(const char *words)
 }
 
 /* Create a shared budget file that no process uses. */
-static void leave_a_budget_file(void)
+static void create_unused_budget_file(void)
 {
     (void)unlink(budget_file_path);
     budget_file_join(&budget);
@@ -142,19 +142,19 @@ TEST_WITH(files_of_other_contents_are_rejected, NULL, without_a_file)
 
     budget_file_put(0, "hello", 5);
     assert_rejected("not a shared budget file");
-    leave_a_budget_file();
+    create_unused_budget_file();
     budget_file_put(3, "x", 1);
     assert_rejected("not a shared budget file");
-    leave_a_budget_file();
+    create_unused_budget_file();
     budget_file_put(16, "\x63", 1);
     assert_rejected("does not match, 99 in ");
-    leave_a_budget_file();
+    create_unused_budget_file();
     budget_file_put(24, "\x01", 1);
     assert_rejected("instead of 528384");
-    leave_a_budget_file();
+    create_unused_budget_file();
     budget_file_put(BUDGET_FILE_BYTES, "", 1);
     assert_rejected("528385 bytes");
-    leave_a_budget_file();
+    create_unused_budget_file();
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES - 1), 0);
     assert_rejected("528383 bytes");
     /* Zeros except for one byte; and too many zeros. */
@@ -176,7 +176,7 @@ TEST_WITH(files_of_another_kind_are_rejected, NULL, without_a_file)
     assert_int_equal(rmdir(budget_file_path), 0);
     assert_int_equal(mkfifo(budget_file_path, 0600), 0);
     assert_error(xseg_shared_budget_open(&budget, budget_file_path), FILE, "is not a regular file");
-    leave_a_budget_file();
+    create_unused_budget_file();
     assert_int_equal(link(budget_file_path, second), 0);
     assert_rejected("second name");
     assert_int_equal(unlink(budget_file_path), 0);
@@ -194,7 +194,7 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
 {
     int status = 1;
 
-    leave_a_budget_file();
+    create_unused_budget_file();
     assert_int_equal(chmod(budget_file_path, 0666), 0);
     assert_rejected("every user");
     assert_int_equal(chmod(budget_file_path, 0440), 0);
@@ -212,7 +212,7 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
     child_expect_success(child);
 }
 
-TEST_WITH(an_unfinished_file_is_finished, NULL, without_a_file)
+TEST_WITH(incomplete_file_is_completed, NULL, without_a_file)
 {
     static const off_t sizes[] = {0, 1, 4096, 5000, BUDGET_FILE_BYTES};
     struct stat status;
@@ -303,7 +303,7 @@ static void fill_with_zeros(void)
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
 }
 
-static void let_everybody_write(void)
+static void make_world_writable(void)
 {
     assert_int_equal(chmod(budget_file_path, 0666), 0);
 }
@@ -321,7 +321,7 @@ static void rename_it(void)
 }
 
 /* A foreign file is moved to the path, and the shared budget file is kept under another name. */
-static void put_another_in_its_place(void)
+static void replace_by_rename(void)
 {
     rename_it();
     budget_file_put(0, "hello", 5);
@@ -340,7 +340,7 @@ static uint64_t sum_files(void)
         (void)snprintf(budget_file_path, sizeof(budget_file_path), "%.120s%s", saved,
                        i == 0 ? "" : ".2");
         if (access(budget_file_path, F_OK) == 0) {
-            unsigned char *bytes = take_bytes(&count);
+            unsigned char *bytes = read_bytes(&count);
 
             for (size_t k = 0; k < count; k++)
                 sum = (sum ^ bytes[k]) * 0x100000001b3u;
@@ -370,10 +370,10 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
         {"is not a shared budget file", .at = 3, .byte = "x"},
         {"does not match, 2 in ", .at = 16, .byte = "\x02"},
         {"instead of 528384", .at = 24, .byte = "\x01"},
-        {"every user", let_everybody_write},
+        {"every user", make_world_writable},
         {"second name", link_it},
         {"has been renamed or replaced", rename_it},
-        {"has been renamed or replaced", put_another_in_its_place},
+        {"has been renamed or replaced", replace_by_rename},
     };
 
     (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
@@ -388,7 +388,7 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
         if (ways[i].change != NULL)
             ways[i].change();
         const uint64_t before = sum_files();
-        /* A member publishes, reads, and leaves; so does another one. */
+        /* Two members publish, read and close the file. */
         assert_error(budget_file_write(&budget, 2), FILE, budget_file_path);
         assert_error_message(ways[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
@@ -404,8 +404,8 @@ TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
     }
 }
 
-/* A program may close all descriptors that it does not know, and open others under their numbers. */
-TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
+/* A program may close all unknown descriptors, and open others with their numbers. */
+TEST_WITH(descriptor_may_be_closed_by_the_program, NULL, without_a_file)
 {
     char other_path[sizeof(budget_file_path) + 8], byte = 0;
 
@@ -431,9 +431,9 @@ TEST_WITH(a_descriptor_may_be_closed, NULL, without_a_file)
     assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
 }
 
-/* --- Slots: processes that live, stop and die, unreadable records, forks, namespaces. --- */
+/* --- Slots: processes that run, stop and exit, unreadable records, forks, namespaces. --- */
 
-TEST_WITH(processes_see_each_other, join, without_a_file)
+TEST_WITH(processes_read_each_other, join, without_a_file)
 {
     budget_file_write_ok(&budget, 5);
     const struct peer peer = peer_start();
@@ -657,7 +657,7 @@ TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
         _exit(fine ? 0 : 1);
     }
     child_expect_success(child);
-    /* The process dies, and its child lives on. */
+    /* The process exits, and its child continues. */
     const struct peer peer = peer_start();
     assert_int_equal(peer_call(&peer, 'f', 0), 0);
     budget_file_expect(&budget, 2);
@@ -714,7 +714,7 @@ TEST_WITH(fork_during_open_and_close_holds_no_slot, join, without_a_file)
 }
 
 /* A peer with PID 1 in new namespaces. A process that cannot create any exits with 254. */
-static void obey_in_namespaces(int socket)
+static void execute_in_namespaces(int socket)
 {
     unsigned char cannot = 254;
 
@@ -726,7 +726,7 @@ static void obey_in_namespaces(int socket)
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
 
-TEST_WITH(pid_namespaces_make_no_difference, join, without_a_file)
+TEST_WITH(members_may_be_in_pid_namespaces, join, without_a_file)
 {
     struct peer peer;
     int sockets[2];
@@ -736,7 +736,7 @@ TEST_WITH(pid_namespaces_make_no_difference, join, without_a_file)
     assert_true(peer.pid >= 0);
     if (peer.pid == 0) {
         (void)close(sockets[0]);
-        obey_in_namespaces(sockets[1]);
+        execute_in_namespaces(sockets[1]);
     }
     (void)close(sockets[1]);
     peer.socket = sockets[0];

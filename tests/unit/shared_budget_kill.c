@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared budget files whose processes are killed or stopped at each system call, or whose system calls fail;
- * concurrent opens; random bytes; and another program that overwrites the file between any two system calls. */
+/* Shared budget files whose processes are killed or stopped at each system call, or whose system calls fail.
+ * Concurrent opens, random bytes, and another program that overwrites the file between any two system calls. */
 #include <errno.h>
 #include <time.h>
 
@@ -152,7 +152,7 @@ FIXTURE(without_a_file)
 }
 
 /* All uses of a shared budget file by a process. */
-static void live(void)
+static void use_file(void)
 {
     if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
         (void)budget_file_write(&other, 1);
@@ -171,7 +171,7 @@ static pid_t start(unsigned nth, int number)
     if (child == 0) {
         with_signal = number;
         until = nth;
-        live();
+        use_file();
         until = 0;
         _exit(0);
     }
@@ -206,7 +206,7 @@ static unsigned kill_at_each_call(unsigned others)
     }
 }
 
-TEST_WITH(a_kill_while_the_file_is_made_is_harmless, NULL, without_a_file)
+TEST_WITH(a_kill_during_the_creation_is_harmless, NULL, without_a_file)
 {
     assert_true(kill_at_each_call(0) >= 15);
     is_torn = true;
@@ -225,8 +225,8 @@ TEST_WITH(a_kill_next_to_another_process_is_harmless, NULL, without_a_file)
     peer_end(&peer);
 }
 
-/* While the process is stopped, another process can use the shared budget file, or is told that the header is being
- * written. */
+/* While the process is stopped, another process can use the shared budget file, or gets the error that the header is
+ * being written. */
 TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
 {
     unsigned busy = 0;
@@ -278,7 +278,7 @@ TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a
 
         has_overwritten = false;
         until = nth;
-        live();
+        use_file();
         is_at_end = until > 0;
         until = 0;
         assert_int_equal(stat(budget_file_path, &status), 0);
@@ -302,7 +302,7 @@ TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a
 }
 
 /* Whichever call fails, no descriptor remains open, and the message names the path. */
-TEST_WITH(each_call_may_fail, NULL, without_a_file)
+TEST_WITH(failed_calls_leave_no_descriptor, NULL, without_a_file)
 {
     bool is_at_end = false;
 
@@ -443,7 +443,7 @@ TEST_WITH(a_process_may_leave_while_others_read, NULL, without_a_file)
 }
 
 /* Put random bytes anywhere, sometimes in the whole file, and sometimes change its size. */
-static void spoil(int file, uint64_t *random)
+static void corrupt(int file, uint64_t *random)
 {
     static unsigned char bytes[BUDGET_FILE_BYTES];
     const uint64_t kind = rng_next(random) % 16;
@@ -461,7 +461,7 @@ static void spoil(int file, uint64_t *random)
         assert_int_equal(ftruncate(file, (off_t)(rng_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
 }
 
-TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
+TEST_WITH(random_bytes_in_the_file_are_tolerated, NULL, without_a_file)
 {
     unsigned char header[64];
     uint64_t random = 1;
@@ -473,7 +473,7 @@ TEST_WITH(any_bytes_may_be_in_the_file, NULL, without_a_file)
     assert_true(file >= 0);
     assert_int_equal(__real_pread(file, header, sizeof(header), 0), sizeof(header));
     for (unsigned round = 0; round < 500; round++) {
-        spoil(file, &random);
+        corrupt(file, &random);
         if (xseg_shared_budget_read(&budget) == XSEG_OK) {
             const enum xseg_shared_budget_state found = budget.seen[peer.slot].state;
 

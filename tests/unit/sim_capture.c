@@ -66,13 +66,13 @@ static void end_with(CUstream stream, CUresult expected)
 }
 
 /* The stream's capture was invalidated; end it. */
-static void expect_spoilt(CUstream stream)
+static void expect_invalidated(CUstream stream)
 {
     assert_int_equal(status_of(stream), INVALID);
     end_with(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-SIM_TEST(a_capture_has_a_beginning_an_id_and_an_end)
+SIM_TEST(capture_has_a_status_and_an_id)
 {
     CUstream stream = new_stream();
     CUstreamCaptureStatus status;
@@ -151,7 +151,7 @@ SIM_TEST(a_stream_that_waits_joins)
     ASSERT_OK(cuStreamWaitEvent(stream, record(stream), 0));
     ASSERT_CU(cuStreamEndCapture(third, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     assert_int_equal(status_of(third), INVALID);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
     assert_int_equal(status_of(second), NONE);
     assert_int_equal(status_of(third), NONE);
 }
@@ -160,16 +160,16 @@ SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamDestroy(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 }
 
 SIM_TEST(captured_event_cannot_be_queried)
@@ -178,12 +178,12 @@ SIM_TEST(captured_event_cannot_be_queried)
     CUevent event = record(stream);
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_CU(cuEventRecord(event, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     event = record(stream);
     ASSERT_CU(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
     /* Until it is recorded outside of a capture. */
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_INVALID(cuStreamWaitEvent(stream, event, 0));
@@ -201,20 +201,20 @@ SIM_TEST(capture_boundaries_are_enforced)
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     assert_int_equal(status_of(stream), ACTIVE);
     ASSERT_CU(cuStreamWaitEvent(stream, before, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     CUevent captured = record(stream);
     CUstream other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamWaitEvent(other, captured, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
-    expect_spoilt(other);
+    expect_invalidated(other);
     ASSERT_INVALID(cuStreamWaitEvent(outside, captured, 0));
     assert_int_equal(status_of(outside), NONE);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamWaitEvent(NULL, record(stream), 0), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 }
 
 SIM_TEST(legacy_stream_conflicts_with_a_blocking_capture)
@@ -228,7 +228,7 @@ SIM_TEST(legacy_stream_conflicts_with_a_blocking_capture)
     ASSERT_CU(cuStreamIsCapturing(NULL, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     assert_int_equal(status_of(stream), ACTIVE);
     ASSERT_CU(cuEventRecord(event, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     assert_int_equal(status_of(NULL), NONE);
@@ -415,10 +415,10 @@ SIM_TEST(each_kind_of_work_is_a_node)
     /* Calls that wait for the work are unsafe. */
     stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_CU(cuMemsetD8(memory, 0, 32), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
 }
 
-SIM_TEST(a_fork_has_to_be_joined)
+SIM_TEST(forked_streams_must_be_joined)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream(),
              further = new_stream();
@@ -484,7 +484,7 @@ SIM_TEST(dependencies_can_be_set)
     end_with(other, CUDA_SUCCESS);
 }
 
-SIM_TEST(an_event_keeps_what_it_saw)
+SIM_TEST(event_keeps_its_captured_dependencies)
 {
     CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
     CUgraphNode first = captured(stream);
@@ -506,11 +506,11 @@ SIM_TEST(an_event_keeps_what_it_saw)
     end_with(stream, CUDA_SUCCESS);
 }
 
-SIM_TEST(unsafe_calls_by_mode)
+SIM_TEST(unsafe_calls_are_rejected_by_capture_mode)
 {
     static const struct {
         CUstreamCaptureMode capture, thread;
-        bool elsewhere, refused;
+        bool elsewhere, is_rejected;
     } row[] = {
         {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, false, true},
         {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, true, true},
@@ -544,9 +544,9 @@ SIM_TEST(unsafe_calls_by_mode)
             (void)exchange(CU_STREAM_CAPTURE_MODE_GLOBAL);
         }
         ASSERT_CU(attempt.result,
-                  row[i / 2].refused ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
-        if (row[i / 2].refused)
-            expect_spoilt(stream);
+                  row[i / 2].is_rejected ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+        if (row[i / 2].is_rejected)
+            expect_invalidated(stream);
         else
             end_with(stream, CUDA_SUCCESS);
     }
@@ -586,7 +586,7 @@ SIM_TEST(a_capture_ends_in_its_thread)
     assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
     ASSERT_CU(*(CUresult *)result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
-    expect_spoilt(stream);
+    expect_invalidated(stream);
     stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
     assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);

@@ -468,7 +468,7 @@ TEST(lookup_needs_no_initialization)
     ASSERT_OK(cuDeviceGet(&device, 0));
 }
 
-SIM_TEST(newer_signatures_do_what_older_ones_do)
+SIM_TEST(newer_signatures_equal_older_ones)
 {
     CUresult (*get_device)(CUdevice *, CUcontext);
     CUresult (*synchronize)(CUcontext);
@@ -646,7 +646,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-TEST(threads_do_not_disturb_each_other)
+TEST(threads_are_independent)
 {
     struct worker worker[THREADS];
     char text[512];

@@ -212,7 +212,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
     assert_int_equal(xseg_sim_fail("cuMemAlloc", 1, 2), XSEG_OK);
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 0);
-    /* Detecting that memory is exhausted takes the driver as long as allocating. */
+    /* A failed allocation has the cost of a successful one. */
     ASSERT_CU(cuMemAlloc(&address, 2048 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_driver_time(), 40000 + 2048 * 180);
 
@@ -228,7 +228,7 @@ TEST(failed_calls_and_waits_are_not_driver_time)
 
 enum { DRAWS = 100000 };
 
-static int rising(const void *a, const void *b)
+static int compare_ascending(const void *a, const void *b)
 {
     const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
@@ -261,7 +261,7 @@ TEST(tails_are_random_but_repeatable)
     for (int i = 0; i < DRAWS; i++)
         spikes += charge[i] >= 5 * 2000;
     assert_in_range(spikes, 60, 140);
-    qsort(charge, DRAWS, sizeof(charge[0]), rising);
+    qsort(charge, DRAWS, sizeof(charge[0]), compare_ascending);
     assert_in_range(charge[DRAWS / 2], 1980, 2020);
     assert_in_range(charge[DRAWS / 100 * 99], 2700, 2950);
     assert_true(charge[DRAWS - 1] > 40 * 2000 && charge[DRAWS - 1] <= 80 * 2000);

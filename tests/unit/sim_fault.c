@@ -183,7 +183,7 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     assert_int_equal(total, 1024 * MIB);
     ASSERT_CU(try_create(3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
-    /* More than the free memory leaves none. */
+    /* External memory above the free memory occupies all of it. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     assert_int_equal(free_memory(), 0);
     ASSERT_OK(cuMemRelease(handle));
@@ -344,8 +344,8 @@ SIM_TEST(calls_of_any_signature_count_as_one_name)
     ASSERT_CU(get_device(&device, NULL), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* The text that a call writes to standard error. */
-static void expect_said(const char *call, uint64_t count, const char *want)
+/* Expect the count of a call, and the output of the query on standard error. */
+static void expect_calls(const char *call, uint64_t count, const char *expected)
 {
     char text[1024] = "";
     FILE *file = tmpfile();
@@ -353,14 +353,14 @@ static void expect_said(const char *call, uint64_t count, const char *want)
 
     assert_non_null(file);
     assert_true(old >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
-    const uint64_t got = xseg_sim_calls(call);
+    const uint64_t calls = xseg_sim_calls(call);
     assert_true(dup2(old, STDERR_FILENO) >= 0);
     assert_int_equal(close(old), 0);
-    assert_int_equal(got, count);
+    assert_int_equal(calls, count);
     rewind(file);
     (void)!fread(text, 1, sizeof(text) - 1, file);
     assert_int_equal(fclose(file), 0);
-    assert_string_equal(text, want);
+    assert_string_equal(text, expected);
 }
 
 #define ADVICE "; use a name without version suffix, such as cuMemCreate\n"
@@ -369,11 +369,11 @@ static void expect_said(const char *call, uint64_t count, const char *want)
 SIM_TEST(unknown_call_names_are_reported)
 {
     ASSERT_OK(try_reserve());
-    expect_said("cuMemAddressReserve", 1, "");
-    expect_said("cuMemMap", 0, "");
-    expect_said("cuMemCreat", 0,
-                "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemCreat'" ADVICE);
-    expect_said("cuMemAddressReserve_v2", 0,
-                "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemAddressReserve_v2'" ADVICE);
-    expect_said("\033[2J", 0, "xseg-sim: xseg_sim_calls: unknown driver call, '\\x1b[2J'" ADVICE);
+    expect_calls("cuMemAddressReserve", 1, "");
+    expect_calls("cuMemMap", 0, "");
+    expect_calls("cuMemCreat", 0,
+                 "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemCreat'" ADVICE);
+    expect_calls("cuMemAddressReserve_v2", 0,
+                 "xseg-sim: xseg_sim_calls: unknown driver call, 'cuMemAddressReserve_v2'" ADVICE);
+    expect_calls("\033[2J", 0, "xseg-sim: xseg_sim_calls: unknown driver call, '\\x1b[2J'" ADVICE);
 }

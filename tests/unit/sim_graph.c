@@ -2,7 +2,7 @@
 /* Instantiation and launch of graphs, conditional nodes, captures into a graph, user objects. */
 #include "tests/unit/sim_setup.h"
 
-/* The names of the driver's entry points, which other versions of the header declare differently or map to others. */
+/* Entry points of the driver that other versions of the header declare differently or map to other names. */
 #undef cuStreamUpdateCaptureDependencies
 
 CUresult CUDAAPI cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes,
@@ -24,7 +24,7 @@ static CUgraph new_graph(void)
     return graph;
 }
 
-static CUgraphExec executable_of(CUgraph graph)
+static CUgraphExec instantiate(CUgraph graph)
 {
     CUgraphExec executable = NULL;
 
@@ -32,7 +32,7 @@ static CUgraphExec executable_of(CUgraph graph)
     return executable;
 }
 
-static size_t nodes_in(CUgraph graph)
+static size_t count_nodes(CUgraph graph)
 {
     size_t count = 0;
 
@@ -59,8 +59,8 @@ SIM_TEST_BYTES(launch_runs_the_captured_work)
     ASSERT_OK(cuLaunchHostFunc(stream, count_call, &calls));
     launch(stream, 1000);
     CUgraph graph = end_capture(stream);
-    assert_int_equal(nodes_in(graph), 5);
-    CUgraphExec executable = executable_of(graph);
+    assert_int_equal(count_nodes(graph), 5);
+    CUgraphExec executable = instantiate(graph);
     ASSERT_OK(cuGraphDestroy(graph));
     ASSERT_OK(cuStreamSynchronize(stream));
     assert_int_equal(bytes_at(base)[0], 0);
@@ -92,7 +92,7 @@ SIM_TEST(invalid_arguments_are_rejected)
     ASSERT_INVALID(cuGraphInstantiate(NULL, graph, 0));
     ASSERT_INVALID(cuGraphInstantiate(&executable, NULL, 0));
     ASSERT_INVALID(cuGraphInstantiate(&executable, graph, 1 << 20));
-    executable = executable_of(graph); /* with no nodes */
+    executable = instantiate(graph); /* with no nodes */
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
     begin(stream);
@@ -108,7 +108,7 @@ SIM_TEST(launches_of_one_graph_follow_each_other)
     begin(first);
     launch(first, 1000);
     CUgraph graph = end_capture(first);
-    CUgraphExec executable = executable_of(graph);
+    CUgraphExec executable = instantiate(graph);
     launch(first, UINT64_MAX);
     ASSERT_OK(cuGraphLaunch(executable, first));
     ASSERT_OK(cuGraphLaunch(executable, second));
@@ -120,8 +120,8 @@ SIM_TEST(launches_of_one_graph_follow_each_other)
     ASSERT_OK(cuGraphDestroy(graph));
 }
 
-/* Events that the graph records and waits for, not its capture. */
-SIM_TEST(launches_record_and_wait)
+/* The launch of the graph records and waits for these events; its capture does not. */
+SIM_TEST(launches_record_and_await_external_events)
 {
     const CUstream stream = new_stream(), side = new_stream();
     const CUevent before = new_event(), after = new_event();
@@ -132,7 +132,7 @@ SIM_TEST(launches_record_and_wait)
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     launch(stream, 1000);
     ASSERT_OK(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
-    CUgraphExec executable = executable_of(end_capture(stream));
+    CUgraphExec executable = instantiate(end_capture(stream));
     ASSERT_OK(cuEventQuery(after));
     launch(side, UINT64_MAX);
     ASSERT_OK(cuEventRecord(before, side));
@@ -151,7 +151,7 @@ static void launch_on_unmapped_memory(void)
     CUstream stream = new_stream();
     begin(stream);
     (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
-    CUgraphExec executable = executable_of(end_capture(stream));
+    CUgraphExec executable = instantiate(end_capture(stream));
     (void)cuGraphLaunch(executable, stream);
     (void)cuStreamSynchronize(stream);
     (void)cuMemUnmap(base, GRANULE);
@@ -164,11 +164,11 @@ static void unmap_under_a_launch(void)
     CUstream stream = new_stream();
     begin(stream);
     (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
-    (void)cuGraphLaunch(executable_of(end_capture(stream)), stream);
+    (void)cuGraphLaunch(instantiate(end_capture(stream)), stream);
     (void)cuMemUnmap(base, GRANULE);
 }
 
-SIM_TEST(memory_must_be_mapped_at_each_launch)
+SIM_TEST(launch_requires_mapped_memory)
 {
     EXPECT_REPORT(launch_on_unmapped_memory, "cuGraphLaunch");
     EXPECT_REPORT(unmap_under_a_launch, "cuMemUnmap");
@@ -192,21 +192,21 @@ SIM_TEST(capture_extends_an_existing_graph)
               CUDA_ERROR_ILLEGAL_STATE);
     ASSERT_INVALID(cuGraphDestroy(graph));
     launch(stream, 0);
-    CUgraph same = end_capture(stream);
-    assert_ptr_equal(same, graph);
-    assert_int_equal(nodes_in(graph), 2);
+    CUgraph extended = end_capture(stream);
+    assert_ptr_equal(extended, graph);
+    assert_int_equal(count_nodes(graph), 2);
     count = 2;
     ASSERT_OK(cuGraphGetRootNodes(graph, other, &count));
     assert_int_equal(count, 1);
     assert_ptr_equal(other[0], first);
-    /* The graph belongs to the program. */
+    /* A capture into a graph does not change its owner, the program. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0));
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
-    /* A failed capture leaves the graph to the program. */
+    /* A failed capture does not destroy the graph. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0));
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    ASSERT_CU(cuStreamEndCapture(stream, &same), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    assert_int_equal(nodes_in(graph), 2);
+    ASSERT_CU(cuStreamEndCapture(stream, &extended), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    assert_int_equal(count_nodes(graph), 2);
     ASSERT_OK(cuGraphDestroy(graph));
     ASSERT_OK(cuGraphDestroy(another));
 }
@@ -224,28 +224,28 @@ static CUgraphConditionalHandle condition(CUgraph graph, unsigned value)
 
 static CUgraphNodeParams conditional(CUgraphConditionalHandle handle, int type, unsigned size)
 {
-    CUgraphNodeParams wanted;
+    CUgraphNodeParams parameters;
 
-    memset(&wanted, 0, sizeof(wanted));
-    wanted.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
-    wanted.conditional.handle = handle;
-    wanted.conditional.type = (CUgraphConditionalNodeType)type;
-    wanted.conditional.size = size;
-    return wanted;
+    memset(&parameters, 0, sizeof(parameters));
+    parameters.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    parameters.conditional.handle = handle;
+    parameters.conditional.type = (CUgraphConditionalNodeType)type;
+    parameters.conditional.size = size;
+    return parameters;
 }
 
-/* A graph's new conditional node, with its bodies. */
+/* Add a conditional node to a graph.  The result has its bodies. */
 static CUgraphNodeParams add_conditional(CUgraph graph, unsigned value, int type, unsigned size)
 {
-    CUgraphNodeParams wanted = conditional(condition(graph, value), type, size);
+    CUgraphNodeParams parameters = conditional(condition(graph, value), type, size);
     CUgraphNode node = NULL;
 
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
-    return wanted;
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
+    return parameters;
 }
 
-/* A body that fills one byte at an offset from `base`. */
-static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
+/* Capture a write of one byte into a body. */
+static void capture_write(CUgraph body, CUstream stream, CUdeviceptr address)
 {
     ASSERT_OK(
         cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -253,19 +253,19 @@ static void fill_in(CUgraph body, CUstream stream, CUdeviceptr address)
     (void)end_capture(stream);
 }
 
-/* Which bodies of a conditional node have run, one bit for each. */
-static unsigned bodies_that_run(int type, unsigned size, unsigned value)
+/* The bodies of a conditional node that a launch runs, one bit for each. */
+static unsigned run_bodies(int type, unsigned size, unsigned value)
 {
     const CUdeviceptr base = usable(GRANULE);
     const CUstream stream = new_stream();
     unsigned bits = 0;
     CUgraph graph = new_graph();
-    CUgraphNodeParams wanted = add_conditional(graph, value, type, size);
+    CUgraphNodeParams parameters = add_conditional(graph, value, type, size);
 
     for (unsigned i = 0; i < size; i++)
-        fill_in(wanted.conditional.phGraph_out[i], stream, base + i);
-    ASSERT_INVALID(cuGraphDestroy(wanted.conditional.phGraph_out[0]));
-    CUgraphExec executable = executable_of(graph);
+        capture_write(parameters.conditional.phGraph_out[i], stream, base + i);
+    ASSERT_INVALID(cuGraphDestroy(parameters.conditional.phGraph_out[0]));
+    CUgraphExec executable = instantiate(graph);
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
     for (unsigned i = 0; i < size; i++)
@@ -277,14 +277,14 @@ static unsigned bodies_that_run(int type, unsigned size, unsigned value)
 
 SIM_TEST_BYTES(condition_value_selects_the_body)
 {
-    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 1), 1);
-    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 1, 0), 0);
-    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 2, 7), 1);
-    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_IF, 2, 0), 2);
-    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_WHILE, 1, 1), 1);
-    assert_int_equal(bodies_that_run(CU_GRAPH_COND_TYPE_WHILE, 1, 0), 0);
-    assert_int_equal(bodies_that_run(2, 3, 2), 4);
-    assert_int_equal(bodies_that_run(2, 3, 3), 0);
+    assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_IF, 1, 1), 1);
+    assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_IF, 1, 0), 0);
+    assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_IF, 2, 7), 1);
+    assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_IF, 2, 0), 2);
+    assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_WHILE, 1, 1), 1);
+    assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_WHILE, 1, 0), 0);
+    assert_int_equal(run_bodies(2, 3, 2), 4);
+    assert_int_equal(run_bodies(2, 3, 3), 0);
 }
 
 SIM_TEST(invalid_conditions_are_rejected)
@@ -296,16 +296,16 @@ SIM_TEST(invalid_conditions_are_rejected)
     ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0));
     ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2));
     handle = condition(graph, 1);
-    CUgraphNodeParams wanted = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
-    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
-    wanted = conditional(handle, CU_GRAPH_COND_TYPE_IF, 1);
-    ASSERT_INVALID(cuGraphAddNode(&node, other, NULL, NULL, 0, &wanted));
-    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 1, &wanted));
-    wanted.type = CU_GRAPH_NODE_TYPE_KERNEL;
-    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted), CUDA_ERROR_NOT_SUPPORTED);
-    wanted.type = CU_GRAPH_NODE_TYPE_EMPTY;
-    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &wanted));
-    assert_int_equal(nodes_in(graph), 1);
+    CUgraphNodeParams parameters = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
+    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
+    parameters = conditional(handle, CU_GRAPH_COND_TYPE_IF, 1);
+    ASSERT_INVALID(cuGraphAddNode(&node, other, NULL, NULL, 0, &parameters));
+    ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 1, &parameters));
+    parameters.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters), CUDA_ERROR_NOT_SUPPORTED);
+    parameters.type = CU_GRAPH_NODE_TYPE_EMPTY;
+    ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
+    assert_int_equal(count_nodes(graph), 1);
     ASSERT_OK(cuGraphDestroy(graph));
     ASSERT_OK(cuGraphDestroy(other));
 }
@@ -315,8 +315,8 @@ SIM_TEST(graph_can_be_destroyed_during_the_capture_of_its_body)
 {
     const CUstream stream = new_stream();
     CUgraph graph = new_graph();
-    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 1);
-    CUgraph body = wanted.conditional.phGraph_out[0];
+    CUgraphNodeParams parameters = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 1);
+    CUgraph body = parameters.conditional.phGraph_out[0];
 
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
     ASSERT_OK(cuGraphDestroy(graph));
@@ -330,17 +330,17 @@ SIM_TEST(graph_is_complete_at_instantiation)
     const CUstream stream = new_stream();
     CUgraphExec executable = NULL;
     CUgraph graph = new_graph();
-    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
-    CUgraph body = wanted.conditional.phGraph_out[1];
+    CUgraphNodeParams parameters = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
+    CUgraph body = parameters.conditional.phGraph_out[1];
 
-    wanted = add_conditional(body, 1, CU_GRAPH_COND_TYPE_WHILE, 1);
-    body = wanted.conditional.phGraph_out[0];
+    parameters = add_conditional(body, 1, CU_GRAPH_COND_TYPE_WHILE, 1);
+    body = parameters.conditional.phGraph_out[0];
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, body, NULL, NULL, 0, 0));
     ASSERT_INVALID(cuGraphInstantiate(&executable, graph, 0));
     assert_null(executable);
     launch(stream, 0);
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
-    executable = executable_of(graph);
+    executable = instantiate(graph);
     ASSERT_OK(cuGraphExecDestroy(executable));
     ASSERT_OK(cuGraphDestroy(graph));
 }
@@ -348,23 +348,23 @@ SIM_TEST(graph_is_complete_at_instantiation)
 SIM_TEST(executable_retains_objects_of_its_bodies)
 {
     CUuserObject object = NULL;
-    int gone = 0;
+    int destroyed = 0;
     CUgraph graph = new_graph();
-    CUgraphNodeParams wanted = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
+    CUgraphNodeParams parameters = add_conditional(graph, 1, CU_GRAPH_COND_TYPE_IF, 2);
 
-    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
-    ASSERT_OK(cuGraphRetainUserObject(wanted.conditional.phGraph_out[1], object, 1,
+    ASSERT_OK(cuUserObjectCreate(&object, &destroyed, count_call, 1, 1));
+    ASSERT_OK(cuGraphRetainUserObject(parameters.conditional.phGraph_out[1], object, 1,
                                       CU_GRAPH_USER_OBJECT_MOVE));
-    CUgraphExec executable = executable_of(graph);
+    CUgraphExec executable = instantiate(graph);
     ASSERT_OK(cuGraphDestroy(graph));
-    assert_int_equal(gone, 0);
+    assert_int_equal(destroyed, 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
-    assert_int_equal(gone, 1);
+    assert_int_equal(destroyed, 1);
 }
 
 #endif
 
-SIM_TEST_BYTES(a_launch_is_all_or_nothing)
+SIM_TEST_BYTES(failed_launch_has_no_effect)
 {
     const CUdeviceptr base = usable(GRANULE), other = usable(GRANULE);
     const CUstream stream = new_stream();
@@ -372,7 +372,7 @@ SIM_TEST_BYTES(a_launch_is_all_or_nothing)
     begin(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemsetD8Async(other, 5, 64, stream));
-    CUgraphExec executable = executable_of(end_capture(stream));
+    CUgraphExec executable = instantiate(end_capture(stream));
     ASSERT_OK(cuMemUnmap(other, GRANULE));
     ASSERT_OK(cuMemAddressFree(other, GRANULE));
     ASSERT_INVALID(cuGraphLaunch(executable, stream));
@@ -381,8 +381,8 @@ SIM_TEST_BYTES(a_launch_is_all_or_nothing)
     ASSERT_OK(cuGraphExecDestroy(executable));
 }
 
-/* Begin a capture whose graph owns an object.  *gone counts how often the object was destroyed. */
-static void begin_with_object(CUstream stream, int *gone)
+/* Begin a capture whose graph owns an object.  *destroyed counts the destructions of the object. */
+static void begin_with_object(CUstream stream, int *destroyed)
 {
     CUstreamCaptureStatus status;
     CUuserObject object = NULL;
@@ -390,7 +390,7 @@ static void begin_with_object(CUstream stream, int *gone)
 
     begin(stream);
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
-    ASSERT_OK(cuUserObjectCreate(&object, gone, count_call, 1, 1));
+    ASSERT_OK(cuUserObjectCreate(&object, destroyed, count_call, 1, 1));
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
 }
 
@@ -400,16 +400,16 @@ SIM_TEST(objects_are_released_with_a_failed_capture)
 {
     const CUstream stream = new_stream();
     CUgraph graph = NULL;
-    int gone = 0;
+    int destroyed = 0;
 
-    begin_with_object(stream, &gone);
+    begin_with_object(stream, &destroyed);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    assert_int_equal(gone, 0);
+    assert_int_equal(destroyed, 0);
     ASSERT_CU(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    assert_int_equal(gone, 1);
-    begin_with_object(stream, &gone);
+    assert_int_equal(destroyed, 1);
+    begin_with_object(stream, &destroyed);
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
-    assert_int_equal(gone, 2);
+    assert_int_equal(destroyed, 2);
 }
 
 /* The dependencies that a capture returns can be set again, all or some: nothing is added. */
@@ -418,7 +418,7 @@ SIM_TEST(dependencies_are_released)
     enum { SIDES = 3 };
     const CUstream stream = new_stream();
     const CUevent forked = new_event(), done = new_event();
-    const CUgraphNode *needs = NULL;
+    const CUgraphNode *dependencies = NULL;
     CUstreamCaptureStatus status;
     size_t count = 0;
 
@@ -435,17 +435,17 @@ SIM_TEST(dependencies_are_released)
         ASSERT_OK(cuStreamWaitEvent(stream, done, 0));
     }
     for (size_t from = 0; from <= SIDES; from++) {
-        ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+        ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
         assert_int_equal(count, SIDES + 1);
-        ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)needs + from,
-                                                    count - from,
-                                                    CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+        ASSERT_OK(
+            cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)dependencies + from,
+                                              count - from, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
     }
-    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
     assert_int_equal(count, SIDES + 1);
-    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)needs + 1, SIDES,
-                                                CU_STREAM_SET_CAPTURE_DEPENDENCIES));
-    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+    ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)dependencies + 1,
+                                                SIDES, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
     assert_int_equal(count, SIDES);
     launch(stream, 0);
     (void)cuStreamEndCapture(stream, &(CUgraph){NULL});
@@ -454,21 +454,21 @@ SIM_TEST(dependencies_are_released)
 SIM_TEST(objects_are_released_with_the_last_reference)
 {
     CUuserObject object = NULL;
-    int gone = 0;
+    int destroyed = 0;
 
-    ASSERT_INVALID(cuUserObjectCreate(&object, &gone, count_call, 0, 1));
-    ASSERT_INVALID(cuUserObjectCreate(&object, &gone, count_call, 1, 0));
-    ASSERT_OK(cuUserObjectCreate(&object, &gone, count_call, 1, 1));
+    ASSERT_INVALID(cuUserObjectCreate(&object, &destroyed, count_call, 0, 1));
+    ASSERT_INVALID(cuUserObjectCreate(&object, &destroyed, count_call, 1, 0));
+    ASSERT_OK(cuUserObjectCreate(&object, &destroyed, count_call, 1, 1));
     CUgraph graph = new_graph();
     ASSERT_OK(cuUserObjectRetain(object, 1));
     ASSERT_INVALID(cuUserObjectRelease(object, 3));
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
     ASSERT_OK(cuUserObjectRelease(object, 1));
-    CUgraphExec executable = executable_of(graph);
+    CUgraphExec executable = instantiate(graph);
     ASSERT_OK(cuGraphDestroy(graph));
-    assert_int_equal(gone, 0);
+    assert_int_equal(destroyed, 0);
     ASSERT_OK(cuGraphExecDestroy(executable));
-    assert_int_equal(gone, 1);
+    assert_int_equal(destroyed, 1);
     ASSERT_INVALID(cuUserObjectRelease(object, 1));
 }
 
@@ -478,7 +478,7 @@ SIM_TEST(remaining_graphs_are_leaks)
     CUgraph graph = new_graph();
     int calls;
 
-    (void)executable_of(graph);
+    (void)instantiate(graph);
     ASSERT_OK(cuUserObjectCreate(&object, &calls, count_call, 1, 1));
     expect_leak(4, "executable graphs: 1"); /* in addition to the graph and the context */
     expect_leak(4, "user objects: 1");

@@ -36,7 +36,7 @@ SIM_TEST(invalid_arguments_are_rejected)
 /* Registered memory is pinned like allocated memory, and still belongs to the program. */
 SIM_TEST(program_memory_can_be_pinned)
 {
-    unsigned char *own = malloc(8192), *given = pinned(4096);
+    unsigned char *own = malloc(8192), *allocated = pinned(4096);
 
     assert_non_null(own);
     memset(own, 7, 8192);
@@ -46,15 +46,15 @@ SIM_TEST(program_memory_can_be_pinned)
     ASSERT_CU(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     ASSERT_OK(cuMemHostRegister(own, 4096, CU_MEMHOSTREGISTER_PORTABLE));
     ASSERT_CU(cuMemHostRegister(own + 4095, 2, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    ASSERT_CU(cuMemHostRegister(given, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    ASSERT_CU(cuMemHostRegister(allocated, 4096, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     ASSERT_INVALID(cuMemFreeHost(own));
-    ASSERT_CU(cuMemHostUnregister(given), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    ASSERT_CU(cuMemHostUnregister(allocated), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     ASSERT_CU(cuMemHostUnregister(own + 1), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     ASSERT_OK(cuMemHostUnregister(own));
     ASSERT_OK(cuMemHostRegister(own, 8192, 0));
     ASSERT_OK(cuMemHostUnregister(own));
     assert_int_equal(own[8191], 7);
-    ASSERT_OK(cuMemFreeHost(given));
+    ASSERT_OK(cuMemFreeHost(allocated));
     free(own);
 }
 
@@ -66,23 +66,23 @@ static unsigned number_at(const void *address, CUpointer_attribute attribute)
     return value;
 }
 
-SIM_TEST(pinned_memory_is_known_by_its_address)
+SIM_TEST(pinned_memory_has_pointer_attributes)
 {
-    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                   CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                        CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
     unsigned char *host = pinned(4096);
     unsigned type = 0;
-    CUdeviceptr there = 1;
-    void *answers[] = {&type, &there}, *pointer = NULL;
+    CUdeviceptr device_pointer = 1;
+    void *values[] = {&type, &device_pointer}, *pointer = NULL;
 
     assert_int_equal(number_at(host + 4095, CU_POINTER_ATTRIBUTE_MEMORY_TYPE), CU_MEMORYTYPE_HOST);
     assert_int_equal(number_at(host, CU_POINTER_ATTRIBUTE_MAPPED), 0);
     ASSERT_OK(cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_HOST_POINTER,
                                     (CUdeviceptr)(uintptr_t)(host + 5)));
     assert_ptr_equal(pointer, host + 5);
-    ASSERT_OK(cuPointerGetAttributes(2, asked, answers, (CUdeviceptr)(uintptr_t)host));
+    ASSERT_OK(cuPointerGetAttributes(2, attributes, values, (CUdeviceptr)(uintptr_t)host));
     assert_int_equal(type, CU_MEMORYTYPE_HOST);
-    assert_int_equal(there, 0);
+    assert_int_equal(device_pointer, 0);
     ASSERT_OK(cuMemFreeHost(host));
     ASSERT_INVALID(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                          (CUdeviceptr)(uintptr_t)host));
@@ -244,7 +244,7 @@ static void read_flags(const void *at, char *flags, size_t bytes)
         (void)fclose(maps);
 }
 
-/* Where transparent huge pages are always on, one byte would take 2 MiB. */
+/* With transparent huge pages, one byte would occupy 2 MiB. */
 SIM_TEST_BYTES(no_memory_uses_huge_pages)
 {
     const void *const memory[] = {pinned(LARGE), bytes_at(usable(LARGE))};

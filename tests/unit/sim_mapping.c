@@ -37,7 +37,7 @@ static struct scene set_scene(void)
     return scene;
 }
 
-#define REFUSED(name, expected, call)                              \
+#define REJECTED(name, expected, call)                             \
     static CUresult name(struct scene *s)                          \
     {                                                              \
         CUmemGenericAllocationHandle handle = 0;                   \
@@ -56,7 +56,7 @@ static struct scene set_scene(void)
 #define MEMORY CUDA_ERROR_OUT_OF_MEMORY
 
 /* clang-format off */
-#define REFUSALS(X) \
+#define REJECTED_CALLS(X) \
     X(reserve_null, VALUE, cuMemAddressReserve(NULL, GRANULE, 0, 0, 0)) \
     X(reserve_nothing, VALUE, cuMemAddressReserve(&out, 0, 0, 0, 0)) \
     X(reserve_part_of_a_host_page, VALUE, cuMemAddressReserve(&out, GRANULE + 512, 0, 0, 0)) \
@@ -133,15 +133,15 @@ static struct scene set_scene(void)
     X(alloc_absurd, MEMORY, cuMemAlloc(&out, SIZE_MAX))
 /* clang-format on */
 
-REFUSALS(REFUSED)
+REJECTED_CALLS(REJECTED)
 
 static const struct {
     const char *name;
     CUresult (*call)(struct scene *scene);
     int expected;
-} refusal[] = {
+} rejected_call[] = {
 #define ROW(name, expected, call) {#name, name, name##_expected},
-    REFUSALS(ROW)
+    REJECTED_CALLS(ROW)
 #undef ROW
 };
 
@@ -152,7 +152,7 @@ struct count {
     char text[1024];
 };
 
-static struct count take_count(void)
+static struct count read_state(void)
 {
     struct count count = {.used = xseg_sim_used(0), .peak = xseg_sim_peak(0)};
 
@@ -162,14 +162,15 @@ static struct count take_count(void)
 
 TEST(failed_calls_report_a_cause_and_change_nothing)
 {
-    for (size_t i = 0; i < COUNT_OF(refusal); i++) {
+    for (size_t i = 0; i < COUNT_OF(rejected_call); i++) {
         assert_int_equal(fresh(NULL), 0);
         struct scene scene = set_scene();
-        struct count before = take_count();
-        int result = (int)refusal[i].call(&scene);
-        struct count after = take_count();
-        if (result != refusal[i].expected)
-            fail_msg("%s: %d, expected %d", refusal[i].name, result, refusal[i].expected);
+        struct count before = read_state();
+        int result = (int)rejected_call[i].call(&scene);
+        struct count after = read_state();
+        if (result != rejected_call[i].expected)
+            fail_msg("%s: %d, expected %d", rejected_call[i].name, result,
+                     rejected_call[i].expected);
         assert_string_equal(before.text, after.text);
         assert_int_equal(before.used, after.used);
         assert_int_equal(before.peak, after.peak);
@@ -267,7 +268,7 @@ SIM_TEST(reused_addresses_belong_to_one_range)
     enum { RANGES = 40 };
     CUdeviceptr base[RANGES] = {0};
     uint64_t bytes[RANGES] = {0}, random = 11;
-    unsigned refused = 0;
+    unsigned failures = 0;
 
     for (int round = 0; round < 2000; round++) {
         const unsigned i = (unsigned)(rng_next(&random) % RANGES);
@@ -278,7 +279,7 @@ SIM_TEST(reused_addresses_belong_to_one_range)
             ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
         base[i] = 0;
         if (cuMemAddressReserve(&base[i], size, alignment, 0, 0) != CUDA_SUCCESS) {
-            refused++;
+            failures++;
             continue;
         }
         bytes[i] = size;
@@ -289,7 +290,7 @@ SIM_TEST(reused_addresses_belong_to_one_range)
         CUdeviceptr inside = base[i] + rng_next(&random) % size;
         assert_int_equal(pointer_attribute(inside, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR), base[i]);
     }
-    assert_true(refused < 200); /* without a gap that is long enough */
+    assert_true(failures < 200); /* without a gap that is long enough */
     for (unsigned i = 0; i < RANGES; i++)
         if (base[i] != 0)
             ASSERT_OK(cuMemAddressFree(base[i], bytes[i]));
@@ -442,7 +443,7 @@ SIM_TEST(a_range_can_be_mapped_again_after_unmap)
         ASSERT_OK(cuMemUnmap(at, bytes));
     }
     ASSERT_OK(cuMemAddressFree(base, 4 * GRANULE));
-    /* The same calls have the same addresses. */
+    /* A new machine returns the same addresses for the same calls. */
     assert_int_equal(fresh(state), 0);
     assert_int_equal(reserve(4 * GRANULE), base);
 }
@@ -473,7 +474,7 @@ static CUdeviceptr page(void)
     return base;
 }
 
-/* The same, seen from the second device. */
+/* A page of the first device; the context of the second device is current. */
 static CUdeviceptr foreign_page(void)
 {
     CUdeviceptr base = page();
@@ -589,7 +590,7 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
         back(base, GRANULE);
         back(base + GRANULE, GRANULE);
         grant(base, 2 * GRANULE, 0);
-        /* Work elsewhere, and open-ended work, does not matter. */
+        /* Work on other memory, and open-ended work, do not block the unmap. */
         launch_on(other, UINT64_MAX, base + GRANULE, 8);
         launch_on(stream, 1000, base, GRANULE);
         ASSERT_OK(cuEventRecord(event, stream));
@@ -933,7 +934,7 @@ TEST(peers_access_each_others_allocations)
 }
 
 /* XLA #40852: enabling peer access is not sufficient. */
-SIM_TEST(mapped_memory_needs_access_rights_of_its_own)
+SIM_TEST(mapped_memory_needs_separate_access_rights)
 {
     CUmemAccessDesc both[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(GRANULE);

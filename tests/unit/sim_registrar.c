@@ -80,7 +80,7 @@ static unsigned is_capable(CUdeviceptr address)
 }
 
 /* As expect_rejected(), for a status of either kind. */
-static void expect_lack(xseg_status status, const char *words)
+static void expect_unsupported(xseg_status status, const char *words)
 {
     assert_int_equal(status, XSEG_ERR_UNSUPPORTED);
     expect_rejected(XSEG_ERR_ARGUMENT, words);
@@ -199,7 +199,7 @@ SIM_TEST(an_open_handle_keeps_the_memory)
     (void)close(file);
 }
 
-SIM_TEST(a_handle_takes_two_descriptors)
+SIM_TEST(handle_uses_two_descriptors)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const int next = dup(STDIN_FILENO);
@@ -294,8 +294,9 @@ SIM_TEST(every_registrar_validates_the_memory)
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
 
-        expect_lack(xseg_sim_register(base + 5 * GRANULE, GRANULE, registrar, &id),
-                    at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
+        expect_unsupported(
+            xseg_sim_register(base + 5 * GRANULE, GRANULE, registrar, &id),
+            at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
         expect_rejected(xseg_sim_register(base, 0, registrar, &id),
                         "range is empty or wraps around");
         expect_rejected(xseg_sim_register(base, UINT64_MAX, registrar, &id),
@@ -328,8 +329,9 @@ SIM_TEST(some_registrars_accept_one_mapping_only)
                     at_page("page has other properties than the first page", base + 4 * GRANULE));
     ASSERT_OK(cuMemUnmap(base + 4 * GRANULE, GRANULE));
     back_for_rdma(base + 4 * GRANULE, GRANULE);
-    expect_lack(nccl(base + 3 * GRANULE, 3 * GRANULE, &id),
-                at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
+    expect_unsupported(
+        nccl(base + 3 * GRANULE, 3 * GRANULE, &id),
+        at_page("page was created without gpuDirectRDMACapable", base + 5 * GRANULE));
     ASSERT_OK(cuMemUnmap(base + 5 * GRANULE, GRANULE));
     back_for_rdma(base + 5 * GRANULE, GRANULE);
     expect_rejected(nccl(base + 5 * GRANULE, 2 * GRANULE, &id),
@@ -401,7 +403,7 @@ SIM_TEST(a_descriptor_of_remapped_memory_is_rejected)
     (void)close(other);
 }
 
-/* --- What ends in a report. --- */
+/* --- Calls that end in a report. --- */
 
 static void unmap_registered(void)
 {
@@ -463,7 +465,7 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
 }
 
-/* --- Machines that lack something. --- */
+/* --- Machines without support. --- */
 
 static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_range)
 {
@@ -497,9 +499,9 @@ SIM_TEST(memory_for_rdma_can_be_unsupported)
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
     address = allocate(1);
     assert_int_equal(is_capable(address), 0);
-    expect_lack(peermem(address, 1, &id), "RDMA is not supported by the simulated machine");
-    expect_lack(xseg_sim_register_descriptor(new_handle(address, page_bytes()), 0, 1, &id),
-                "RDMA is not supported by the simulated machine");
+    expect_unsupported(peermem(address, 1, &id), "RDMA is not supported by the simulated machine");
+    expect_unsupported(xseg_sim_register_descriptor(new_handle(address, page_bytes()), 0, 1, &id),
+                       "RDMA is not supported by the simulated machine");
 }
 
 SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
@@ -540,7 +542,8 @@ SIM_TEST(dma_bufs_can_be_unsupported)
     expect_attributes(1, 1, 0);
     CUdeviceptr base = set_scene();
     ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
-    expect_lack(dmabuf(base, GRANULE, &id), "dma-bufs are not supported by the simulated machine");
+    expect_unsupported(dmabuf(base, GRANULE, &id),
+                       "dma-bufs are not supported by the simulated machine");
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
     assert_int_equal(nccl(base, 2 * GRANULE, &id), XSEG_OK);
     expect_rejected(nccl(base, 3 * GRANULE, &id), past_end(3 * GRANULE, base, base + 2 * GRANULE));
@@ -557,10 +560,10 @@ SIM_TEST(rdma_queries_can_be_unsupported)
     ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
     (void)close(new_handle(base, 4 * GRANULE));
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
-    expect_lack(dmabuf(base, GRANULE, &id),
-                at_page("page is not found by cuMemGetAddressRange", base));
-    expect_lack(nccl(base, GRANULE, &id),
-                at_page("page is not found by cuMemGetAddressRange", base));
+    expect_unsupported(dmabuf(base, GRANULE, &id),
+                       at_page("page is not found by cuMemGetAddressRange", base));
+    expect_unsupported(nccl(base, GRANULE, &id),
+                       at_page("page is not found by cuMemGetAddressRange", base));
     expect_rejected(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
     CUdeviceptr address = allocate(1);
     ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));

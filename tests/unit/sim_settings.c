@@ -38,7 +38,7 @@ static int count_of_devices(void)
     return count;
 }
 
-/* Has to be the first test: main() has set the variables, and no call was made before. */
+/* Runs first: main() has set the variables, and there was no driver call. */
 TEST_WITH(the_first_call_reads_the_environment, NULL, clear)
 {
     assert_int_equal(count_of_devices(), 3);
@@ -144,7 +144,7 @@ static void place_some(CUdeviceptr *place)
 
 TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
 {
-    static const char *const order[] = {"rising", "falling", "shuffled"};
+    static const char *const send_command[] = {"rising", "falling", "shuffled"};
     static const unsigned least[] = {PLACES - 1, 0, PLACES / 4},
                           most[] = {PLACES - 1, 0, PLACES * 3 / 4};
 
@@ -152,7 +152,7 @@ TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
         CUdeviceptr place[PLACES], again[PLACES];
         unsigned above = 0;
 
-        set("XSEG_SIM_ADDRESS_ORDER", order[which]);
+        set("XSEG_SIM_ADDRESS_ORDER", send_command[which]);
         start(NULL);
         (void)enter(0);
         place_some(place);
@@ -175,10 +175,11 @@ TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 {
     const size_t bytes = (size_t)7 << 40;
 
-    for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
+    for (unsigned send_command = 0; send_command <= XSEG_SIM_ADDRESSES_SHUFFLED; send_command++) {
         CUdeviceptr place[RANGES] = {0};
 
-        start_with((struct xseg_sim_settings){.address_order = (enum xseg_sim_address_order)order});
+        start_with(
+            (struct xseg_sim_settings){.address_order = (enum xseg_sim_address_order)send_command});
         for (unsigned step = 0; step < 200; step++) {
             const unsigned at = step * 5 % RANGES;
 
@@ -328,7 +329,7 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     assert_int_equal(unlink(path), 0);
     set("XSEG_SIM_COSTS", "/");
     expect_rejected(xseg_sim_reset(NULL), "not a regular file");
-    /* Nothing has changed: the costs of the file still apply. */
+    /* The costs of the file are still in effect. */
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 22);
     struct xseg_sim_settings settings = {sizeof(settings), .costs = "./none.costs"};
@@ -368,23 +369,23 @@ static struct xseg_sim_settings shared_machine(void)
     return settings;
 }
 
-/* Another process of the machine, controlled byte by byte: allocate, free, die. */
-static void obey(int socket, const struct xseg_sim_settings *settings)
+/* Another process of the machine, controlled by bytes: allocate, free, exit. */
+static void execute(int socket, const struct xseg_sim_settings *settings)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    char order;
+    char send_command;
 
     if (xseg_sim_reset(settings) != XSEG_OK || cuInit(0) != CUDA_SUCCESS)
         _exit(1);
-    while (read(socket, &order, 1) == 1) {
-        if (order == 't')
-            order = cuMemCreate(&handle, 600 * MIB, &prop, 0) == CUDA_SUCCESS ? 'y' : 'n';
-        else if (order == 'g')
-            order = cuMemRelease(handle) == CUDA_SUCCESS ? 'y' : 'n';
+    while (read(socket, &send_command, 1) == 1) {
+        if (send_command == 't')
+            send_command = cuMemCreate(&handle, 600 * MIB, &prop, 0) == CUDA_SUCCESS ? 'y' : 'n';
+        else if (send_command == 'g')
+            send_command = cuMemRelease(handle) == CUDA_SUCCESS ? 'y' : 'n';
         else
             (void)raise(SIGKILL);
-        if (write(socket, &order, 1) != 1)
+        if (write(socket, &send_command, 1) != 1)
             _exit(2);
     }
     /* The last process removes the machine; after a failure that is this one. */
@@ -392,11 +393,11 @@ static void obey(int socket, const struct xseg_sim_settings *settings)
     _exit(3);
 }
 
-static char order(int socket, char what)
+static char send_command(int socket, char command)
 {
     char answer = '?';
 
-    assert_int_equal(write(socket, &what, 1), 1);
+    assert_int_equal(write(socket, &command, 1), 1);
     assert_int_equal(read(socket, &answer, 1), 1);
     return answer;
 }
@@ -416,17 +417,17 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
         /* The first process determines the settings of the machine. */
         settings.memory_bytes = 512 * MIB;
         settings.devices = 1;
-        obey(socket, &settings);
+        execute(socket, &settings);
     }
-    assert_int_equal(order(socket, 't'), 'y');
+    assert_int_equal(send_command(socket, 't'), 'y');
     assert_int_equal(free_memory(), 424 * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     ASSERT_CU(cuMemCreate(&handle, 426 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(order(socket, 'g'), 'y');
+    assert_int_equal(send_command(socket, 'g'), 'y');
     ASSERT_OK(cuMemCreate(&handle, 426 * MIB, &prop, 0));
-    assert_int_equal(order(socket, 't'), 'n');
+    assert_int_equal(send_command(socket, 't'), 'n');
     ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(order(socket, 't'), 'y');
+    assert_int_equal(send_command(socket, 't'), 'y');
     assert_int_equal(free_memory(), 424 * MIB);
     /* The memory of a dead process is free. */
     assert_int_equal(write(socket, "d", 1), 1);

@@ -101,7 +101,7 @@ SIM_TEST(an_open_file_holds_memory)
 }
 
 /* Permit this many more open descriptors; returns the previous limits. */
-static struct rlimit leave_descriptors(rlim_t count)
+static struct rlimit limit_descriptors(rlim_t count)
 {
     struct rlimit before;
     const int lowest = dup(STDERR_FILENO);
@@ -117,11 +117,11 @@ static struct rlimit leave_descriptors(rlim_t count)
 enum { MANY = 200, FEW = 8 };
 
 /* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
-SIM_TEST_BYTES(exportable_memory_takes_no_descriptor_of_its_own)
+SIM_TEST_BYTES(exportable_memory_needs_no_separate_descriptor)
 {
     CUmemGenericAllocationHandle handle[MANY], again[MANY];
     CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
-    const struct rlimit before = leave_descriptors(FEW);
+    const struct rlimit before = limit_descriptors(FEW);
 
     for (size_t i = 0; i < MANY; i++) {
         handle[i] = create_exportable(GRANULE);
@@ -159,7 +159,7 @@ SIM_TEST_BYTES(exportable_memory_takes_no_descriptor_of_its_own)
 SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
 {
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE), other = 0;
-    const struct rlimit before = leave_descriptors(FEW);
+    const struct rlimit before = limit_descriptors(FEW);
     int file[FEW + 1] = {-1};
     CUresult result;
     size_t count = 0;
@@ -186,7 +186,7 @@ SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-/* The kernel searches the locks of a file linearly, and each creation of memory looks for locks of released memory.
+/* The kernel searches the locks of a file linearly, and each creation of memory searches for locks of released memory.
  * So imports of adjacent memory share one lock, which is divided when memory in the middle is released. */
 SIM_TEST(imports_of_adjacent_memory_share_a_lock)
 {
@@ -397,7 +397,7 @@ SIM_TEST_BYTES(memory_is_shared_with_another_process)
     (void)close(file);
     assert_int_equal(read(socket, &byte, 1), 1);
     assert_int_equal(bytes_at(base)[101], 43);
-    /* The memory is held as long as the other process uses it, however that process ends. */
+    /* The memory is retained until the other process closes it, exits or is killed. */
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_OK(cuMemRelease(handle));
     assert_int_equal(xseg_sim_used(0), GRANULE);

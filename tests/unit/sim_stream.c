@@ -264,21 +264,21 @@ SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
     assert_int_equal(xseg_sim_clock(), 10);
 }
 
-SIM_TEST(finish_all_ends_everything)
+SIM_TEST(finish_all_completes_all_work)
 {
-    CUstream a = new_stream(), b = new_stream(), gone = new_stream();
+    CUstream a = new_stream(), b = new_stream(), destroyed = new_stream();
 
     launch(a, OPEN);
     launch(b, 100);
     launch(NULL, OPEN);
-    launch(gone, OPEN);
-    CUevent left_behind = record(gone);
-    ASSERT_OK(cuStreamDestroy(gone));
+    launch(destroyed, OPEN);
+    CUevent pending_event = record(destroyed);
+    ASSERT_OK(cuStreamDestroy(destroyed));
     xseg_sim_finish_all();
     ASSERT_OK(cuStreamQuery(a));
     ASSERT_OK(cuStreamQuery(b));
     ASSERT_OK(cuStreamQuery(NULL));
-    ASSERT_OK(cuEventQuery(left_behind));
+    ASSERT_OK(cuEventQuery(pending_event));
     assert_int_equal(xseg_sim_clock(), 0);
 }
 
@@ -300,15 +300,15 @@ SIM_TEST(finish_resumes_waiting_streams)
 
 SIM_TEST(a_context_wait_ends_the_work_of_its_device)
 {
-    CUstream a = new_stream(), gone = new_stream();
+    CUstream a = new_stream(), destroyed = new_stream();
     CUcontext first = current_context();
 
     launch(a, OPEN);
     launch(NULL, 500);
-    launch(gone, OPEN);
-    CUevent left_behind = record(gone);
-    ASSERT_OK(cuStreamDestroy(gone));
-    ASSERT_CU(cuEventQuery(left_behind), CUDA_ERROR_NOT_READY);
+    launch(destroyed, OPEN);
+    CUevent pending_event = record(destroyed);
+    ASSERT_OK(cuStreamDestroy(destroyed));
+    ASSERT_CU(cuEventQuery(pending_event), CUDA_ERROR_NOT_READY);
     (void)enter(1);
     CUstream other = new_stream();
     launch(other, OPEN);
@@ -317,7 +317,7 @@ SIM_TEST(a_context_wait_ends_the_work_of_its_device)
     assert_int_equal(xseg_sim_clock(), 500);
     ASSERT_OK(cuStreamQuery(a));
     ASSERT_OK(cuStreamQuery(NULL));
-    ASSERT_OK(cuEventQuery(left_behind));
+    ASSERT_OK(cuEventQuery(pending_event));
     (void)enter(1);
     ASSERT_CU(cuStreamQuery(other), CUDA_ERROR_NOT_READY);
 }
@@ -390,23 +390,24 @@ static CUstream new_blocking_stream(void)
 /* Work on the legacy stream waits for all blocking streams, and their later work waits for it. */
 SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 {
-    CUstream blocking = new_blocking_stream(), other = new_blocking_stream(), beside = new_stream();
+    CUstream blocking = new_blocking_stream(), other = new_blocking_stream(),
+             nonblocking = new_stream();
 
     launch(blocking, OPEN);
-    launch(beside, OPEN);
-    CUevent legacy = record(NULL), later = record(other), apart = record(new_stream());
-    ASSERT_OK(cuEventQuery(apart));
+    launch(nonblocking, OPEN);
+    CUevent legacy = record(NULL), later = record(other), of_nonblocking = record(new_stream());
+    ASSERT_OK(cuEventQuery(of_nonblocking));
     ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
     ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
     finish(blocking);
     ASSERT_OK(cuEventQuery(legacy));
     ASSERT_OK(cuEventQuery(later));
-    ASSERT_CU(cuStreamQuery(beside), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuStreamQuery(nonblocking), CUDA_ERROR_NOT_READY);
 
     launch(NULL, OPEN);
     later = record(blocking);
-    apart = record(new_stream());
-    ASSERT_OK(cuEventQuery(apart));
+    of_nonblocking = record(new_stream());
+    ASSERT_OK(cuEventQuery(of_nonblocking));
     ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuEventSynchronize(later));
     ASSERT_OK(cuStreamQuery(NULL));
@@ -626,7 +627,7 @@ struct note {
 
 static struct note note;
 
-static void CUDA_CB write_note(void *letter)
+static void CUDA_CB append_letter(void *letter)
 {
     CUdeviceptr address;
 
@@ -641,33 +642,33 @@ SIM_TEST(host_functions_run_in_stream_order)
     CUstream a = new_stream(), b = new_stream();
 
     memset(&note, 0, sizeof(note));
-    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[0]));
+    ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[0]));
     assert_string_equal(note.text, "a");
     ASSERT_CU(note.inside, CUDA_ERROR_NOT_PERMITTED);
     launch(a, 100);
-    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[1]));
+    ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[1]));
     launch(b, 50);
-    ASSERT_OK(cuLaunchHostFunc(b, write_note, &letter[2]));
-    ASSERT_OK(cuLaunchHostFunc(b, write_note, &letter[3]));
+    ASSERT_OK(cuLaunchHostFunc(b, append_letter, &letter[2]));
+    ASSERT_OK(cuLaunchHostFunc(b, append_letter, &letter[3]));
     xseg_sim_advance(49);
     assert_string_equal(note.text, "a");
     xseg_sim_advance(60);
     assert_string_equal(note.text, "acdb");
     launch(a, OPEN);
-    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[4]));
+    ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[4]));
     ASSERT_OK(cuStreamSynchronize(b));
     assert_string_equal(note.text, "acdb");
     ASSERT_OK(cuStreamSynchronize(a));
     assert_string_equal(note.text, "acdbe");
     /* Work that is queued when its context is destroyed never runs. */
     launch(a, OPEN);
-    ASSERT_OK(cuLaunchHostFunc(a, write_note, &letter[5]));
+    ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[5]));
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     xseg_sim_advance(1);
     assert_string_equal(note.text, "acdbe");
     (void)enter(0);
     ASSERT_INVALID(cuLaunchHostFunc(NULL, NULL, NULL));
-    ASSERT_CU(cuLaunchHostFunc((CUstream)(uintptr_t)9, write_note, letter),
+    ASSERT_CU(cuLaunchHostFunc((CUstream)(uintptr_t)9, append_letter, letter),
               CUDA_ERROR_INVALID_HANDLE);
 }
 

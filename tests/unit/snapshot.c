@@ -247,7 +247,7 @@ static void expect_bad(const struct pen *pen, uint64_t line, const char *words)
     struct xtrace trace;
 
     if (read_pen(pen, -1, &trace, &fault))
-        fail_msg("accepted, not refused with: %s", words);
+        fail_msg("accepted, expected the error: %s", words);
     if (fault.line != line || !strstr(fault.text, words))
         fail_msg("expected %lu: %s, got %lu: %s", (unsigned long)line, words,
                  (unsigned long)fault.line, fault.text);

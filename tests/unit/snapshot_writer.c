@@ -21,11 +21,12 @@ static void set_ranks(const char *rank, const char *slurm, const char *local)
 
 static void expect_path(const char *rank)
 {
-    char name[128], want[128];
+    char name[128], expected[128];
 
-    (void)snprintf(want, sizeof(want), "a/folder/oom-%spid%ld-7.pickle", rank, (long)getpid());
-    assert_int_equal(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7), strlen(want));
-    assert_string_equal(name, want);
+    (void)snprintf(expected, sizeof(expected), "a/folder/oom-%spid%ld-7.pickle", rank,
+                   (long)getpid());
+    assert_int_equal(xseg_oom_snapshots_path(name, sizeof(name), "a/folder", 7), strlen(expected));
+    assert_string_equal(name, expected);
 }
 
 /* The rank becomes part of a path, so only digits are accepted. */

@@ -18,7 +18,7 @@ enum { BY_LIBRARY = 0 };
 enum { BY_LIBRARY = 1 };
 #endif
 
-/* --- The loader, as the test has it. --- */
+/* --- The loader, as replaced by the test. --- */
 
 static bool is_refused; /* simulates that libunwind is not installed */
 
@@ -32,58 +32,58 @@ void *__wrap_dlopen(const char *name, int mode)
 
 /* --- Stacks of a known depth. --- */
 
-struct taking {
+struct captured {
     void *frames[XSEG_STACK_FRAMES_MAX];
-    uint32_t most, taken;
+    uint32_t max, taken;
     void *returns_to; /* of the function that captures the stack */
     void *reference[XSEG_STACK_FRAMES_MAX + 8];
     int reference_count; /* frames from backtrace(), from the same function */
 };
 
-static __attribute__((noinline)) void take(struct taking *taking)
+static __attribute__((noinline)) void capture(struct captured *captured)
 {
-    taking->returns_to = __builtin_return_address(0);
-    taking->reference_count = backtrace(taking->reference, XSEG_STACK_FRAMES_MAX + 8);
-    taking->taken = xseg_stack_capture(taking->frames, taking->most);
+    captured->returns_to = __builtin_return_address(0);
+    captured->reference_count = backtrace(captured->reference, XSEG_STACK_FRAMES_MAX + 8);
+    captured->taken = xseg_stack_capture(captured->frames, captured->max);
 }
 
-static __attribute__((noinline)) uint32_t descend(unsigned depth, struct taking *taking)
+static __attribute__((noinline)) uint32_t descend(unsigned depth, struct captured *captured)
 {
-    const uint32_t below = depth == 0 ? 0 : descend(depth - 1, taking);
+    const uint32_t below = depth == 0 ? 0 : descend(depth - 1, captured);
 
     if (depth == 0)
-        take(taking);
+        capture(captured);
     __asm__ volatile("" : : : "memory");
     return below + 1;
 }
 
-static struct taking *take_at(unsigned depth, uint32_t most)
+static struct captured *capture_at(unsigned depth, uint32_t max)
 {
-    static struct taking taking;
+    static struct captured captured;
 
-    memset(&taking, 0, sizeof(taking));
-    taking.most = most;
-    (void)descend(depth, &taking);
-    return &taking;
+    memset(&captured, 0, sizeof(captured));
+    captured.max = max;
+    (void)descend(depth, &captured);
+    return &captured;
 }
 
-/* Whether a stack begins in take() and agrees with backtrace() down to the last common frame. */
-static bool is_as_it_should_be(const struct taking *taking)
+/* Whether a stack begins in capture() and agrees with backtrace() down to the last common frame. */
+static bool agrees_with_backtrace(const struct captured *captured)
 {
-    const uint32_t count = xseg_stack_frames(taking->taken);
+    const uint32_t count = xseg_stack_frames(captured->taken);
     int at = 0;
 
-    while (at < taking->reference_count && taking->reference[at] != taking->returns_to)
+    while (at < captured->reference_count && captured->reference[at] != captured->returns_to)
         at++;
-    if (count < 2 || count > taking->most || taking->frames[1] != taking->returns_to)
+    if (count < 2 || count > captured->max || captured->frames[1] != captured->returns_to)
         return false;
-    for (uint32_t i = 1; i < count && at < taking->reference_count; i++, at++)
-        if (taking->frames[i] != taking->reference[at])
+    for (uint32_t i = 1; i < count && at < captured->reference_count; i++, at++)
+        if (captured->frames[i] != captured->reference[at])
             return false;
     return true;
 }
 
-/* --- The cases.  In a child they begin with an unprepared process. --- */
+/* --- The cases.  A child begins unprepared. --- */
 
 static void expect(bool holds)
 {
@@ -93,7 +93,7 @@ static void expect(bool holds)
 
 static void use_without_preparation(void)
 {
-    expect(is_as_it_should_be(take_at(10, 64)));
+    expect(agrees_with_backtrace(capture_at(10, 64)));
 }
 
 static void use_without_libunwind(void)
@@ -103,21 +103,21 @@ static void use_without_libunwind(void)
     is_refused = false;
     expect(xseg_stack_prepare() == !BY_LIBRARY);
     for (unsigned depth = 0; depth < 100; depth += 9)
-        expect(is_as_it_should_be(take_at(depth, 64)));
-    expect(xseg_stack_is_truncated(take_at(100, 64)->taken));
-    expect(!xseg_stack_is_truncated(take_at(990, XSEG_STACK_FRAMES_MAX)->taken));
-    expect(xseg_stack_frames(take_at(990, XSEG_STACK_FRAMES_MAX)->taken) > 990);
+        expect(agrees_with_backtrace(capture_at(depth, 64)));
+    expect(xseg_stack_is_truncated(capture_at(100, 64)->taken));
+    expect(!xseg_stack_is_truncated(capture_at(990, XSEG_STACK_FRAMES_MAX)->taken));
+    expect(xseg_stack_frames(capture_at(990, XSEG_STACK_FRAMES_MAX)->taken) > 990);
 }
 
 static void expect_child(void (*part)(void))
 {
-    char said[1024];
+    char output[1024];
 
-    if (child_run_part(part, said, sizeof(said)) != 0)
-        fail_msg("%s", said);
+    if (child_run_part(part, output, sizeof(output)) != 0)
+        fail_msg("%s", output);
 }
 
-static void *prepare_and_take(void *self)
+static void *prepare_and_capture(void *self)
 {
     void *frames[XSEG_STACK_FRAMES];
 
@@ -136,19 +136,19 @@ static void prepare_in_threads(void)
     pthread_t thread[4];
 
     for (unsigned i = 0; i < 4; i++)
-        expect(pthread_create(&thread[i], NULL, prepare_and_take, &has_all[i]) == 0);
+        expect(pthread_create(&thread[i], NULL, prepare_and_capture, &has_all[i]) == 0);
     for (unsigned i = 0; i < 4; i++)
         expect(pthread_join(thread[i], NULL) == 0 && has_all[i]);
 }
 
-TEST(a_process_has_stacks_however_it_is_prepared)
+TEST(stacks_are_captured_with_and_without_preparation)
 {
     expect_child(use_without_preparation);
     expect_child(use_without_libunwind);
     expect_child(prepare_in_threads);
 }
 
-static int note_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
+static int find_libunwind(struct dl_phdr_info *info, size_t bytes, void *context)
 {
     (void)bytes;
     *(bool *)context |= strstr(info->dlpi_name, "libunwind.so") != NULL;
@@ -159,7 +159,7 @@ static bool has_libunwind(void)
 {
     bool is_there = false;
 
-    (void)dl_iterate_phdr(note_libunwind, &is_there);
+    (void)dl_iterate_phdr(find_libunwind, &is_there);
     return is_there;
 }
 
@@ -177,17 +177,17 @@ TEST(libunwind_is_loaded_by_the_preparation_only)
 TEST(stacks_begin_with_the_caller)
 {
     for (unsigned depth = 0; depth < 300; depth += 7)
-        assert_true(is_as_it_should_be(take_at(depth, XSEG_STACK_FRAMES_MAX)));
+        assert_true(agrees_with_backtrace(capture_at(depth, XSEG_STACK_FRAMES_MAX)));
 }
 
 static ucontext_t main_context, fiber_context;
 
 static void run_fiber(void)
 {
-    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
+    assert_true(agrees_with_backtrace(capture_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
-TEST(a_fiber_has_a_stack_of_its_own)
+TEST(stack_of_a_fiber_is_captured)
 {
     static char room[1 << 20] __attribute__((aligned(16)));
 
@@ -200,33 +200,33 @@ TEST(a_fiber_has_a_stack_of_its_own)
     fiber_context.uc_link = &main_context;
     makecontext(&fiber_context, run_fiber, 0);
     assert_int_equal(swapcontext(&main_context, &fiber_context), 0);
-    assert_true(is_as_it_should_be(take_at(30, XSEG_STACK_FRAMES_MAX)));
+    assert_true(agrees_with_backtrace(capture_at(30, XSEG_STACK_FRAMES_MAX)));
 }
 
 TEST(the_innermost_frames_are_kept)
 {
     void *all[XSEG_STACK_FRAMES_MAX];
 
-    const uint32_t count = take_at(990, XSEG_STACK_FRAMES_MAX)->taken;
+    const uint32_t count = capture_at(990, XSEG_STACK_FRAMES_MAX)->taken;
     assert_false(xseg_stack_is_truncated(count));
     assert_true(count > 990);
-    memcpy(all, take_at(990, XSEG_STACK_FRAMES_MAX)->frames, sizeof(all));
-    for (uint32_t most = 1; most <= count + 1 && most <= XSEG_STACK_FRAMES_MAX; most++) {
-        const struct taking *taking = take_at(990, most);
+    memcpy(all, capture_at(990, XSEG_STACK_FRAMES_MAX)->frames, sizeof(all));
+    for (uint32_t max = 1; max <= count + 1 && max <= XSEG_STACK_FRAMES_MAX; max++) {
+        const struct captured *captured = capture_at(990, max);
 
-        assert_int_equal(xseg_stack_is_truncated(taking->taken), most < count);
-        assert_int_equal(xseg_stack_frames(taking->taken), most < count ? most : count);
-        /* except for the caller of take_at() */
-        const uint32_t same = most < 990 ? most : 990;
-        assert_memory_equal(taking->frames, all, same * sizeof(*all));
-        for (uint32_t i = most; i < XSEG_STACK_FRAMES_MAX; i++)
-            assert_null(taking->frames[i]);
+        assert_int_equal(xseg_stack_is_truncated(captured->taken), max < count);
+        assert_int_equal(xseg_stack_frames(captured->taken), max < count ? max : count);
+        /* except for the caller of capture_at() */
+        const uint32_t same = max < 990 ? max : 990;
+        assert_memory_equal(captured->frames, all, same * sizeof(*all));
+        for (uint32_t i = max; i < XSEG_STACK_FRAMES_MAX; i++)
+            assert_null(captured->frames[i]);
     }
 }
 
 TEST(deep_stack_is_truncated)
 {
-    const struct taking *taking = take_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
-    assert_int_equal(taking->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
-    assert_ptr_equal(taking->frames[1], taking->returns_to);
+    const struct captured *captured = capture_at(2 * XSEG_STACK_FRAMES_MAX, XSEG_STACK_FRAMES_MAX);
+    assert_int_equal(captured->taken, XSEG_STACK_FRAMES_MAX | XSEG_STACK_TRUNCATED);
+    assert_ptr_equal(captured->frames[1], captured->returns_to);
 }

@@ -12,12 +12,12 @@
 #include "tests/support/failing_memory.h"
 #include "tests/support/plugin.h"
 
-/* --- Made-up stacks: their frames lie in no module. --- */
+/* --- Artificial stacks, whose frames are in no module. --- */
 
 #define MADE_UP_FRAMES 12u
 
 /* Stack n of a family: the innermost two frames are its own, the others are shared. */
-static void make_up(void **frames, uint32_t n)
+static void make_frames(void **frames, uint32_t n)
 {
     for (uintptr_t i = 0; i < MADE_UP_FRAMES; i++)
         frames[i] = (void *)(4096 + 16 * i);
@@ -27,20 +27,20 @@ static void make_up(void **frames, uint32_t n)
 
 static struct xseg_stack_depot depot;
 
-static uint32_t add_made_up(uint32_t n)
+static uint32_t add_artificial(uint32_t n)
 {
     void *frames[MADE_UP_FRAMES];
 
-    make_up(frames, n);
+    make_frames(frames, n);
     return xseg_stack_depot_add(&depot, frames, MADE_UP_FRAMES);
 }
 
-static bool is_made_up(uint32_t id, uint32_t n)
+static bool is_artificial(uint32_t id, uint32_t n)
 {
     void *frames[MADE_UP_FRAMES];
     struct xseg_stack_view view;
 
-    make_up(frames, n);
+    make_frames(frames, n);
     return xseg_stack_depot_get(&depot, id, &view) && view.count == MADE_UP_FRAMES &&
            !view.is_truncated && memcmp(view.frames, frames, sizeof(frames)) == 0;
 }
@@ -69,20 +69,20 @@ TEST_WITH(each_stack_is_stored_once, begin, end)
     size_t bytes = 0;
 
     for (uint32_t n = 0; n < STACKS; n++)
-        assert_int_equal(add_made_up(n), n + 1);
+        assert_int_equal(add_artificial(n), n + 1);
     bytes = xseg_stack_depot_bytes(&depot);
     for (uint32_t i = 0; i < ADDS; i++) {
         random = random * 6364136223846793005u + 1442695040888963407u;
         const uint32_t n = (uint32_t)(random >> 33) % STACKS;
 
-        if (add_made_up(n) != n + 1)
+        if (add_artificial(n) != n + 1)
             fail_msg("stack %" PRIu32 " has another id", n);
     }
     assert_int_equal(xseg_stack_depot_count(&depot), STACKS);
     assert_int_equal(xseg_stack_depot_bytes(&depot), bytes);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
     for (uint32_t n = 0; n < STACKS; n++)
-        assert_true(is_made_up(n + 1, n));
+        assert_true(is_artificial(n + 1, n));
 }
 
 /* A stack and its prefix, and the same stack truncated and complete, are different stacks. */
@@ -127,7 +127,7 @@ TEST_WITH(unknown_id_is_rejected, begin, end)
     char buffer[64];
 
     assert_false(xseg_stack_depot_get(&depot, 1, &view));
-    assert_int_equal(add_made_up(0), 1);
+    assert_int_equal(add_artificial(0), 1);
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     for (size_t i = 0; i < COUNT_OF(unknown); i++) {
         assert_false(xseg_stack_depot_get(&depot, unknown[i], &view));
@@ -191,16 +191,16 @@ static void assert_module(const struct taking *taking, const struct plugin *plug
 static void assert_text(const struct taking *taking, const char *file)
 {
     struct xseg_stack_frame frame[2];
-    char buffer[256], want[256];
+    char buffer[256], expected[256];
     struct xseg_strbuf text;
 
     for (uint32_t i = 0; i < 2; i++)
         assert_true(xseg_stack_depot_frame(&depot, taking->id, i + 1, &frame[i]));
-    (void)snprintf(want, sizeof(want), "%s+%#" PRIx64 " < %s+%#" PRIx64, file, frame[0].offset,
-                   file, frame[1].offset);
+    (void)snprintf(expected, sizeof(expected), "%s+%#" PRIx64 " < %s+%#" PRIx64, file,
+                   frame[0].offset, file, frame[1].offset);
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
     xseg_stack_depot_describe(&depot, taking->id, 1, 2, &text);
-    assert_string_equal(buffer, want);
+    assert_string_equal(buffer, expected);
 }
 
 TEST_WITH(modules_outlive_the_code, begin, end)
@@ -214,12 +214,12 @@ TEST_WITH(modules_outlive_the_code, begin, end)
     for (unsigned i = 0; i < 2; i++) {
         assert_module(&taking, &plugin, PLUGIN_ONE_ID);
         assert_text(&taking, "libplugin-one.so");
-        assert_int_not_equal(add_made_up(i), 0); /* and modules are scanned */
+        assert_int_not_equal(add_artificial(i), 0); /* and modules are scanned */
         expect(NULL);
     }
 }
 
-/* The same code at the same address: the same stack, called from the same place of the test. */
+/* Calls of one line of the test have the same stack if the library is loaded again at the same address. */
 TEST_WITH(reloaded_library_keeps_its_stacks, begin, end)
 {
     struct taking first = {0};
@@ -236,7 +236,7 @@ TEST_WITH(reloaded_library_keeps_its_stacks, begin, end)
                              memcmp(first.frames, taking.frames, sizeof(first.frames)) == 0;
         assert_int_equal(is_same, first.id == taking.id);
         plugin_close(&plugin);
-        assert_int_not_equal(add_made_up(i), 0);
+        assert_int_not_equal(add_artificial(i), 0);
     }
 }
 
@@ -252,7 +252,7 @@ TEST_WITH(another_library_in_its_place_has_its_own_names, begin, end)
     for (unsigned i = 0; i < 6; i++) {
         plugin_open(&plugin[i], name[i % 2]);
         /* In between, the depot gets a new stack, as in a running program. */
-        assert_int_not_equal(add_made_up(i), 0);
+        assert_int_not_equal(add_artificial(i), 0);
         taking[i] = take_in(&plugin[i]);
         plugin_close(&plugin[i]);
         replaced +=
@@ -294,7 +294,7 @@ TEST_WITH(frames_in_no_module_are_addresses, begin, end)
     struct xseg_strbuf text;
     char buffer[64];
 
-    const uint32_t id = add_made_up(5);
+    const uint32_t id = add_artificial(5);
     assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
     assert_int_equal((uintptr_t)frame.pc, 65541);
     assert_null(frame.path);
@@ -343,17 +343,17 @@ TEST(full_depot_counts_lost_stacks)
     uint32_t count = 0;
 
     assert_true(xseg_stack_depot_init(&depot, 1)); /* becomes the minimum */
-    while (add_made_up(count) != 0)
+    while (add_artificial(count) != 0)
         assert_int_equal(xseg_stack_depot_count(&depot), ++count);
     assert_true(count > 100);
     assert_true(xseg_stack_depot_bytes(&depot) <= XSEG_STACK_DEPOT_MIN_BYTES);
     assert_int_equal(xseg_stack_depot_lost(&depot), 1);
     for (uint32_t i = 0; i < 100; i++)
-        assert_int_equal(add_made_up(count + i), 0);
+        assert_int_equal(add_artificial(count + i), 0);
     assert_int_equal(xseg_stack_depot_lost(&depot), 101);
     for (uint32_t i = 0; i < count; i++) {
-        assert_int_equal(add_made_up(i), i + 1);
-        assert_true(is_made_up(i + 1, i));
+        assert_int_equal(add_artificial(i), i + 1);
+        assert_true(is_artificial(i + 1, i));
     }
     assert_int_equal(xseg_stack_depot_count(&depot), count);
     assert_int_equal(xseg_stack_depot_lost(&depot), 101);
@@ -395,7 +395,7 @@ TEST(without_host_memory_stacks_are_lost)
             memory_calls_left = -1;
             continue;
         }
-        while (count < 20000 && add_made_up(count) != 0)
+        while (count < 20000 && add_artificial(count) != 0)
             count++;
         memory_calls_left = -1;
         is_served = count == 20000;
@@ -403,7 +403,7 @@ TEST(without_host_memory_stacks_are_lost)
         assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
         expect(NULL);
         /* With memory available it continues. */
-        assert_int_equal(add_made_up(count), count + 1);
+        assert_int_equal(add_artificial(count), count + 1);
         (void)end(NULL);
     }
     assert_true(has_lost);
@@ -426,16 +426,16 @@ static void *add_many(void *self)
 
     adder->has_read = true;
     for (uint32_t i = 0; i < COMMON; i++) {
-        /* Each thread starts elsewhere, so that each is the first for some stacks. */
+        /* Each thread begins at another stack, so that each adds some stacks first. */
         const uint32_t n = (i + adder->number * (COMMON / THREADS)) % COMMON;
 
-        adder->common[n] = add_made_up(n);
-        if (!is_made_up(adder->common[n], n))
+        adder->common[n] = add_artificial(n);
+        if (!is_artificial(adder->common[n], n))
             adder->has_read = false;
         if (i % (COMMON / OWN) == 0) {
             const uint32_t own = i / (COMMON / OWN);
 
-            adder->own[own] = add_made_up(COMMON + adder->number * OWN + own);
+            adder->own[own] = add_artificial(COMMON + adder->number * OWN + own);
             take(&taking);
         }
     }
@@ -458,9 +458,9 @@ TEST_WITH(threads_share_a_depot, begin, end)
         assert_true(adder[i].has_read);
         assert_memory_equal(adder[i].common, adder[0].common, sizeof(adder[0].common));
         for (uint32_t own = 0; own < OWN; own++)
-            assert_true(is_made_up(adder[i].own[own], COMMON + i * OWN + own));
+            assert_true(is_artificial(adder[i].own[own], COMMON + i * OWN + own));
     }
-    /* The stack that all threads captured in the same place. */
+    /* The common stack of all threads. */
     const uint32_t made_up = COMMON + THREADS * OWN;
     assert_true(xseg_stack_depot_count(&depot) > made_up);
     assert_true(xseg_stack_depot_count(&depot) <= made_up + THREADS);
@@ -469,7 +469,7 @@ TEST_WITH(threads_share_a_depot, begin, end)
 
 static atomic_bool is_over;
 
-static void *come_and_go(void *unused)
+static void *load_and_unload(void *unused)
 {
     struct taking taking = {0};
 
@@ -489,9 +489,9 @@ TEST_WITH(libraries_are_loaded_and_unloaded_concurrently, begin, end)
     pthread_t thread;
 
     atomic_store(&is_over, false);
-    assert_int_equal(pthread_create(&thread, NULL, come_and_go, NULL), 0);
+    assert_int_equal(pthread_create(&thread, NULL, load_and_unload, NULL), 0);
     for (uint32_t n = 0; n < 3000; n++) {
-        assert_true(is_made_up(add_made_up(n), n));
+        assert_true(is_artificial(add_artificial(n), n));
         if (n % 100 == 0)
             expect(NULL);
     }
@@ -503,23 +503,23 @@ static void use_in_a_child(void)
 {
     struct xseg_stack_frame frame;
 
-    if (!is_made_up(1, 7) || add_made_up(7) != 1 || !xseg_stack_depot_frame(&depot, 1, 0, &frame) ||
-        add_made_up(8) != 0 || xseg_stack_depot_lost(&depot) != 1 ||
-        xseg_stack_depot_count(&depot) != 1)
+    if (!is_artificial(1, 7) || add_artificial(7) != 1 ||
+        !xseg_stack_depot_frame(&depot, 1, 0, &frame) || add_artificial(8) != 0 ||
+        xseg_stack_depot_lost(&depot) != 1 || xseg_stack_depot_count(&depot) != 1)
         _exit(1);
 }
 
 /* Another thread holds the lock at the fork, and does not exist in the child to unlock it. */
-TEST_WITH(a_child_reads_and_adds_nothing, begin, end)
+TEST_WITH(forked_child_reads_and_adds_no_stacks, begin, end)
 {
-    char said[1024];
+    char output[1024];
 
-    assert_int_equal(add_made_up(7), 1);
+    assert_int_equal(add_artificial(7), 1);
     xseg_mutex_lock(&depot.lock);
-    const int status = child_run_part(use_in_a_child, said, sizeof(said));
+    const int status = child_run_part(use_in_a_child, output, sizeof(output));
     xseg_mutex_unlock(&depot.lock);
     assert_int_equal(status, 0);
-    assert_int_equal(add_made_up(8), 2);
+    assert_int_equal(add_artificial(8), 2);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
 }
 
@@ -531,7 +531,7 @@ TEST_WITH(depot_may_be_used_under_other_locks, begin, end)
     xseg_mutex_init(&observers, XSEG_RANK_OBSERVERS);
     xseg_mutex_lock(&arena);
     xseg_mutex_lock(&observers);
-    assert_int_equal(add_made_up(1), 1);
+    assert_int_equal(add_artificial(1), 1);
     xseg_mutex_unlock(&observers);
     xseg_mutex_unlock(&arena);
     xseg_mutex_fini(&observers);
@@ -550,12 +550,12 @@ static void *record_of(const struct xseg_intern_table *table)
     return NULL;
 }
 
-TEST(the_audit_names_the_broken_invariant)
+TEST(audit_reports_the_violated_invariant)
 {
     struct xseg_intern_table empty;
 
     (void)begin(NULL);
-    assert_int_equal(add_made_up(1), 1);
+    assert_int_equal(add_artificial(1), 1);
     uint32_t *id = record_of(&depot.stacks); /* a stack begins with it */
     WITH_VALUE(*id, 2, expect("DEPOT-1"));
     expect(NULL);

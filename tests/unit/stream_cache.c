@@ -147,7 +147,7 @@ TEST(streams_may_share_a_cache_entry)
 
 /* --- In a child. --- */
 
-static bool child_is_refused(void *live)
+static bool calls_of_child_fail(void *live)
 {
     void *ptr = NULL;
 
@@ -156,12 +156,12 @@ static bool child_is_refused(void *live)
            xseg_close(allocator) == XSEG_ERR_FORKED;
 }
 
-static void expect_child(bool (*question)(void *live), void *live)
+static void expect_child(bool (*check)(void *live), void *live)
 {
     const pid_t child = fork();
 
     if (child == 0)
-        _exit(question(live) ? 0 : 1);
+        _exit(check(live) ? 0 : 1);
     child_expect_success(child);
 }
 
@@ -169,7 +169,7 @@ static bool child_finds_nothing(void *live)
 {
     return !has(NULL) &&
            xseg_page_map_find(&allocator->page_map, (uint64_t)(uintptr_t)live) == NULL &&
-           child_is_refused(live);
+           calls_of_child_fail(live);
 }
 
 ALLOCATOR_TEST(forked_child_finds_an_empty_cache)
@@ -192,6 +192,6 @@ ALLOCATOR_TEST(cache_is_disabled_without_wipe_on_fork)
     warm(NULL);
     assert_false(has(NULL));
     void *live = env_alloc(allocator, BYTES, NULL);
-    expect_child(child_is_refused, live);
+    expect_child(calls_of_child_fail, live);
     env_free(allocator, live);
 }

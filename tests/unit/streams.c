@@ -206,7 +206,7 @@ static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_st
     return xseg_streams_find(&device->streams, stream);
 }
 
-static void leave(struct xseg_allocator *allocator, xseg_stream stream)
+static void retire(struct xseg_allocator *allocator, xseg_stream stream)
 {
     assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
@@ -225,8 +225,8 @@ TEST(next_stream_reuses_the_entry_of_a_retired_stream)
     struct xseg_known_stream *const of_idle = known(allocator, idle);
     struct xseg_known_stream *const of_busy = known(allocator, busy);
     struct xseg_arena *arena = atomic_load(&of_busy->arena[1]);
-    leave(allocator, idle);
-    leave(allocator, busy);
+    retire(allocator, idle);
+    retire(allocator, busy);
 
     const xseg_stream first = env_stream(), second = env_stream(), third = env_stream();
     void *a = env_alloc(allocator, 3 * MIB, first), *b = env_alloc(allocator, 3 * MIB, second);
@@ -238,14 +238,14 @@ TEST(next_stream_reuses_the_entry_of_a_retired_stream)
     assert_ptr_equal(env_block(allocator, a).stream, first);
     assert_ptr_equal(env_block(allocator, b).stream, second);
     env_free(allocator, a, b, c);
-    leave(allocator, first);
-    leave(allocator, second);
-    leave(allocator, third);
+    retire(allocator, first);
+    retire(allocator, second);
+    retire(allocator, third);
     env_close(allocator);
 }
 
 /* A block that the old stream used does not wait for work of the stream that reuses the entry. */
-TEST(a_use_ends_with_its_stream)
+TEST(use_ends_with_its_stream)
 {
     struct xseg_allocator *allocator = env_open(NULL);
     const xseg_stream old = env_stream();
@@ -253,7 +253,7 @@ TEST(a_use_ends_with_its_stream)
 
     assert_ok(xseg_record_stream(allocator, ptr, old));
     struct xseg_known_stream *const entry = known(allocator, old);
-    leave(allocator, old);
+    retire(allocator, old);
     const xseg_stream young = env_stream();
     void *other = env_alloc(allocator, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(allocator, other, young));
@@ -271,7 +271,7 @@ TEST(a_use_ends_with_its_stream)
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     assert_ok(xseg_sim_finish(young));
-    leave(allocator, young);
+    retire(allocator, young);
     env_empty_cache(allocator);
     env_close(allocator);
 }
@@ -294,7 +294,7 @@ TEST(busy_streams_delay_no_other_stream)
     const xseg_stream last = env_stream();
     env_free(allocator, env_alloc(allocator, 512, last));
     passed = known(allocator, last);
-    leave(allocator, last);
+    retire(allocator, last);
     do {
         met[count] = env_stream();
         env_free(allocator, env_alloc(allocator, 512, met[count]));
@@ -305,6 +305,6 @@ TEST(busy_streams_delay_no_other_stream)
         env_stream_destroy(busy[i]);
     }
     while (count > 0)
-        leave(allocator, met[--count]);
+        retire(allocator, met[--count]);
     env_close(allocator);
 }

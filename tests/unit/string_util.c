@@ -78,7 +78,7 @@ TEST(mebibytes_are_one_unit)
 {
     static const struct {
         uint64_t bytes;
-        const char *want;
+        const char *expected;
     } row[] = {
         {0, "0.00 MiB"},
         {1, "1 byte"},
@@ -95,7 +95,7 @@ TEST(mebibytes_are_one_unit)
 
         xseg_strbuf_init(&text, buffer, sizeof(buffer));
         xseg_strbuf_add_mib(&text, row[i].bytes);
-        assert_string_equal(buffer, row[i].want);
+        assert_string_equal(buffer, row[i].expected);
     }
 }
 
@@ -128,7 +128,7 @@ static const char *nearest_to(const char *word)
 TEST(mistyped_names_are_found)
 {
     static const struct {
-        const char *word, *want;
+        const char *word, *expected;
     } row[] = {
         {"expandable_segment", "expandable_segments"},   /* omitted */
         {"expandable_seggments", "expandable_segments"}, /* inserted */
@@ -146,7 +146,7 @@ TEST(mistyped_names_are_found)
     };
 
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++)
-        assert_string_equal(nearest_to(row[i].word), row[i].want);
+        assert_string_equal(nearest_to(row[i].word), row[i].expected);
 }
 
 TEST(unrelated_names_match_nothing)
@@ -163,7 +163,7 @@ TEST(unrelated_names_match_nothing)
             fail_msg("\"%s\" is taken for \"%s\"", word[i], nearest_to(word[i]));
 }
 
-TEST(a_swap_is_one_edit_and_equals_keep_their_order)
+TEST(transposition_is_one_edit_and_ties_keep_their_order)
 {
     struct xseg_closest_match nearest;
 

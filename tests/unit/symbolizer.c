@@ -9,16 +9,16 @@
 #include "tests/support/child.h"
 #include "tests/support/plugin.h"
 
-/* --- The loader, as the test has it. --- */
+/* --- The loader, as replaced by the test. --- */
 
-static bool is_refused; /* simulates that libdw is not installed */
+static bool is_missing; /* simulates that libdw is not installed */
 
 void *__real_dlopen(const char *name, int mode);
 void *__wrap_dlopen(const char *name, int mode);
 
 void *__wrap_dlopen(const char *name, int mode)
 {
-    return is_refused && strstr(name, "libdw") != NULL ? NULL : __real_dlopen(name, mode);
+    return is_missing && strstr(name, "libdw") != NULL ? NULL : __real_dlopen(name, mode);
 }
 
 /* --- The cases. --- */
@@ -35,7 +35,7 @@ FIXTURE(tear_down)
     xseg_stack_depot_fini(&depot);
 }
 
-static __attribute__((noinline)) void take(void *id)
+static __attribute__((noinline)) void capture(void *id)
 {
     void *frames[XSEG_STACK_FRAMES];
 
@@ -44,11 +44,11 @@ static __attribute__((noinline)) void take(void *id)
 }
 
 /* Frame 1 is in the plugin's hidden function, 2 in its exported one. */
-static uint32_t take_in(const struct plugin *plugin)
+static uint32_t capture_in(const struct plugin *plugin)
 {
     uint32_t id = 0;
 
-    plugin->call(take, &id);
+    plugin->call(capture, &id);
     assert_int_not_equal(id, 0);
     return id;
 }
@@ -98,11 +98,11 @@ static bool has_libdw(void)
     return false;
 }
 
-static void refuse(void)
+static void prepare_without_libdw(void)
 {
     struct xseg_symbolizer namer;
 
-    is_refused = true;
+    is_missing = true;
     if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
         xseg_symbolizer_init(&namer, &depot))
         _exit(1);
@@ -117,22 +117,22 @@ static void *prepare(void *self)
 static void prepare_in_threads(void)
 {
     pthread_t thread[4];
-    bool is_there[4];
+    bool is_prepared[4];
 
     for (unsigned i = 0; i < 4; i++)
-        if (pthread_create(&thread[i], NULL, prepare, &is_there[i]) != 0)
+        if (pthread_create(&thread[i], NULL, prepare, &is_prepared[i]) != 0)
             _exit(1);
     for (unsigned i = 0; i < 4; i++)
-        if (pthread_join(thread[i], NULL) != 0 || is_there[i] != xseg_symbolizer_prepare())
+        if (pthread_join(thread[i], NULL) != 0 || is_prepared[i] != xseg_symbolizer_prepare())
             _exit(1);
 }
 
 TEST(symbolizer_is_prepared_completely_or_not_at_all)
 {
-    char said[1024];
+    char output[1024];
 
-    assert_int_equal(child_run_part(refuse, said, sizeof(said)), 0);
-    assert_int_equal(child_run_part(prepare_in_threads, said, sizeof(said)), 0);
+    assert_int_equal(child_run_part(prepare_without_libdw, output, sizeof(output)), 0);
+    assert_int_equal(child_run_part(prepare_in_threads, output, sizeof(output)), 0);
 }
 
 TEST_WITH(frames_have_sources_after_the_code_was_unloaded, set_up, tear_down)
@@ -147,7 +147,7 @@ TEST_WITH(frames_have_sources_after_the_code_was_unloaded, set_up, tear_down)
         return;
     for (unsigned i = 0; i < 2; i++) {
         plugin_open(&plugin[i], name[i]);
-        id[i] = take_in(&plugin[i]);
+        id[i] = capture_in(&plugin[i]);
         assert_no_source(id[i], false);
     }
     for (unsigned i = 0; i < 2; i++)
@@ -172,7 +172,7 @@ TEST_WITH(each_frame_is_resolved_once, set_up, tear_down)
     if (!has_libdw())
         return;
     plugin_open(&plugin, "plugin-one");
-    const uint32_t id = take_in(&plugin);
+    const uint32_t id = capture_in(&plugin);
     resolve(id);
     const size_t used = depot.memory.used;
     assert_true(xseg_symbolizer_init(&namer, &depot));
@@ -193,12 +193,12 @@ TEST_WITH(all_stacks_are_named_until_the_deadline, set_up, tear_down)
         return;
     plugin_open(&plugin[0], "plugin-one");
     plugin_open(&plugin[1], "plugin-two");
-    id[0] = take_in(&plugin[0]);
+    id[0] = capture_in(&plugin[0]);
     assert_true(xseg_symbolizer_resolve_all(&depot, 1));
     assert_no_source(id[0], false);
     assert_true(xseg_symbolizer_resolve_all(&depot, UINT64_MAX));
     assert_source(id[0], 2, "call_of_one");
-    id[1] = take_in(&plugin[1]);
+    id[1] = capture_in(&plugin[1]);
     assert_no_source(id[1], false);
     assert_true(xseg_symbolizer_resolve_all(&depot, UINT64_MAX));
     assert_source(id[1], 2, "call_of_two");
@@ -214,13 +214,13 @@ TEST_WITH(a_stripped_library_has_no_sources, set_up, tear_down)
     if (!has_libdw())
         return;
     plugin_open(&plugin, "plugin-stripped");
-    const uint32_t id = take_in(&plugin);
+    const uint32_t id = capture_in(&plugin);
     resolve(id);
     assert_no_source(id, true);
     plugin_close(&plugin);
 }
 
-/* The file was removed, is no module, or is another build. */
+/* The file was removed, is no module, or is of another build. */
 TEST(changed_file_is_not_used)
 {
     char path[1024], from[1024];
@@ -240,7 +240,7 @@ TEST(changed_file_is_not_used)
         plugin_copy(from, path);
         (void)set_up(NULL);
         plugin_open_path(&plugin, path);
-        const uint32_t id = take_in(&plugin);
+        const uint32_t id = capture_in(&plugin);
         plugin_close(&plugin);
         assert_int_equal(unlink(path), 0);
         plugin_path(kind == 2 ? "plugin-rebuilt" : "plugin-two", from, sizeof(from));

@@ -17,8 +17,7 @@ static struct {
 
 static void read_build_id(const struct dl_phdr_info *info, const ElfW(Phdr) * header)
 {
-    const char *at = (const char *)(info->dlpi_addr + header->p_vaddr);
-    const char *end = at + header->p_memsz;
+    const char *at = (const char *)(info->dlpi_addr + header->p_vaddr), *end = at + header->p_memsz;
 
     while (at + sizeof(ElfW(Nhdr)) <= end) {
         const ElfW(Nhdr) *note = (const void *)at;
@@ -34,13 +33,12 @@ static void read_build_id(const struct dl_phdr_info *info, const ElfW(Phdr) * he
 
 static int find_self(struct dl_phdr_info *info, size_t bytes, void *unused)
 {
-    (void)bytes;
-    (void)unused;
+    (void)bytes, (void)unused;
     for (int i = 0; i < info->dlpi_phnum; i++)
         if (info->dlpi_phdr[i].p_type == PT_NOTE)
             read_build_id(info, &info->dlpi_phdr[i]);
     self.base = info->dlpi_addr;
-    return 1; /* the program comes first */
+    return 1; /* the first object is the program */
 }
 
 static int set_up(void **state)
@@ -135,7 +133,7 @@ TEST_WITH(paths_and_offsets_without_code_have_no_names, set_up, tear_down)
     assert_int_equal(symbol.line, 7);
 }
 
-TEST_WITH(without_libdw_nothing_has_a_name, set_up, tear_down)
+TEST_WITH(without_libdw_addresses_have_no_names, set_up, tear_down)
 {
     struct symbol symbol = {NULL, 0, NULL, 7};
     int line = 0;

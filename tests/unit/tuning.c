@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Configurations that differ from a given one: their strings, and the values to try. */
+/* Variants of a configuration: their strings, and candidate values. */
 #include <stdlib.h>
 
 #include "src/tools/commands/advise/tuning.h"
@@ -16,13 +16,13 @@ static struct tuning_base base_of(const char *config, bool has_clock, bool only_
     return base;
 }
 
-static void expect_spelled(const struct tuning_base *base, const struct tuning *tuning,
-                           const char *wanted)
+static void expect_settings_string(const struct tuning_base *base, const struct tuning *tuning,
+                                   const char *expected)
 {
     char *text = tuning_string(base, tuning);
 
     assert_non_null(text);
-    assert_string_equal(text, wanted);
+    assert_string_equal(text, expected);
     assert_true(tuning_is_valid(text));
     free(text);
 }
@@ -44,21 +44,23 @@ TEST(kept_keys_keep_their_order)
                 false, false);
     struct tuning tuning = tuning_of_base();
 
-    expect_spelled(&base, &tuning,
-                   "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb : 64");
+    expect_settings_string(
+        &base, &tuning,
+        "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb : 64");
     assert_int_equal(tuning_changes(&tuning), 0);
     tuning.value[TUNING_SPLIT] = 128;
-    expect_spelled(&base, &tuning,
-                   "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb:128");
+    expect_settings_string(
+        &base, &tuning,
+        "backend:native,roundup_power2_divisions:[256:1,>:4],max_split_size_mb:128");
     tuning.value[TUNING_ROUNDING] = TUNING_DROPPED;
-    expect_spelled(&base, &tuning, "backend:native,max_split_size_mb:128");
+    expect_settings_string(&base, &tuning, "backend:native,max_split_size_mb:128");
     assert_int_equal(tuning_changes(&tuning), 2);
     assert_false(tuning_is_valid("max_split_size_mb:20,large_segment_size_mb:32"));
     assert_false(tuning_base_init(&(struct tuning_base){0}, "max_split_size:64",
                                   &(struct xtrace){.has_clock = false}, false));
 }
 
-TEST(expandable_segments_are_turned)
+TEST(expandable_segments_are_toggled)
 {
     const struct tuning_base base = base_of("", false, false);
     /* A name within another name does not match. */
@@ -67,15 +69,15 @@ TEST(expandable_segments_are_turned)
     struct tuning tuning = tuning_of_base();
     const struct tuning on = tuning_turned(&off, &tuning);
 
-    expect_spelled(&base, &tuning, "");
+    expect_settings_string(&base, &tuning, "");
     assert_true(tuning_is_expandable(&base, &tuning));
     tuning = tuning_turned(&base, &tuning);
-    expect_spelled(&base, &tuning, "expandable_segments:False");
+    expect_settings_string(&base, &tuning, "expandable_segments:False");
     assert_false(tuning_is_expandable(&base, &tuning));
     tuning = tuning_turned(&base, &tuning);
-    expect_spelled(&base, &tuning, "");
+    expect_settings_string(&base, &tuning, "");
     assert_int_equal(on.value[TUNING_EXPANDABLE], EXPANDABLE_TRUE);
-    expect_spelled(&off, &on, "expandable_segments_reserve:0.5,expandable_segments:True");
+    expect_settings_string(&off, &on, "expandable_segments_reserve:0.5,expandable_segments:True");
 }
 
 TEST(only_different_values_are_tried)
@@ -117,7 +119,7 @@ TEST(only_relevant_keys_are_tried)
 
 TEST(values_converge)
 {
-    static const uint64_t wanted[][2] = {{24, 48}, {28, 40}, {30, 36}};
+    static const uint64_t expected[][2] = {{24, 48}, {28, 40}, {30, 36}};
     struct tuning tuning = tuning_of_base();
     uint64_t values[TUNING_VALUES];
 
@@ -125,17 +127,17 @@ TEST(values_converge)
     tuning.value[TUNING_SEGMENT] = 32;
     for (unsigned round = 1; round <= 3; round++) {
         assert_int_equal(tuning_close(&tuning, TUNING_SEGMENT, round, values), 2);
-        assert_int_equal(values[0], wanted[round - 1][0]);
-        assert_int_equal(values[1], wanted[round - 1][1]);
+        assert_int_equal(values[0], expected[round - 1][0]);
+        assert_int_equal(values[1], expected[round - 1][1]);
     }
     tuning.value[TUNING_IDLE] = 1000;
     assert_int_equal(tuning_close(&tuning, TUNING_IDLE, 1, values), 0);
 }
 
-static void expect_and_free(char *text, const char *wanted)
+static void expect_and_free(char *text, const char *expected)
 {
     assert_non_null(text);
-    assert_string_equal(text, wanted);
+    assert_string_equal(text, expected);
     free(text);
 }
 

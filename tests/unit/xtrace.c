@@ -100,7 +100,7 @@ TEST(slots_of_freed_blocks_are_reused)
     xtrace_fini(&trace);
 }
 
-TEST(answers_keep_their_place)
+TEST(answers_have_their_position)
 {
     struct xtrace trace = read_good(HEAD "= 0 0 0 0 0 0 0 0 0\na 1 1 0\n"
                                          "= 1 2 3 4 5 6 7 8 18446744073709551615\n"
@@ -188,7 +188,7 @@ static const struct {
     {HEAD "s active 1\n", 2, "takes 12 numbers"},
 };
 
-TEST(bad_files_are_refused)
+TEST(invalid_files_are_rejected)
 {
     for (size_t i = 0; i < COUNT_OF(bad_files); i++)
         expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
@@ -196,7 +196,7 @@ TEST(bad_files_are_refused)
     expect_bad(HEAD "a 1\0 512 0\n", sizeof(HEAD "a 1\0 512 0\n") - 1, 2, "NUL");
 }
 
-TEST(long_lines_are_refused)
+TEST(long_lines_are_rejected)
 {
     size_t size = (size_t)1 << 20;
     char *text = malloc(size);
@@ -213,7 +213,7 @@ TEST(long_lines_are_refused)
     free(text);
 }
 
-TEST(too_many_streams_are_refused)
+TEST(excess_streams_are_rejected)
 {
     char *text = malloc(32 * XTRACE_STREAMS);
     size_t length = (size_t)sprintf(text, HEAD);
@@ -245,7 +245,7 @@ TEST(compressed_files_are_equal_to_plain_ones)
 
     size_t room = ZSTD_compressBound(length);
     char *small = malloc(2 * room);
-    /* Two frames, one after the other, form one text. */
+    /* Two consecutive frames form one text. */
     size_t first = ZSTD_compress(small, room, text, length / 3, 1);
     size_t size =
         first + ZSTD_compress(small + first, room, text + length / 3, length - length / 3, 19);
@@ -260,7 +260,7 @@ TEST(compressed_files_are_equal_to_plain_ones)
     free(text);
 }
 
-TEST(damaged_compression_is_refused)
+TEST(damaged_compression_is_rejected)
 {
     size_t length;
     char *text = long_text(&length);

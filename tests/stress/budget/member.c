@@ -49,7 +49,7 @@ static bool is_allocated(xseg_status status)
           status == XSEG_ERR_BUSY);
     (void)atomic_fetch_add(&own.seat->requests, 1);
     if (status != XSEG_OK)
-        (void)atomic_fetch_add(&own.seat->refused, 1);
+        (void)atomic_fetch_add(&own.seat->denied, 1);
     return status == XSEG_OK;
 }
 
@@ -134,9 +134,9 @@ static void change_pool(struct thread *thread)
 
 static void trim(struct thread *thread)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = below(thread, 2) == 0};
+    const struct xseg_trim_options options = {sizeof(options), .wait = below(thread, 2) == 0};
 
-    CHECK_OK(xseg_trim(own.allocator, NULL, &how, NULL));
+    CHECK_OK(xseg_trim(own.allocator, NULL, &options, NULL));
 }
 
 static void configure(struct thread *thread)
@@ -157,7 +157,7 @@ static void configure(struct thread *thread)
     (void)atomic_fetch_add(&own.seat->changes, 1);
 }
 
-/* During a capture on the device no process is asked, and no memory is released. */
+/* A capture on the device sends no requests and releases no memory. */
 static void capture(struct thread *thread)
 {
     CHECK_OK(xseg_capture_mark(own.allocator, 0));
@@ -204,7 +204,7 @@ static void *play(void *self)
     return NULL;
 }
 
-/* --- Orders.  The threads rest, and their things are the main thread's. --- */
+/* --- Orders.  The threads are idle, and the main thread may use their blocks. --- */
 
 static struct xseg_device *device(void)
 {
@@ -325,7 +325,7 @@ static void open_member(uint64_t seed)
 
 _Noreturn void budget_member(struct budget_shared *shared, unsigned seat, uint64_t seed)
 {
-    /* No member outlives the parent, however that ends. */
+    /* No member outlives the parent. */
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     own.shared = shared;
     own.seat = &shared->seat[seat];

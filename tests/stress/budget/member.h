@@ -29,7 +29,7 @@ struct budget_seat {
     uint64_t bytes;     /* of an order; afterwards the allocated bytes */
     xseg_status status; /* of ORDER_ALLOCATE */
     char text[512];     /* of an order; afterwards of an error */
-    atomic_uint_fast64_t requests, refused, commits, changes, budget_requests, served;
+    atomic_uint_fast64_t requests, denied, commits, changes, budget_requests, served;
 };
 
 struct budget_shared {

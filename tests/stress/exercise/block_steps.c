@@ -11,7 +11,7 @@
 /* --- Allocation. --- */
 
 /* Whether a request may fail with this status when no fault is active. */
-static bool may_refuse(struct worker *worker, const struct tag *tag, xseg_status status)
+static bool may_fail(struct worker *worker, const struct tag *tag, xseg_status status)
 {
     switch (status) {
     case XSEG_ERR_NO_MEMORY:
@@ -122,7 +122,7 @@ void step_alloc(struct worker *worker)
                  made.bytes, made.device, (void *)made.home->handle,
                  tag == NULL ? NULL : (void *)tag->pool, status, ptr);
     note_features(world, features, made.device, tag, NULL, status == XSEG_OK);
-    CHECK(status == XSEG_OK || may_refuse(worker, tag, status) || !fault_was_none(epoch));
+    CHECK(status == XSEG_OK || may_fail(worker, tag, status) || !fault_was_none(epoch));
     if (status != XSEG_OK) {
         CHECK(ptr == NULL);
         return;
@@ -150,7 +150,7 @@ static void read_block(struct worker *worker, struct block *block)
     block_leave(block);
 }
 
-static void note_free(struct worker *worker, const struct block *block, xseg_status status)
+static void record_free(struct worker *worker, const struct block *block, xseg_status status)
 {
     failure_note(worker->number, "free %p of %zu bytes, device %d, pool %p: %d", (void *)block->ptr,
                  block->bytes, block->device, block->tag == NULL ? NULL : (void *)block->tag->pool,
@@ -167,7 +167,7 @@ void free_block_of(struct worker *worker, struct block *block)
     if (chance(worker, 2))
         read_block(worker, block);
     const xseg_status status = CALL(xseg_free, world->allocator, ptr);
-    note_free(worker, block, status);
+    record_free(worker, block, status);
     CHECK(status == XSEG_OK || (!fault_was_none(epoch) && status != XSEG_ERR_NOT_ALLOCATED));
     if (status == XSEG_OK) {
         block->ptr = NULL;
@@ -220,7 +220,7 @@ void step_free_after(struct worker *worker)
     const xseg_status status =
         CALL(xseg_free_after, world->allocator, block->ptr, count == 0 ? NULL : events, count);
     block->features |= FEATURE(FREE_AFTER);
-    note_free(worker, block, status);
+    record_free(worker, block, status);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch));
     for (size_t i = 0; i < count; i++) {
         /* The block is still allocated and may be freed another way: no work may use it then. */
@@ -278,7 +278,7 @@ void step_use(struct worker *worker)
 }
 
 /* Invalid input is rejected, and changes nothing. */
-void step_refused(struct worker *worker)
+void step_invalid(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     struct block *block = any_block(worker);

@@ -148,7 +148,7 @@ void call_print(void)
     }
 }
 
-/* How often a function was called, with any result. */
+/* The number of calls of a function, with any result. */
 static uint64_t calls_of(unsigned function)
 {
     uint64_t calls = 0;

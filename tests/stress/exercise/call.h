@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls: every function of src/xseg.map is called by CALL or CALL_PLAIN, which count its results atomically and compare them with the
- * documented statuses. */
+/* Calls: CALL and CALL_PLAIN call every function of src/xseg.map, count its results atomically and compare them with
+ * the documented statuses. */
 #ifndef XSEG_TESTS_EXERCISE_CALL_H
 #define XSEG_TESTS_EXERCISE_CALL_H
 

@@ -54,7 +54,7 @@ static void add(struct sums *sums, const struct xseg_block_info *block)
         sums->reserved += block->bytes;
 }
 
-static bool take_block(void *context, const struct xseg_block_info *block)
+static bool add_block(void *context, const struct xseg_block_info *block)
 {
     struct view *view = context;
 
@@ -72,7 +72,7 @@ static bool take_block(void *context, const struct xseg_block_info *block)
     return true;
 }
 
-static bool take_reason(void *context, const struct xseg_reason *reason)
+static bool add_reason(void *context, const struct xseg_reason *reason)
 {
     struct view *view = context;
 
@@ -82,7 +82,7 @@ static bool take_reason(void *context, const struct xseg_reason *reason)
     return true;
 }
 
-static bool take_mapping(void *context, const struct xseg_mapping *mapping)
+static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 {
     struct view *view = context;
 
@@ -95,17 +95,17 @@ static bool take_mapping(void *context, const struct xseg_mapping *mapping)
 
 static void read_stats(struct view *view, struct xseg_statistics *stats)
 {
-    const struct xseg_scope where = {sizeof(where), .device = view->device};
+    const struct xseg_scope scope = {sizeof(scope), .device = view->device};
 
     *stats = (struct xseg_statistics){.struct_size = sizeof(*stats)};
-    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &where, stats));
+    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &scope, stats));
 }
 
 /* Whether nothing has changed in the meantime, for example by the background thread. */
 static bool gather(struct view *view)
 {
     struct xseg_allocator *allocator = view->world->allocator;
-    const struct xseg_scope where = {sizeof(where), .device = view->device};
+    const struct xseg_scope scope = {sizeof(scope), .device = view->device};
     struct xseg_statistics after;
 
     memset(view->sums, 0, sizeof(view->sums));
@@ -115,9 +115,9 @@ static bool gather(struct view *view)
     view->explained =
         (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
     read_stats(view, &view->stats);
-    CHECK_OK(CALL(xseg_for_each_block, allocator, &where, take_block, view));
-    CHECK_OK(CALL(xseg_explain, allocator, &where, take_reason, view, &view->explained));
-    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &where, take_mapping, view));
+    CHECK_OK(CALL(xseg_for_each_block, allocator, &scope, add_block, view));
+    CHECK_OK(CALL(xseg_explain, allocator, &scope, add_reason, view, &view->explained));
+    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &scope, add_mapping, view));
     read_stats(view, &after);
     /* Queries may allocate host memory. */
     after.host_bytes = view->stats.host_bytes;
@@ -257,12 +257,12 @@ static void check_held(const struct view *view)
 
 static void check_pool(const struct view *view, const struct tag *tag)
 {
-    const struct xseg_scope where = {sizeof(where), .device = tag->device, .pool = tag->pool};
+    const struct xseg_scope scope = {sizeof(scope), .device = tag->device, .pool = tag->pool};
     struct xseg_statistics stats = {sizeof(stats)};
     struct sums sums = {0};
     uint64_t paused = 0;
 
-    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &where, &stats));
+    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &scope, &stats));
     for (unsigned i = 0; i < view->blocks; i++) {
         if (view->block[i].pool == tag->pool) {
             add(&sums, &view->block[i]);

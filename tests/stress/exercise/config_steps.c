@@ -80,7 +80,7 @@ void step_configure(struct worker *worker)
     if (is_on != (status == XSEG_OK))
         atomic_fetch_and(&world->features, ~feature);
     atomic_fetch_or(&world->features, FEATURE(RECONFIGURED));
-    feature_meet(features_of(world, 0, NULL, NULL), status == XSEG_OK);
+    feature_combine(features_of(world, 0, NULL, NULL), status == XSEG_OK);
 }
 
 /* --- Limits. --- */
@@ -90,7 +90,7 @@ void step_limits(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_limits limits = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
-    const struct xseg_scope where = scope_of(worker, tag);
+    const struct xseg_scope scope = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
 
     if (tag != NULL) {
@@ -105,15 +105,15 @@ void step_limits(struct worker *worker)
         limits.fraction = chance(worker, 2) ? 1 : (double)(50 + below(worker, 50)) / 100;
     }
     const xseg_status status = chance(worker, 4)
-                                   ? CALL(xseg_limits_get, world->allocator, &where, &was)
-                                   : CALL(xseg_limits_set, world->allocator, &where, &limits);
+                                   ? CALL(xseg_limits_get, world->allocator, &scope, &was)
+                                   : CALL(xseg_limits_set, world->allocator, &scope, &limits);
     failure_note(worker->number, "limits of %s %d: hard %llu MiB: %d",
-                 tag == NULL ? "device" : "a pool of device", where.device,
+                 tag == NULL ? "device" : "a pool of device", scope.device,
                  (unsigned long long)(limits.hard_bytes / MIB), status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    feature_meet(features_of(world, where.device, tag, NULL) |
-                     (tag == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
-                 status == XSEG_OK);
+    feature_combine(features_of(world, scope.device, tag, NULL) |
+                        (tag == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
+                    status == XSEG_OK);
 }
 
 /* --- Back, and ready. --- */
@@ -123,10 +123,10 @@ static uint64_t physical(struct world *world)
     uint64_t sum = 0;
 
     for (int device = 0; device < (int)world->options.devices; device++) {
-        const struct xseg_scope where = {sizeof(where), .device = device};
+        const struct xseg_scope scope = {sizeof(scope), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        if (CALL(xseg_stats_get, world->allocator, &where, &stats) == XSEG_OK)
+        if (CALL(xseg_stats_get, world->allocator, &scope, &stats) == XSEG_OK)
             sum += stats.physical_bytes;
     }
     return sum;
@@ -135,7 +135,7 @@ static uint64_t physical(struct world *world)
 void step_trim(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_trim_options how = {sizeof(how)};
     struct xseg_trim_result done = {sizeof(done)};
     struct tag *tag = chance(worker, 4) ? any_own_tag(worker) : NULL;
@@ -144,21 +144,21 @@ void step_trim(struct worker *worker)
     how.wait = chance(worker, 3);
     how.target_bytes = chance(worker, 4) ? below(worker, world->memory) : 0;
     how.idle_ms = chance(worker, 6) ? below(worker, 50) : 0;
-    where.device = chance(worker, 3) ? any_device(worker) : -1;
+    scope.device = chance(worker, 3) ? any_device(worker) : -1;
     if (tag != NULL) {
-        where.device = chance(worker, 2) ? tag->device : -1;
-        where.pool = tag->pool;
+        scope.device = chance(worker, 2) ? tag->device : -1;
+        scope.pool = tag->pool;
     }
     if (chance(worker, 4)) {
-        where.device = tag == NULL ? any_device(worker) : tag->device;
-        where.one_stream = true;
-        where.stream = any_stream(worker, where.device)->handle;
+        scope.device = tag == NULL ? any_device(worker) : tag->device;
+        scope.one_stream = true;
+        scope.stream = any_stream(worker, scope.device)->handle;
     }
-    const xseg_status status = CALL(xseg_trim, world->allocator, &where, &how, &done);
+    const xseg_status status = CALL(xseg_trim, world->allocator, &scope, &how, &done);
     failure_note(worker->number, "trim device %d, stream %p, pool %p, wait %d: %d, %llu back",
-                 where.device, where.one_stream ? (void *)where.stream : NULL, (void *)where.pool,
+                 scope.device, scope.one_stream ? (void *)scope.stream : NULL, (void *)scope.pool,
                  how.wait, status, (unsigned long long)done.released);
-    note_features(world, FEATURE(TRIM), where.device < 0 ? 0 : where.device, tag, NULL,
+    note_features(world, FEATURE(TRIM), scope.device < 0 ? 0 : scope.device, tag, NULL,
                   status == XSEG_OK);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
@@ -182,16 +182,16 @@ void step_prewarm(struct worker *worker)
 {
     struct world *world = worker->world;
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
-    struct xseg_scope where = scope_of(worker, tag);
+    struct xseg_scope scope = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
     const size_t bytes = any_size(worker);
 
-    where.one_stream = chance(worker, 2);
-    where.stream = any_stream(worker, where.device)->handle;
-    const xseg_status status = CALL(xseg_prewarm, world->allocator, &where, bytes);
-    failure_note(worker->number, "prewarm %zu bytes of device %d, pool %p: %d", bytes, where.device,
-                 (void *)where.pool, status);
-    note_features(world, FEATURE(PREWARM), where.device, tag, NULL, status == XSEG_OK);
+    scope.one_stream = chance(worker, 2);
+    scope.stream = any_stream(worker, scope.device)->handle;
+    const xseg_status status = CALL(xseg_prewarm, world->allocator, &scope, bytes);
+    failure_note(worker->number, "prewarm %zu bytes of device %d, pool %p: %d", bytes, scope.device,
+                 (void *)scope.pool, status);
+    note_features(world, FEATURE(PREWARM), scope.device, tag, NULL, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           status == XSEG_ERR_PAUSED || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));

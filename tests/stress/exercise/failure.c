@@ -46,7 +46,7 @@ static void put(const char *text)
 }
 
 /* Async-signal-safe functions only. */
-static void tell(void)
+static void print_program(void)
 {
     if (command[0] == 0)
         return;
@@ -70,23 +70,23 @@ static void tell(void)
     command[0] = 0;
 }
 
-static void tell_and_die(int number)
+static void print_and_raise(int number)
 {
     if (number == SIGSEGV)
         put("segmentation fault\n");
-    tell();
+    print_program();
     (void)signal(number, SIG_DFL);
     (void)raise(number);
 }
 
 void failure_install(void)
 {
-    (void)signal(SIGABRT, tell_and_die);
+    (void)signal(SIGABRT, print_and_raise);
     /* A sanitizer reports the fault itself, and then calls this callback. */
     if (&__sanitizer_set_death_callback != NULL)
-        __sanitizer_set_death_callback(tell);
+        __sanitizer_set_death_callback(print_program);
     else
-        (void)signal(SIGSEGV, tell_and_die);
+        (void)signal(SIGSEGV, print_and_raise);
 }
 
 _Noreturn void failure(const char *form, ...)

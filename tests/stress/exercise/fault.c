@@ -97,7 +97,7 @@ static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
     held_devices = devices;
 }
 
-static void refuse(uint64_t *state, char *text, unsigned bytes)
+static void fail_calls(uint64_t *state, char *text, unsigned bytes)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
     const unsigned slot = next++ % SLOTS;
@@ -129,7 +129,7 @@ void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes)
     if (draw(&state, 6) == 0)
         hold(&state, devices, text, bytes);
     else
-        refuse(&state, text, bytes);
+        fail_calls(&state, text, bytes);
     count++;
     (void)pthread_mutex_unlock(&lock);
 }

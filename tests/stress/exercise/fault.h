@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Faults that are set and lifted by any thread: the n-th call fails, of any name or of one, or every n-th call, or all calls of one or
- * two names; or another process uses the memory of a device, or addresses. */
+/* Faults that any thread can set and lift.  The n-th call or every n-th call fails, of any name or of one name, or all
+ * calls of one or two names fail; or another process uses the memory or the addresses of a device. */
 #ifndef XSEG_TESTS_EXERCISE_FAULT_H
 #define XSEG_TESTS_EXERCISE_FAULT_H
 

@@ -11,7 +11,7 @@ static const char *const names[FEATURE_COUNT] = {
 #undef FEATURE_NAME_
 };
 
-static atomic_uint_fast64_t met[FEATURE_COUNT][FEATURE_COUNT][2];
+static atomic_uint_fast64_t combined[FEATURE_COUNT][FEATURE_COUNT][2];
 
 /* Pairs that exclude each other: a pool or a block with one cannot have the other. */
 static const struct {
@@ -33,29 +33,29 @@ static bool is_never(unsigned one, unsigned other)
     return false;
 }
 
-void feature_meet(uint64_t set, bool served)
+void feature_combine(uint64_t set, bool served)
 {
     for (uint64_t left = set; left != 0; left &= left - 1) {
         const int one = __builtin_ctzll(left);
 
         for (uint64_t more = left & (left - 1); more != 0; more &= more - 1)
-            atomic_fetch_add_explicit(&met[one][__builtin_ctzll(more)][served], 1,
+            atomic_fetch_add_explicit(&combined[one][__builtin_ctzll(more)][served], 1,
                                       memory_order_relaxed);
     }
 }
 
 static uint64_t times(unsigned one, unsigned other)
 {
-    return met[one][other][0] + met[one][other][1];
+    return combined[one][other][0] + combined[one][other][1];
 }
 
 void feature_print(void)
 {
-    (void)printf("# pairs of features: calls that succeeded + calls that were refused\n");
+    (void)printf("# pairs of features: successful + failed calls\n");
     for (unsigned one = 0; one < FEATURE_COUNT; one++)
         for (unsigned other = one + 1; other < FEATURE_COUNT; other++)
             (void)printf("# %-16s %-16s %8" PRIu64 " + %" PRIu64 "%s\n", names[one], names[other],
-                         (uint64_t)met[one][other][1], (uint64_t)met[one][other][0],
+                         (uint64_t)combined[one][other][1], (uint64_t)combined[one][other][0],
                          is_never(one, other) ? "  (excluded)" : "");
 }
 
@@ -72,26 +72,26 @@ unsigned feature_pairs(unsigned *reached)
     return count;
 }
 
-/* The first two features that exclude each other, or do not, and have met, or have not; or NULL. */
-static const char *find_pair(bool excluded, bool have_met)
+/* The first pair with this exclusion and combination; or NULL. */
+static const char *find_pair(bool excluded, bool are_combined)
 {
     static char text[64];
 
     for (unsigned one = 0; one < FEATURE_COUNT; one++)
         for (unsigned other = one + 1; other < FEATURE_COUNT; other++)
-            if (is_never(one, other) == excluded && (times(one, other) > 0) == have_met) {
+            if (is_never(one, other) == excluded && (times(one, other) > 0) == are_combined) {
                 (void)snprintf(text, sizeof(text), "%s with %s", names[one], names[other]);
                 return text;
             }
     return NULL;
 }
 
-const char *feature_missing(void)
+const char *feature_missing_pair(void)
 {
     return find_pair(false, false);
 }
 
-const char *feature_wrongly_met(void)
+const char *feature_excluded_pair(void)
 {
     return find_pair(true, true);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How often each two features met: both were in effect, or used, on one pool, block, stream or device. */
+/* Pairs of features that are combined: both are in effect, or used, on one pool, block, stream or device. */
 #ifndef XSEG_TESTS_EXERCISE_FEATURE_H
 #define XSEG_TESTS_EXERCISE_FEATURE_H
 
@@ -15,7 +15,7 @@
     X(RESTORE, "restore") X(CAPTURE, "capture") X(ROUTE, "route")                                   \
     /* of a block, or of one operation */                                                           \
     X(PIN, "pin") X(EXPORT, "export") X(IMPORT, "import") X(ZEROED, "zeroed") X(ALIGNED, "aligned") \
-    X(USE, "use") X(FREE_AFTER, "free_after") X(GONE, "stream_retire") X(PREWARM, "prewarm")          \
+    X(USE, "use") X(FREE_AFTER, "free_after") X(RETIRED, "stream_retire") X(PREWARM, "prewarm")          \
     X(TRIM, "trim") X(FAULT, "fault")                                                               \
     /* of the allocator and its devices */                                                          \
     X(CLASSIC, "classic") X(PAGES_SMALL, "page_size:small") X(PAGES_AUTO, "page_size:auto")             \
@@ -40,18 +40,18 @@ enum feature {
 /* The features of a paused pool. */
 #define FEATURES_AWAY (FEATURE(AWAY_NOTHING) | FEATURE(AWAY_HOST) | FEATURE(AWAY_FILE))
 
-/* All features of a set have met; `served`: in a call that succeeded. */
-void feature_meet(uint64_t set, bool served);
+/* Count the pairs of a set; `served`: in a call that succeeded. */
+void feature_combine(uint64_t set, bool served);
 
 void feature_print(void);
 
-/* The number of pairs that can meet; `reached`: that have met. */
+/* The number of pairs that can be combined; `reached`: that were combined. */
 unsigned feature_pairs(unsigned *reached);
 
-/* The first pair that can meet but has not, as "a with b"; NULL: none. */
-const char *feature_missing(void);
+/* The first pair that was not combined and does not exclude each other, as "a with b"; NULL: none. */
+const char *feature_missing_pair(void);
 
-/* The first pair of exclusive features that have met, as "a with b"; NULL: none. */
-const char *feature_wrongly_met(void);
+/* The first combined pair that excludes each other, as "a with b"; NULL: none. */
+const char *feature_excluded_pair(void);
 
 #endif

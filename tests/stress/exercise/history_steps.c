@@ -12,7 +12,7 @@ struct look {
     uint64_t time_ns;
 };
 
-static bool see_frame(void *context, const struct xseg_history_frame *frame)
+static bool visit_frame(void *context, const struct xseg_history_frame *frame)
 {
     (void)context;
     CHECK(frame->pc != NULL);
@@ -20,7 +20,7 @@ static bool see_frame(void *context, const struct xseg_history_frame *frame)
 }
 
 /* Sequence numbers of memory that passes between streams rise. */
-static bool see_event(void *context, const struct xseg_history_entry *entry)
+static bool visit_event(void *context, const struct xseg_history_entry *entry)
 {
     struct look *look = context;
 
@@ -69,7 +69,7 @@ static void set_hook(struct worker *worker)
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 
-/* Of the current state, whatever other threads do concurrently. */
+/* Write a snapshot of the current state, during calls of other threads. */
 static void write_snapshot(struct worker *worker, uint64_t epoch)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
@@ -113,11 +113,12 @@ void step_history(struct worker *worker)
     struct look look = {.world = world, .left = 1 + below(worker, 400)};
     const uint64_t epoch = fault_epoch();
 
-    xseg_status status = CALL(xseg_for_each_event, world->allocator,
-                              chance(worker, 2) ? -1 : any_device(worker), see_event, &look, NULL);
+    xseg_status status =
+        CALL(xseg_for_each_event, world->allocator, chance(worker, 2) ? -1 : any_device(worker),
+             visit_event, &look, NULL);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     /* Without a stack, ID 0 is unknown. */
-    status = CALL(xseg_history_stack, world->allocator, look.stack, see_frame, NULL);
+    status = CALL(xseg_history_stack, world->allocator, look.stack, visit_frame, NULL);
     CHECK(status == (look.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
     (void)CALL(xseg_history_label, world->allocator, label[below(worker, 4)], NULL);
     (void)CALL(xseg_history_annotate, world->allocator, any_device(worker), "a step");

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels write or compare words at sampled offsets of a block, in stream order: all words of a small block, else those at multiples of
- * 64 KiB of the address, so blocks that overlap by this much share one.  A kernel touches the whole block, so the strict simulator
- * ends the process if one of its pages is unmapped.  With ThreadSanitizer, without bytes, only the touches remain. */
+/* Kernels write or compare words at sampled offsets of a block, in stream order.  The offsets are all words of a small
+ * block, and multiples of 64 KiB of the address otherwise, so blocks that overlap by this much share a word.  A kernel
+ * touches the whole block, so the strict simulator ends the process if one of its pages is unmapped.  With
+ * ThreadSanitizer there are no contents, and only the touches remain. */
 #ifndef XSEG_TESTS_EXERCISE_KERNEL_H
 #define XSEG_TESTS_EXERCISE_KERNEL_H
 

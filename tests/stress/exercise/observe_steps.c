@@ -3,7 +3,7 @@
 #include "tests/stress/exercise/world.h"
 #include "tests/support/rng.h"
 
-static void see_mapping(void *context, const struct xseg_mapping *mapping)
+static void visit_mapping(void *context, const struct xseg_mapping *mapping)
 {
     const struct world *world = context;
 
@@ -12,13 +12,13 @@ static void see_mapping(void *context, const struct xseg_mapping *mapping)
 }
 
 /* In the requesting thread, which owns the blocks. */
-static bool free_something(void *context, const struct xseg_oom_info *shortage)
+static bool free_something(void *context, const struct xseg_oom_info *oom)
 {
     struct worker *worker = world_worker;
 
     (void)context;
-    CHECK(shortage->attempt < XSEG_LOW_MEMORY_CALLS_MAX);
-    CHECK(shortage->message != NULL);
+    CHECK(oom->attempt < XSEG_LOW_MEMORY_CALLS_MAX);
+    CHECK(oom->message != NULL);
     if (worker == NULL || chance(worker, 3))
         return false;
     for (unsigned i = 0; i < 4; i++) {
@@ -30,11 +30,11 @@ static bool free_something(void *context, const struct xseg_oom_info *shortage)
     return true;
 }
 
-static void see_shortage(void *context, const struct xseg_oom_info *shortage)
+static void record_oom(void *context, const struct xseg_oom_info *oom)
 {
     (void)context;
-    CHECK(shortage->status == XSEG_ERR_NO_MEMORY || shortage->status == XSEG_ERR_LIMIT ||
-          shortage->status == XSEG_ERR_NO_ADDRESSES);
+    CHECK(oom->status == XSEG_ERR_NO_MEMORY || oom->status == XSEG_ERR_LIMIT ||
+          oom->status == XSEG_ERR_NO_ADDRESSES);
 }
 
 void step_observe(struct worker *worker)
@@ -51,9 +51,9 @@ void step_observe(struct worker *worker)
         return;
     }
     if (chance(worker, 2))
-        observer.on_unmap = observer.on_map = see_mapping;
+        observer.on_unmap = observer.on_map = visit_mapping;
     if (chance(worker, 2))
-        observer.on_out_of_memory = observer.on_rejected = see_shortage;
+        observer.on_out_of_memory = observer.on_rejected = record_oom;
     if (chance(worker, 2) || (observer.on_unmap == NULL && observer.on_out_of_memory == NULL))
         observer.on_low_memory = free_something;
     const xseg_status status = CALL(xseg_observer_add, world->allocator, &observer, id);

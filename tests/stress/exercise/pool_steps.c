@@ -10,7 +10,7 @@
 
 /* --- Allocation functions of pools. --- */
 
-static void *give(void *context, size_t bytes, int device, xseg_stream stream)
+static void *custom_alloc(void *context, size_t bytes, int device, xseg_stream stream)
 {
     struct world *world = context;
     void *ptr = driver_alloc(device, bytes);
@@ -21,7 +21,7 @@ static void *give(void *context, size_t bytes, int device, xseg_stream stream)
     return ptr;
 }
 
-static void take(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
+static void custom_free(void *context, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
     struct world *world = context;
 
@@ -50,7 +50,7 @@ static uint64_t draw_options(struct worker *worker, struct xseg_pool_options *op
         features |= FEATURE(LEND);
     }
     if (chance(worker, 6)) {
-        options->memory = (struct xseg_pool_memory){give, take, world};
+        options->memory = (struct xseg_pool_memory){custom_alloc, custom_free, world};
         features |= FEATURE(OWN);
     } else if (chance(worker, 3)) {
         options->exportable = true;
@@ -301,8 +301,8 @@ static void pause_here(struct worker *worker, struct tag *tag)
                                     ways[way].keep == XSEG_KEEP_FILE ? file : NULL);
     failure_note(worker->number, "pause pool %p, keeping %s: %d", (void *)tag->pool, ways[way].name,
                  status);
-    feature_meet(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
-                 status == XSEG_OK);
+    feature_combine(feature | (features_of(worker->world, tag->device, tag, NULL) & ~FEATURES_AWAY),
+                    status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || status == XSEG_ERR_UNSUPPORTED ||
           !fault_was_none(epoch) || (status == XSEG_ERR_PAUSED && tag->is_evicted));
     if (status == XSEG_ERR_PAUSED || (status != XSEG_OK && fault_was_none(epoch)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Programs: lists of operations, each a kind and a number that determines all its choices, so a list can be run without some of them.
- * With one thread a program is deterministic. */
+/* Programs: lists of operations.  The kind and the number of an operation determine all its choices, so a list can run
+ * without some operations.  A program with one thread is deterministic. */
 #ifndef XSEG_TESTS_EXERCISE_PROGRAM_H
 #define XSEG_TESTS_EXERCISE_PROGRAM_H
 

@@ -10,8 +10,8 @@
 #include "tests/support/driver.h"
 #include "tests/support/env.h"
 
-/* Related statistics of each device are consistent, whatever other threads do concurrently. */
-static void see_devices(const struct world *world)
+/* Related statistics of each device are consistent during calls of other threads. */
+static void check_devices(const struct world *world)
 {
     struct xseg_device_stats devices[64];
     size_t count = 0;
@@ -32,22 +32,22 @@ void step_stats(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_statistics stats = {sizeof(stats)};
     struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
-    struct xseg_scope where = scope_of(worker, tag);
+    struct xseg_scope scope = scope_of(worker, tag);
     const uint64_t epoch = fault_epoch();
 
-    see_devices(world);
-    xseg_status status = CALL(xseg_stats_get, world->allocator, &where, &stats);
+    check_devices(world);
+    xseg_status status = CALL(xseg_stats_get, world->allocator, &scope, &stats);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
-    where.pool = NULL;
+    scope.pool = NULL;
     if (!chance(worker, 16))
         return;
     world->was_reset = true;
-    status = CALL(xseg_stats_reset, world->allocator, &where, 1 + (unsigned)below(worker, 3));
+    status = CALL(xseg_stats_reset, world->allocator, &scope, 1 + (unsigned)below(worker, 3));
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
 }
 
-static bool see_block(void *context, const struct xseg_block_info *block)
+static bool visit_block(void *context, const struct xseg_block_info *block)
 {
     uint64_t *left = context;
 
@@ -56,7 +56,7 @@ static bool see_block(void *context, const struct xseg_block_info *block)
     return --*left > 0;
 }
 
-static bool see_reason(void *context, const struct xseg_reason *reason)
+static bool visit_reason(void *context, const struct xseg_reason *reason)
 {
     uint64_t *left = context;
 
@@ -66,7 +66,7 @@ static bool see_reason(void *context, const struct xseg_reason *reason)
     return --*left > 0;
 }
 
-static bool see_mapping(void *context, const struct xseg_mapping *mapping)
+static bool visit_mapping(void *context, const struct xseg_mapping *mapping)
 {
     uint64_t *left = context;
 
@@ -80,22 +80,22 @@ void step_explain(struct worker *worker)
     struct world *world = worker->world;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct tag *tag = chance(worker, 3) ? any_own_tag(worker) : NULL;
-    struct xseg_scope where = scope_of(worker, tag);
+    struct xseg_scope scope = scope_of(worker, tag);
     uint64_t left = 1 + below(worker, 200);
 
-    where.one_stream = chance(worker, 4);
-    where.stream = any_stream(worker, where.device)->handle;
-    const xseg_status status = CALL(xseg_explain, world->allocator, &where,
-                                    chance(worker, 2) ? see_reason : NULL, &left, &sums);
+    scope.one_stream = chance(worker, 4);
+    scope.stream = any_stream(worker, scope.device)->handle;
+    const xseg_status status = CALL(xseg_explain, world->allocator, &scope,
+                                    chance(worker, 2) ? visit_reason : NULL, &left, &sums);
     if (status == XSEG_OK)
         CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool +
                                    sums.pinned + sums.capture + sums.stream + sums.keep +
                                    sums.decay + sums.policy + sums.exported + sums.registered +
                                    sums.above_share);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_for_each_block, world->allocator, &where, see_block, &left);
+    (void)CALL(xseg_for_each_block, world->allocator, &scope, visit_block, &left);
     left = 1 + below(worker, 200);
-    (void)CALL(xseg_for_each_mapping, world->allocator, &where, see_mapping, &left);
+    (void)CALL(xseg_for_each_mapping, world->allocator, &scope, visit_mapping, &left);
 }
 
 void step_block(struct worker *worker)
@@ -112,7 +112,7 @@ void step_block(struct worker *worker)
     CHECK(info.pool == (block->tag == NULL ? NULL : block->tag->pool));
 }
 
-static bool see_key(void *context, const struct xseg_config_key *key)
+static bool visit_key(void *context, const struct xseg_config_key *key)
 {
     unsigned *keys = context;
 
@@ -127,7 +127,7 @@ static void read_keys(const char *config)
     const char *source = NULL;
     unsigned keys = 0;
 
-    CHECK_OK(CALL(xseg_config_keys, config, &source, see_key, &keys));
+    CHECK_OK(CALL(xseg_config_keys, config, &source, visit_key, &keys));
     CHECK(strcmp(source, "argument") == 0 && keys > 0);
     CHECK(CALL(xseg_config_keys, "no_such_key:1", NULL, NULL, NULL) == XSEG_ERR_CONFIG);
 }
@@ -154,16 +154,16 @@ void step_texts(struct worker *worker)
 
 /* --- Allocators. --- */
 
-static bool see_share(void *context, const struct xseg_budget_entry *entry)
+static bool visit_share(void *context, const struct xseg_budget_entry *entry)
 {
     (void)context;
     CHECK(entry->idle_bytes <= entry->physical_bytes);
     return true;
 }
 
-/* Give the second allocator a budget file of its own; the caller removes the file. */
-static void name_ledger(const struct worker *worker, char *config, size_t bytes, char *name,
-                        size_t name_bytes)
+/* Configure a separate budget file for the second allocator; the caller removes the file. */
+static void name_budget_file(const struct worker *worker, char *config, size_t bytes, char *name,
+                             size_t name_bytes)
 {
     const size_t length = strlen(config);
 
@@ -176,7 +176,8 @@ static void name_ledger(const struct worker *worker, char *config, size_t bytes,
 void step_second(struct worker *worker)
 {
     struct world *world = worker->world;
-    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = env_no_log};
+    const struct xseg_options options = {sizeof(options), .driver = env_driver(),
+                                         .log = env_no_log};
     struct xseg_allocator *second = NULL;
     const uint64_t epoch = fault_epoch();
     void *ptr = NULL;
@@ -184,15 +185,15 @@ void step_second(struct worker *worker)
 
     world->had_second = true;
     (void)world_configuration(world, below(worker, UINT64_C(1) << 40) | 1, config, sizeof(config));
-    name_ledger(worker, config, sizeof(config), ledger, sizeof(ledger));
-    xseg_status status = CALL(xseg_open, config, &how, &second);
+    name_budget_file(worker, config, sizeof(config), ledger, sizeof(ledger));
+    xseg_status status = CALL(xseg_open, config, &options, &second);
     failure_note(worker->number, "second allocator with %s: %d", config, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     if (status != XSEG_OK) {
         (void)unlink(ledger);
         return;
     }
-    (void)CALL(xseg_budget_members, ledger, see_share, NULL);
+    (void)CALL(xseg_budget_members, ledger, visit_share, NULL);
     status = CALL(xseg_alloc, second, any_device(worker), any_size(worker), NULL, &ptr);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           !fault_was_none(epoch));
@@ -217,7 +218,7 @@ void step_close(struct worker *worker)
     failure_note(worker->number, "close");
 }
 
-static bool child_is_refused(struct worker *worker)
+static bool calls_of_child_fail(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     struct block *block = any_block(worker);
@@ -242,7 +243,7 @@ void step_fork(struct worker *worker)
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0)
-        _exit(child_is_refused(worker) ? 0 : 1);
+        _exit(calls_of_child_fail(worker) ? 0 : 1);
     CHECK(waitpid(child, &result, 0) == child);
     CHECK(result == 0);
     failure_note(worker->number, "fork");
@@ -264,7 +265,7 @@ void step_lift(struct worker *worker)
     failure_note(worker->number, "no faults");
 }
 
-/* A page that fits is complete, whatever other threads do concurrently. */
+/* A page that fits is complete, also during calls of other threads. */
 void step_metrics(struct worker *worker)
 {
     struct world *world = worker->world;

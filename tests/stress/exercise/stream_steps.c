@@ -39,7 +39,7 @@ static void forget_stream(struct worker *worker, const struct stream *stream)
 
         if (block->ptr == NULL)
             continue;
-        block->features |= block->home == stream || block->last == stream ? FEATURE(GONE) : 0;
+        block->features |= block->home == stream || block->last == stream ? FEATURE(RETIRED) : 0;
         if (block->home == stream)
             block->home = NULL;
         if (block->last == stream)
@@ -54,7 +54,7 @@ static void forget_stream(struct worker *worker, const struct stream *stream)
         if (tag != NULL && tag->replayed_on == stream) {
             tag->replayed_on = NULL;
             tag->graph_size = 0;
-            atomic_fetch_or(&tag->features, FEATURE(GONE));
+            atomic_fetch_or(&tag->features, FEATURE(RETIRED));
         }
     }
 }
@@ -68,7 +68,7 @@ static bool is_worked_on(const struct worker *worker, const struct stream *strea
 }
 
 /* A stream is retired with work queued on freed blocks, and another stream takes its slot. */
-void step_gone(struct worker *worker)
+void step_stream_retire(struct worker *worker)
 {
     const int device = any_device(worker);
     struct stream *stream = &worker->own[device][below(worker, WORLD_OWN)];
@@ -79,7 +79,7 @@ void step_gone(struct worker *worker)
         driver_finish(device, stream->handle);
     const xseg_status status =
         CALL(xseg_stream_retire, worker->world->allocator, device, stream->handle);
-    failure_note(worker->number, "gone stream %p: %d", (void *)stream->handle, status);
+    failure_note(worker->number, "retire stream %p: %d", (void *)stream->handle, status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_BUSY && stream->is_captured));
     if (status != XSEG_OK || stream->is_captured)
@@ -138,7 +138,7 @@ static void keep_graph(struct worker *worker, struct tag *tag)
     for (unsigned i = 0; i < WORLD_BLOCKS && tag->graph_size < 4; i++) {
         const struct block *block = &worker->block[i];
 
-        /* Dedicated pages are released with a block, whatever refers to them. */
+        /* Dedicated pages are released with a block, although a graph may refer to them. */
         if (block->ptr != NULL && block->tag == tag && block->home == worker->capture.origin &&
             !(block->features & (FEATURE(GUARD) | FEATURE(UNMAP)))) {
             tag->graph[tag->graph_size].ptr = block->ptr;

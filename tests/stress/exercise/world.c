@@ -32,7 +32,7 @@ static uint64_t world_below(struct world *world, uint64_t bound)
 
 /* --- Opening. --- */
 
-static void heed_log(void *context, enum xseg_log_level level, const char *line)
+static void check_log_line(void *context, enum xseg_log_level level, const char *line)
 {
     const struct world *world = context;
 
@@ -42,7 +42,7 @@ static void heed_log(void *context, enum xseg_log_level level, const char *line)
 }
 
 /* The unwinder opens a pipe with the first stack of a process, and keeps it. */
-static void take_first_stack(void)
+static void capture_first_stack(void)
 {
     struct xseg_allocator *allocator = NULL;
     void *ptr = NULL;
@@ -58,7 +58,7 @@ static void open_machine(struct world *world)
 
     /* A machine with contents of memory has open files. */
     CHECK_OK(xseg_sim_reset(&settings));
-    take_first_stack();
+    capture_first_stack();
     CHECK_OK(xseg_sim_reset(&settings));
     world->files = env_open_fds();
     world->memory = (64 + world_below(world, 193)) * 2 * MIB;
@@ -78,7 +78,7 @@ static void open_machine(struct world *world)
 
 void world_open(struct world *world, const struct world_options *options)
 {
-    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = heed_log,
+    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = check_log_line,
                                      .log_context = world, .clock = env_clock};
     char config[1024];
 
@@ -160,10 +160,10 @@ static void close_allocator(struct world *world)
     /* Blocks that the background thread had claimed before the trim are in the page cache now. */
     CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &how, NULL));
     for (int device = 0; device < (int)world->options.devices; device++) {
-        const struct xseg_scope where = {sizeof(where), .device = device};
+        const struct xseg_scope scope = {sizeof(scope), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
 
-        CHECK_OK(CALL(xseg_stats_get, world->allocator, &where, &stats));
+        CHECK_OK(CALL(xseg_stats_get, world->allocator, &scope, &stats));
         CHECK(stats.active[0].current == 0);
         CHECK(stats.reserved_bytes[0].current == 0);
         CHECK(stats.physical_bytes == 0);
@@ -182,7 +182,7 @@ static void close_allocator(struct world *world)
     }
     driver_close();
     if (xseg_sim_leaks(left, sizeof(left)) != 0)
-        failure("left behind: %s", left);
+        failure("leaked: %s", left);
     CHECK_OK(xseg_sim_reset(NULL));
     CHECK(env_open_fds() == world->files);
 }
@@ -341,12 +341,12 @@ void note_features(struct world *world, uint64_t own, int device, struct tag *ta
                    const struct block *block, bool served)
 {
     const uint64_t lasting = FEATURE(ZEROED) | FEATURE(ALIGNED) | FEATURE(USE) |
-                             FEATURE(FREE_AFTER) | FEATURE(GONE) | FEATURE(PREWARM) |
+                             FEATURE(FREE_AFTER) | FEATURE(RETIRED) | FEATURE(PREWARM) |
                              FEATURE(TRIM) | FEATURE(RESTORE) | FEATURE(PIN) | FEATURE(EXPORT) |
                              FEATURE(IMPORT);
     const uint64_t all = own | features_of(world, device, tag, block);
 
-    feature_meet(all, served);
+    feature_combine(all, served);
     if (tag != NULL)
         atomic_fetch_or(&tag->features, all & lasting);
 }

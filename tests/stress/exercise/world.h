@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A world: one allocator on a fresh simulated machine, with workers (threads with their own blocks, streams and pools), whose operations
- * are determined by a seed, and tags (private pools from which other workers allocate, too).
+ * A world: one allocator on a fresh simulated machine, with workers (threads with separate blocks, streams and pools) and
+ * tags (private pools from which other workers allocate as well).  A seed determines the operations of the workers.
  *
- * Operations hold `lock` for reading, and for writing if they must run alone and access other workers' state.  A tag's `contents` is
- * acquired after it: for reading while work on the tag's blocks is queued, and for writing during a pause or resume.
+ * Operations hold `lock` for reading.  Operations that must run alone and access the state of other workers hold it for
+ * writing.  The lock `contents` of a tag is acquired after it: for reading while work on the blocks of the tag is queued,
+ * and for writing during a pause or resume.
  */
 #ifndef XSEG_TESTS_EXERCISE_WORLD_H
 #define XSEG_TESTS_EXERCISE_WORLD_H
@@ -215,8 +216,8 @@ void note_features(struct world *world, uint64_t own, int device, struct tag *ta
 
 typedef void step(struct worker *worker);
 
-step step_alloc, step_free, step_free_after, step_burst, step_touch, step_use, step_refused;
-step step_time, step_finish, step_passed, step_gone;
+step step_alloc, step_free, step_free_after, step_burst, step_touch, step_use, step_invalid;
+step step_time, step_finish, step_passed, step_stream_retire;
 step step_tag, step_retain, step_release, step_pause, step_resume, step_route, step_route_end,
     step_mark, step_place;
 step step_checkpoint, step_restore, step_holds, step_replay;
