@@ -24,17 +24,17 @@ class Printable(FolderCase):
         pathlib.Path(os.fsdecode(path)).write_bytes(contents)
         return path
 
-    def run_tool(self, *arguments, status, given=b"", **variables):
+    def run_tool(self, *arguments, status, stdin_data=b"", **variables):
         """What it prints on both streams, of which every byte but the ends of lines can be printed."""
-        done = subprocess.run([TOOL, *arguments], capture_output=True, input=given,
+        done = subprocess.run([TOOL, *arguments], capture_output=True, input=stdin_data,
                               check=False, env={**os.environ, **variables})
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         for stream in (done.stdout, done.stderr):
             self.assertTrue(all(32 <= byte < 127 or byte == 10 for byte in stream), stream)
         return done.stdout, done.stderr
 
-    def complained(self, words, *arguments, status=2, given=b"", **variables):
-        _, error = self.run_tool(*arguments, status=status, given=given, **variables)
+    def complained(self, words, *arguments, status=2, stdin_data=b"", **variables):
+        _, error = self.run_tool(*arguments, status=status, stdin_data=stdin_data, **variables)
         self.assertTrue(any(words in line for line in error.split(b"\n")), error)
         return error
 

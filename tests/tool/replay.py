@@ -227,13 +227,13 @@ class Figures(ReplayTest):
         self.assertEqual(len(set(map(len, figures))), 1)
 
     def test_standard_input(self):
-        one = self.json("-", given=b"xtrace 1\na 0 512 0\n")
+        one = self.json("-", stdin_data=b"xtrace 1\na 0 512 0\n")
         self.assertEqual((one["trace"], one["events"]), ("standard input", 1))
         packed = (ROOT / "benchmarks/traces/moe_train.xtrace.zst").read_bytes()
-        self.assertGreater(self.json("-", given=packed)["events"], 1000)
-        done = self.replay("-", given=b"xtrace 1\nx\n", status=2)
+        self.assertGreater(self.json("-", stdin_data=packed)["events"], 1000)
+        done = self.replay("-", stdin_data=b"xtrace 1\nx\n", status=2)
         self.assertTrue(done.stderr.startswith("standard input:2: "), done.stderr)
-        done = self.replay("-", "-", given=b"xtrace 1\na 0 512 0\n", status=2)
+        done = self.replay("-", "-", stdin_data=b"xtrace 1\na 0 512 0\n", status=2)
         self.assertIn("standard input can be read only once", done.stderr)
 
     def test_the_timeline_on_standard_output(self):
