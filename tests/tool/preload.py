@@ -53,7 +53,8 @@ class Preload(unittest.TestCase):
                  "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n"),
                 ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n",
                  None),
-                ("errors of xseg are errors of the runtime", "excessive_request", "excessive request: 2, last error 2\nforeign pointer: 1\n", None),
+                ("errors of xseg are errors of the runtime", "excessive_request", "excessive request: 2, last error 2\nforeign "
+                                                                                  "pointer: 1\n", None),
                 ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n",
                  "cuMemAlloc 0, cuMemCreate some\n"),
                 ("functions of the driver are interposed", "driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
@@ -117,7 +118,8 @@ class Preload(unittest.TestCase):
             self.assertIn("libxseg-preload.so ./program", line)
             command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} reuse")
             completed = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
-            self.assertEqual((completed.returncode, completed.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate some\n"), completed.stderr)
+            self.assertEqual((completed.returncode, completed.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate "
+                                                                           "some\n"), completed.stderr)
 
     def test_program_without_cuda_is_unaffected(self):
         if SANITIZER not in ("none", "coverage") and not sanitizers():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg replay --explain` of the trace in docs/services.md prints the reasons that the page shows: services.py TOOL SOURCE_ROOT."""
+"""Tests that `xseg replay --explain` prints the reasons that docs/services.md shows: services_page.py TOOL SOURCE_ROOT."""
 import os
 import pathlib
 import re
@@ -12,15 +12,15 @@ TOOL, PAGE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2], "docs/servi
 BEGIN = "why memory is reserved at the end\n"
 
 
-class Services(unittest.TestCase):
-    def test_explain_prints_the_reasons_of_the_page(self):
+class ServicesPage(unittest.TestCase):
+    def test_explain_prints_the_documented_reasons(self):
         text = PAGE.read_text(encoding="utf-8")
         trace = re.search(r"```\n(xtrace 1\n.*?)```", text, re.DOTALL)[1]
-        arguments, name, shown = re.search(rf"\$ xseg (.*) (\S+)\n\.\.\.\n{BEGIN}(.*?)```", text, re.DOTALL).groups()
+        arguments, name, documented = re.search(rf"\$ xseg (.*) (\S+)\n\.\.\.\n{BEGIN}(.*?)```", text, re.DOTALL).groups()
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, name).write_text(trace, encoding="utf-8")
             report = subprocess.run([TOOL, *arguments.split(), name], cwd=folder, capture_output=True, text=True, check=True).stdout
-        self.assertEqual(report.partition(BEGIN)[2].split(), shown.split())  # the page wraps long lines
+        self.assertEqual(report.partition(BEGIN)[2].split(), documented.split())  # the page wraps long lines
 
 
 if __name__ == "__main__":
