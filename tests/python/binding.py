@@ -18,6 +18,7 @@ import cases
 import simulation
 import xseg
 from cases import MIB
+from simulation import call_driver, simulator
 
 
 class Case(simulation.Case):
@@ -40,9 +41,9 @@ class Allocators(Case):
             self.assertEqual(block.pointer, 0)
             block.free()
             self.assertEqual(allocator.statistics().allocated_bytes.all, xseg.Stat(0, 100 * MIB, 100 * MIB, 100 * MIB))
-            self.assertEqual(simulation.simulator.xseg_sim_used(0), 100 * MIB)
+            self.assertEqual(simulator.xseg_sim_used(0), 100 * MIB)
             self.assertEqual(allocator.trim(), xseg.TrimResult(100 * MIB, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-            self.assertEqual(simulation.simulator.xseg_sim_used(0), 0)
+            self.assertEqual(simulator.xseg_sim_used(0), 0)
 
     def test_last_reference_or_with_statement_frees_a_block(self):
         allocator = self.open()
@@ -86,11 +87,10 @@ class Allocators(Case):
             self.assertEqual((block.pointer, block.size, block.__cuda_array_interface__["shape"]), (0, 0, (0,)))
 
     def test_alignment_and_zeroing_are_applied(self):
-        allocator = self.open()
-        before = simulation.simulator.xseg_sim_calls(b"cuMemsetD32Async")
+        allocator, before = self.open(), simulator.xseg_sim_calls(b"cuMemsetD32Async")
         with allocator.allocate(MIB, alignment=8 * MIB, zeroed=True) as block:
             self.assertEqual(block.pointer % (8 * MIB), 0)
-            self.assertEqual(simulation.simulator.xseg_sim_calls(b"cuMemsetD32Async"), before + 1)
+            self.assertEqual(simulator.xseg_sim_calls(b"cuMemsetD32Async"), before + 1)
         self.assertRaises(xseg.ArgumentError, allocator.allocate, MIB, alignment=3)
         self.assertRaises(ValueError, allocator.allocate, -1)
 
@@ -108,7 +108,7 @@ class Allocators(Case):
         self.assertIsInstance(raised.exception, MemoryError)
         self.assertRaises(xseg.NotAllocatedError, allocator.block_at, 4096)
         allocator.configure("expandable_segments:False")
-        simulation.simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
+        simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
         self.assertRaisesRegex(xseg.DriverError, "cuMemAlloc", allocator.allocate, MIB)
 
     def test_configuration_can_be_read_and_changed(self):
@@ -135,7 +135,8 @@ class Allocators(Case):
             allocator.allocate(20 * MIB).free()
             (member,) = xseg.budget_members(budget_file)
             self.assertRegex(member.uuid, r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
-            self.assertEqual((member.slot, member.share_millionths, member.min_bytes, member.demand_bytes), (0, 500000, 7 * MIB, 0))
+            self.assertEqual((member.slot, member.share_millionths, member.min_bytes, member.demand_bytes),
+                             (0, 500000, 7 * MIB, 0))
             allocator.close()
             self.assertEqual(xseg.budget_members(budget_file), [])
 
@@ -147,9 +148,9 @@ class Allocators(Case):
         block = allocator.allocate(100 * MIB, device=1)
         allocator.allocate(50 * MIB, device=1).free()
         self.assertRaises(xseg.LimitError, allocator.allocate, 300 * MIB, device=1)
-        calls = simulation.simulator.xseg_sim_calls(None)
+        calls = simulator.xseg_sim_calls(None)
         devices = allocator.devices()
-        self.assertEqual(simulation.simulator.xseg_sim_calls(None), calls)
+        self.assertEqual(simulator.xseg_sim_calls(None), calls)
         self.assertEqual([(device.device, device.is_open, device.is_lost) for device in devices],
                          [(0, False, False), (1, True, False), (2, False, False)])
         used, statistics = devices[1], allocator.statistics(1)
@@ -225,9 +226,9 @@ class Allocators(Case):
     def test_memory_is_ready_after_prewarm(self):
         allocator = self.open()
         allocator.prewarm(50 * MIB)
-        before = simulation.simulator.xseg_sim_calls(b"cuMemCreate")
+        before = simulator.xseg_sim_calls(b"cuMemCreate")
         with allocator.allocate(50 * MIB):
-            self.assertEqual(simulation.simulator.xseg_sim_calls(b"cuMemCreate"), before)
+            self.assertEqual(simulator.xseg_sim_calls(b"cuMemCreate"), before)
         allocator.trim_due(1000)
 
     def test_log_lines_reach_the_callback(self):
@@ -296,15 +297,15 @@ class Streams(simulation.StreamCase):
     def test_free_waits_for_events(self):
         first_stream, second_stream = self.streams
         event = simulation.c_void_p()
-        simulation.call_driver("cuEventCreate", simulation.byref(event), simulation.c_uint(2))
+        call_driver("cuEventCreate", simulation.byref(event), simulation.c_uint(2))
         second_stream.launch()
-        simulation.call_driver("cuEventRecord", event, simulation.c_void_p(second_stream.stream_handle))
+        call_driver("cuEventRecord", event, simulation.c_void_p(second_stream.stream_handle))
         block = self.allocator.allocate(30 * MIB, stream=first_stream)
         address = block.pointer
         block.free(after=[event])
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
         second_stream.finish()
-        simulation.call_driver("cuEventDestroy_v2", event)
+        call_driver("cuEventDestroy_v2", event)
         with self.allocator.allocate(30 * MIB, stream=first_stream) as reused:
             self.assertEqual(reused.pointer, address)
 
@@ -312,7 +313,7 @@ class Streams(simulation.StreamCase):
         first_stream, second_stream = self.streams
         block = self.allocator.allocate(30 * MIB, stream=first_stream)
         block.record_stream(second_stream)
-        simulation.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
+        simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
         self.assertRaises(xseg.DriverError, block.free)
         self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
         block.free()
@@ -329,7 +330,8 @@ class Streams(simulation.StreamCase):
         class Numba:
             handle = simulation.c_void_p(first_stream.stream_handle)
 
-        for stream in (first_stream.stream_handle, first_stream, Torch(), Cupy(), Numba(), simulation.c_void_p(first_stream.stream_handle)):
+        for stream in (first_stream.stream_handle, first_stream, Torch(), Cupy(), Numba(),
+                       simulation.c_void_p(first_stream.stream_handle)):
             with self.subTest(stream), self.allocator.allocate(MIB, stream=stream) as block:
                 self.assertEqual(block.info().stream, first_stream.stream_handle)
         self.assertRaisesRegex(TypeError, "stream is not a handle, 'a'", self.allocator.allocate, MIB, stream="a")
@@ -368,11 +370,11 @@ class Pools(Case):
             address = block.pointer
             for keep, file in (("nothing", None), ("host", None), ("file", pathlib.Path(folder, "kept"))):
                 with self.subTest(keep), pool.paused(keep, file):
-                    self.assertEqual(simulation.simulator.xseg_sim_used(0), 0)
+                    self.assertEqual(simulator.xseg_sim_used(0), 0)
                     self.assertTrue(block.info().is_paused)
                     self.assertEqual(file is not None, bool(os.listdir(folder)))
                     self.assertRaises(xseg.PausedError, pool.allocate, MIB)
-            self.assertEqual((block.pointer, simulation.simulator.xseg_sim_used(0)), (address, 20 * MIB))
+            self.assertEqual((block.pointer, simulator.xseg_sim_used(0)), (address, 20 * MIB))
             self.assertRaisesRegex(ValueError, "Pool.pause: unknown keep, 'elsewhere'", pool.pause, "elsewhere")
             self.assertRaises(xseg.FileError, pool.pause, "file", pathlib.Path(folder, "no/such/folder"))
 
@@ -402,12 +404,12 @@ class Captures(simulation.StreamCase):
         graph = simulation.c_void_p()
         with self.allocator.pool() as pool:
             with pool.capture(stream):
-                simulation.call_driver("cuStreamBeginCapture_v2", simulation.c_void_p(stream.stream_handle), simulation.c_int(2))
+                call_driver("cuStreamBeginCapture_v2", simulation.c_void_p(stream.stream_handle), simulation.c_int(2))
                 block = self.allocator.allocate(MIB, stream=stream)
-                simulation.call_driver("cuStreamEndCapture", simulation.c_void_p(stream.stream_handle), simulation.byref(graph))
+                call_driver("cuStreamEndCapture", simulation.c_void_p(stream.stream_handle), simulation.byref(graph))
             self.assertEqual(block.info().pool, pool.handle)
             block.free()
-        simulation.call_driver("cuGraphDestroy", graph)
+        call_driver("cuGraphDestroy", graph)
 
 
 class Index:
@@ -444,60 +446,60 @@ class Arguments(Case):
 
     def calls(self):
         """Returns for each integer argument: its name, the bits of its type, and a call with a value."""
-        allocator, block, pool, range_, registered = self.allocator, self.block, self.pool, self.range, (lambda *_: None, lambda *_: None)
+        owner, block, pool, range_ = self.allocator, self.block, self.pool, self.range
+        callbacks = (lambda *_: None, lambda *_: None)
         return (
-            ("size", 64, allocator.allocate), ("size", 64, pool.allocate),
-            ("alignment", 64, lambda x: allocator.allocate(1, alignment=x)),
-            ("user", 64, lambda x: allocator.allocate(1, user=x)), ("user", 64, lambda x: pool.allocate(1, user=x)),
-            ("device", 31, lambda x: allocator.allocate(1, device=x)), ("stream", 64, lambda x: allocator.allocate(1, stream=x)),
-            ("size", 64, lambda x: allocator.allocate(x, zeroed=True)),
-            ("device", 31, lambda x: allocator.allocate(1, device=x, alignment=1024)),
+            ("size", 64, owner.allocate), ("size", 64, pool.allocate),
+            ("alignment", 64, lambda x: owner.allocate(1, alignment=x)), ("user", 64, lambda x: owner.allocate(1, user=x)),
+            ("user", 64, lambda x: pool.allocate(1, user=x)), ("device", 31, lambda x: owner.allocate(1, device=x)),
+            ("stream", 64, lambda x: owner.allocate(1, stream=x)), ("size", 64, lambda x: owner.allocate(x, zeroed=True)),
+            ("device", 31, lambda x: owner.allocate(1, device=x, alignment=1024)),
             ("stream", 64, lambda x: pool.allocate(1, stream=x)), ("stream", 64, block.record_stream),
-            ("event", 64, lambda x: block.free([x])), ("device", 31, allocator.pool),
-            ("limit_bytes", 64, lambda x: allocator.pool(limit_bytes=x)), ("size", 64, allocator.range),
-            ("device", 31, lambda x: allocator.range(2 * MIB, x)),
-            ("page_bytes", 64, lambda x: allocator.range(2 * MIB, page_bytes=x)),
-            ("limit_bytes", 64, lambda x: allocator.range(2 * MIB, limit_bytes=x)),
-            ("address", 64, lambda x: allocator.register(x, 1, *registered)),
-            ("size", 64, lambda x: allocator.register(block.pointer, x, *registered)),
-            ("address", 64, lambda x: allocator.dmabuf(x, 1)), ("size", 64, lambda x: allocator.dmabuf(block.pointer, x)),
-            ("address", 64, allocator.block_at), ("device", 31, allocator.blocks),
-            ("target_bytes", 64, lambda x: allocator.trim(target_bytes=x)), ("idle_ms", 64, lambda x: allocator.trim(idle_ms=x)),
-            ("device", 31, lambda x: allocator.trim(device=x)), ("stream", 64, lambda x: allocator.trim(stream=x)),
-            ("max_us", 64, allocator.trim_due), ("size", 64, allocator.prewarm),
-            ("device", 31, lambda x: allocator.prewarm(1, device=x)), ("stream", 64, lambda x: allocator.prewarm(1, stream=x)),
-            ("device", 31, allocator.statistics), ("device", 31, allocator.reset_statistics), ("device", 31, allocator.limits),
-            ("device", 31, allocator.set_limits), ("hard_bytes", 64, lambda x: allocator.set_limits(hard_bytes=x)),
-            ("soft_bytes", 64, lambda x: allocator.set_limits(soft_bytes=x)),
-            ("keep_bytes", 64, lambda x: allocator.set_limits(keep_bytes=x)), ("hard_bytes", 64, pool.set_limit),
-            ("device", 31, allocator.explain), ("host_bytes", 64, lambda x: allocator.snapshot("/no-folder/x", host_bytes=x)),
-            ("max_ms", 32, lambda x: allocator.snapshot("/no-folder/x", max_ms=x)),
-            ("stream", 64, allocator.stream_synchronized), ("device", 31, lambda x: allocator.stream_synchronized(0, x)),
-            ("stream", 64, allocator.stream_retire), ("device", 31, lambda x: allocator.stream_retire(0, x)),
-            ("stream", 64, lambda x: pool.capture(x).__enter__()), ("target_bytes", 64, lambda x: pool.trim(target_bytes=x)),
-            ("offset", 64, lambda x: range_.commit(x, 2 * MIB)), ("size", 64, lambda x: range_.commit(0, x)),
-            ("stream", 64, lambda x: range_.commit(0, 2 * MIB, x)), ("offset", 64, lambda x: range_.decommit(x, 2 * MIB)),
-            ("size", 64, lambda x: range_.decommit(0, x)), ("stream", 64, lambda x: range_.decommit(0, 2 * MIB, x)),
-            ("size", 64, range_.prepare), ("size", 64, range_.set_quota), ("offset", 64, lambda x: range_.hold(x, 2 * MIB)),
+            ("event", 64, lambda x: block.free([x])), ("device", 31, owner.pool),
+            ("limit_bytes", 64, lambda x: owner.pool(limit_bytes=x)), ("size", 64, owner.range),
+            ("device", 31, lambda x: owner.range(2 * MIB, x)), ("page_bytes", 64, lambda x: owner.range(2 * MIB, page_bytes=x)),
+            ("limit_bytes", 64, lambda x: owner.range(2 * MIB, limit_bytes=x)),
+            ("address", 64, lambda x: owner.register(x, 1, *callbacks)),
+            ("size", 64, lambda x: owner.register(block.pointer, x, *callbacks)), ("address", 64, lambda x: owner.dmabuf(x, 1)),
+            ("size", 64, lambda x: owner.dmabuf(block.pointer, x)), ("address", 64, owner.block_at), ("device", 31, owner.blocks),
+            ("target_bytes", 64, lambda x: owner.trim(target_bytes=x)), ("idle_ms", 64, lambda x: owner.trim(idle_ms=x)),
+            ("device", 31, lambda x: owner.trim(device=x)), ("stream", 64, lambda x: owner.trim(stream=x)),
+            ("max_us", 64, owner.trim_due), ("size", 64, owner.prewarm), ("device", 31, lambda x: owner.prewarm(1, device=x)),
+            ("stream", 64, lambda x: owner.prewarm(1, stream=x)), ("device", 31, owner.statistics),
+            ("device", 31, owner.reset_statistics), ("device", 31, owner.limits), ("device", 31, owner.set_limits),
+            ("hard_bytes", 64, lambda x: owner.set_limits(hard_bytes=x)),
+            ("soft_bytes", 64, lambda x: owner.set_limits(soft_bytes=x)),
+            ("keep_bytes", 64, lambda x: owner.set_limits(keep_bytes=x)), ("hard_bytes", 64, pool.set_limit),
+            ("device", 31, owner.explain), ("host_bytes", 64, lambda x: owner.snapshot("/no-folder/x", host_bytes=x)),
+            ("max_ms", 32, lambda x: owner.snapshot("/no-folder/x", max_ms=x)), ("stream", 64, owner.stream_synchronized),
+            ("device", 31, lambda x: owner.stream_synchronized(0, x)), ("stream", 64, owner.stream_retire),
+            ("device", 31, lambda x: owner.stream_retire(0, x)), ("stream", 64, lambda x: pool.capture(x).__enter__()),
+            ("target_bytes", 64, lambda x: pool.trim(target_bytes=x)), ("offset", 64, lambda x: range_.commit(x, 2 * MIB)),
+            ("size", 64, lambda x: range_.commit(0, x)), ("stream", 64, lambda x: range_.commit(0, 2 * MIB, x)),
+            ("offset", 64, lambda x: range_.decommit(x, 2 * MIB)), ("size", 64, lambda x: range_.decommit(0, x)),
+            ("stream", 64, lambda x: range_.decommit(0, 2 * MIB, x)), ("size", 64, range_.prepare),
+            ("size", 64, range_.set_quota), ("offset", 64, lambda x: range_.hold(x, 2 * MIB)),
             ("size", 64, lambda x: range_.hold(0, x)), ("offset", 64, lambda x: range_.unhold(x, 2 * MIB)),
             ("size", 64, lambda x: range_.unhold(0, x)), ("stream", 64, lambda x: range_.unhold(0, 2 * MIB, x)),
             ("offset", 64, lambda x: range_.alias(x, 2 * MIB, range_)), ("size", 64, lambda x: range_.alias(0, x, range_)),
             ("source_offset", 64, lambda x: range_.alias(0, 2 * MIB, range_, x)), ("offset", 64, range_.view),
-            ("size", 64, lambda x: range_.view(0, x)),)
+            ("size", 64, lambda x: range_.view(0, x)))
 
     def test_integers_that_do_not_fit_are_rejected(self):
         before, limits = self.allocator.blocks(), self.allocator.limits()
-        calls = simulation.simulator.xseg_sim_calls(None)
+        calls = simulator.xseg_sim_calls(None)
         for index, (name, bits, call) in enumerate(self.calls()):
-            for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000, Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
+            for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000,
+                          Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
                 with self.subTest(index=index, name=name, kind=type(value)):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is out of range, \S", call, value)
             for value in (1.0, 1.5, True, False, "1", b"1", [1], ctypes.c_int16(1), ctypes.c_bool(True)):
                 with self.subTest(index=index, name=name, value=value):
-                    self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |{name} is not a handle, ", call, value)
+                    self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |{name} is not a handle, ", call,
+                                           value)
                     self.assertRaises(TypeError, call, value)
         self.assertEqual((self.allocator.blocks(), self.allocator.limits()), (before, limits))
-        self.assertEqual(simulation.simulator.xseg_sim_calls(None), calls)
+        self.assertEqual(simulator.xseg_sim_calls(None), calls)
 
     def test_integers_of_other_libraries_are_integers(self):
         range_ = self.range
@@ -525,8 +527,8 @@ class Arguments(Case):
         self.range.alias(Once(2 * MIB), Once(2 * MIB), self.range, Once(0))
         self.range.decommit(Once(0), Once(4 * MIB))
         size, device = ctypes.c_size_t(2 * MIB), ctypes.c_int(0)
-        for call in (lambda: self.allocator.allocate(size), lambda: self.allocator.allocate(1, device=device), lambda: self.allocator.pool(device),
-                     lambda: self.range.commit(0, size)):
+        for call in (lambda: self.allocator.allocate(size), lambda: self.allocator.allocate(1, device=device),
+                     lambda: self.allocator.pool(device), lambda: self.range.commit(0, size)):
             self.assertRaisesRegex(xseg.ArgumentError, "is not an integer", call)
         self.assertEqual(self.allocator.statistics().allocation.all.current, 1)
 
@@ -541,19 +543,20 @@ class Arguments(Case):
             for call in (lambda: self.allocator.snapshot(path), lambda: self.allocator.write_metrics(path),
                          lambda: self.pool.pause("file", path), lambda: self.allocator.pool(name="a\0b"),
                          lambda: self.allocator.range(2 * MIB, name="a\0b"), lambda: self.allocator.configure("idle_ms:7\0"),
-                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.config_keys("a\0b"), lambda: xseg.open("idle_ms:7\0"),
-                         lambda: xseg.open(driver="a\0b")):
+                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.config_keys("a\0b"),
+                         lambda: xseg.open("idle_ms:7\0"), lambda: xseg.open(driver="a\0b")):
                 self.assertRaisesRegex(xseg.ArgumentError, "contains a NUL", call)
             self.assertEqual(os.listdir(folder), [])
 
     def test_fractions_must_be_numbers(self):
         for value in ("0.5", True, None, [], 10**400):
-            self.assertRaisesRegex((xseg.ArgumentError), "fraction", lambda value=value: self.allocator.set_limits(fraction=value))
+            self.assertRaisesRegex(xseg.ArgumentError, "fraction", lambda value=value: self.allocator.set_limits(fraction=value))
         self.assertEqual(self.allocator.limits().fraction, 1)
 
     def test_handle_of_another_kind_is_rejected(self):
-        for call in (lambda: self.allocator.trim(pool=self.range), lambda: self.allocator.statistics(pool=self.block),
-                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle), lambda: self.range.alias(0, 2 * MIB, self.pool)):
+        for call in (lambda: self.allocator.trim(pool=self.range), lambda: self.range.alias(0, 2 * MIB, self.pool),
+                     lambda: self.allocator.statistics(pool=self.block),
+                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle)):
             self.assertRaises(TypeError, call)
             self.assertRaises(xseg.ArgumentError, call)
 
@@ -562,7 +565,8 @@ class Copies(Case):
     def test_owning_objects_cannot_be_copied_or_pickled(self):
         allocator, ignore = self.open("expandable_segments:True,rdma:True"), lambda *_: None
         with allocator.pool() as pool, allocator.range(2 * MIB) as range_, allocator.allocate(MIB) as block:
-            with allocator.register(block.pointer, MIB, ignore, ignore) as registration, allocator.dmabuf(block.pointer, MIB) as file:
+            with allocator.register(block.pointer, MIB, ignore, ignore) as registration, \
+                    allocator.dmabuf(block.pointer, MIB) as file:
                 for owner in (allocator, pool, range_, range_.view(), block, registration, file):
                     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, lambda value: copy.deepcopy([value])):
                         with self.subTest(type(owner)), self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
@@ -647,8 +651,8 @@ class LibraryLoading(unittest.TestCase):
             for elf_machine, before, message in (
                     (b"\xb7\0", "library.platform.machine = lambda: 'x86_64'",
                      "built for aarch64, but the CPU is x86_64; install the wheel of xseg whose name ends in x86_64.whl"),
-                    (library_bytes[18:20], "os.confstr = lambda name: None", "built for glibc, but the system has another C "
-                                                                             "library"),
+                    (library_bytes[18:20], "os.confstr = lambda name: None",
+                     "built for glibc, but the system has another C library"),
                     (library_bytes[18:20], "os.confstr = lambda name: 'glibc 2.27'",
                      "built for glibc 2.28 or newer, but the system has 2.27; use Debian 10, Ubuntu 20.04, RHEL 8 or newer"),
                     (library_bytes[18:20], "", "file too short")):
@@ -659,17 +663,16 @@ class LibraryLoading(unittest.TestCase):
                     self.assertIn(message, output)
 
     def test_missing_function_is_reported_at_the_call(self):
-        output, _ = cases.run_python("import xseg._library as library\n"
-                                     "try: library.call('xseg_trim', None, None, None, None)\n"
+        output, _ = cases.run_python("import xseg._library as library\ntry: library.call('xseg_trim', None, None, None, None)\n"
                                      "except Exception as error: print(repr(error))", XSEG_LIBRARY=os.environ["XSEG_DRIVER"])
         self.assertIn("UnsupportedError(", output)
         self.assertIn("xseg_trim: function not found in the library, ", output)
 
     def test_headers_and_simulator_are_found(self):
         output, _ = cases.run_python("import xseg._library as library; print(library.include(), library.simulator())")
-        include, simulator = output.split()
+        include, simulator_path = output.split()
         self.assertTrue(pathlib.Path(include, "xseg/xseg.h").exists())
-        self.assertTrue(pathlib.Path(simulator).samefile(os.environ["XSEG_DRIVER"]))
+        self.assertTrue(pathlib.Path(simulator_path).samefile(os.environ["XSEG_DRIVER"]))
 
     def test_missing_command_is_reported(self):
         with self.assertRaisesRegex(AssertionError, r"status 1:\nxseg: command not found, .*bin/xseg; install the wheel"):

@@ -206,8 +206,8 @@ class DlpackTest(unittest.TestCase):
     def test_freed_block_is_rejected(self):
         block = self.allocator.allocate(MIB)
         block.free()
-        for access in (lambda: block.__cuda_array_interface__, block.__dlpack__, lambda: block.__dlpack__(stream=-1), block.info, block.pin,
-                       block.unpin, lambda: block.record_stream(None)):
+        for access in (lambda: block.__cuda_array_interface__, block.__dlpack__, lambda: block.__dlpack__(stream=-1), block.info,
+                       block.pin, block.unpin, lambda: block.record_stream(None)):
             with self.assertRaisesRegex(xseg.NotAllocatedError, "block was freed"):
                 access()
         block.free()
@@ -227,7 +227,8 @@ class DlpackTest(unittest.TestCase):
             source, library = pathlib.Path(folder, "consumer.c"), pathlib.Path(folder, "consumer.so")
             source.write_text(LATE_CONSUMER, encoding="utf-8")
             subprocess.run([*cases.COMPILER, "-shared", "-fPIC", "-o", library, source], check=True)
-            output = cases.run_python(LATE.format(folder=str(cases.ROOT / "tests/python"), library=str(library)), PYTHONMALLOC="debug")
+            output = cases.run_python(LATE.format(folder=str(cases.ROOT / "tests/python"), library=str(library)),
+                                      PYTHONMALLOC="debug")
         self.assertEqual((output[0], cases.without_self_checks(output[1])), ("end\ndeleted 5 tensors\n", ""))
 
 

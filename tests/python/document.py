@@ -13,7 +13,8 @@ class Document(unittest.TestCase):
         self.text = (cases.ROOT / "docs/pytorch.md").read_text(encoding="utf-8")
 
     def test_example_prints_the_documented_output(self):
-        program, output = re.search(r"```python\n(import xseg\n\n.*?)```\n\nIt prints, .*?:\n\n```\n(.*?)```", self.text, re.DOTALL).groups()
+        program, output = re.search(r"```python\n(import xseg\n\n.*?)```\n\nIt prints, .*?:\n\n```\n(.*?)```", self.text,
+                                    re.DOTALL).groups()
         self.assertEqual(cases.run_python(program)[0].split(), output.split())  # the page wraps long lines
 
     def test_command_prints_the_documented_output(self):

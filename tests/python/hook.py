@@ -50,7 +50,8 @@ class Hook(unittest.TestCase):
                                                                   "importlib.reload(torch)", XSEG_TORCH=value),
                                  ("torch, part, end of torch\n",
                                   f"XSEG_TORCH: unknown value, {value!r}; set 1 to run PyTorch on xseg, or 0\n"))
-                self.assertEqual(self.run_with_hook(START + "import json; print('xseg' in sys.modules)", XSEG_TORCH=value), ("False\n", ""))
+                self.assertEqual(self.run_with_hook(START + "import json; print('xseg' in sys.modules)", XSEG_TORCH=value),
+                                 ("False\n", ""))
 
     def test_isolated_mode_disables_the_hook(self):
         self.assertEqual(self.run_with_hook(PRINT_ORDER, "-I"), ("torch, part, end of torch\n", ""))
@@ -67,9 +68,8 @@ class Hook(unittest.TestCase):
         self.assertEqual(self.run_with_hook(START + "import torch.part; print(torch.order[-1])"), ("xseg.torch\n", ""))
 
     def test_torch_has_its_original_loader_and_the_finder_is_removed(self):
-        program = START + ("import torch, _xseg_torch_hook as hook; "
-                           "print(torch.SPEC is torch.__loader__ is torch.__spec__.loader, type(torch.__loader__).__name__, "
-                           "hook.FINDER in sys.meta_path)")
+        program = START + ("import torch, _xseg_torch_hook as hook; print(torch.SPEC is torch.__loader__ is "
+                           "torch.__spec__.loader, type(torch.__loader__).__name__, hook.FINDER in sys.meta_path)")
         self.assertEqual(self.run_with_hook(program), ("True SourceFileLoader False\n", ""))
 
     def test_finder_of_torch_keeps_its_loader(self):
@@ -77,8 +77,9 @@ class Hook(unittest.TestCase):
         program = START + """
 import importlib.machinery, importlib.resources, importlib.util, inspect, pkgutil
 loader = importlib.util.find_spec("torch").loader
-print(type(loader) is importlib.machinery.SourceFileLoader, loader.is_package("torch"), loader.get_filename("torch") == loader.path,
-      loader.get_source("torch")[:5], loader.get_code("torch") is not None, loader.get_data(loader.path)[:5])
+print(type(loader) is importlib.machinery.SourceFileLoader, loader.is_package("torch"),
+      loader.get_filename("torch") == loader.path, loader.get_source("torch")[:5], loader.get_code("torch") is not None,
+      loader.get_data(loader.path)[:5])
 spec = importlib.util.find_spec("torch")
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)  # a copy that is not in sys.modules does not trigger the hook

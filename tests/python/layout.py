@@ -82,10 +82,8 @@ class Layout(unittest.TestCase):
                 (_records.ConfigKey, _structs.xseg_config_key, set()),
                 (_records.Statistics, _structs.xseg_statistics, set()), (_records.Reason, _structs.xseg_reason, set()),
                 (_records.ExplainResult, _structs.xseg_explain_result, {"reasons"}),
-                (_records.BlockInfo, _structs.xseg_block_info, set()),
-                (_records.DriverCall, _structs.xseg_driver_call, set()),
-                (_records.DeviceStats, _structs.xseg_device_stats, set()),
-                (_records.RangeInfo, _structs.xseg_range_info, set()),
+                (_records.BlockInfo, _structs.xseg_block_info, set()), (_records.DriverCall, _structs.xseg_driver_call, set()),
+                (_records.DeviceStats, _structs.xseg_device_stats, set()), (_records.RangeInfo, _structs.xseg_range_info, set()),
                 (_records.BudgetEntry, _structs.xseg_budget_entry, set())):
             members = {name for name, _ in kind._fields_} - {"struct_size"}
             self.assertEqual(set(record._fields) ^ members, structure_only)

@@ -77,8 +77,7 @@ class Cupy(Case):
         self.assertEqual((array.mem.size, array.mem.device_id), (3 * MIB, 0))
         info = self.allocator.block_at(array.ptr)
         self.assertEqual((info.state, info.stream), (xseg.BlockState.ALLOCATED, self.stream.stream_handle))
-        view = MemoryPointer(array.mem, MIB)
-        address = array.ptr
+        view, address = MemoryPointer(array.mem, MIB), array.ptr
         del array
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.ALLOCATED)
         del view

@@ -91,8 +91,7 @@ class MetricsTest(unittest.TestCase):
             self.assertEqual(samples.get(labels), (index + 1) * MIB, f"{name!r} of {sorted(samples)}")
 
     def test_values_equal_those_of_other_reports(self):
-        metrics = parse_families(self.allocator.metrics())
-        stats = self.allocator.statistics()
+        metrics, stats = parse_families(self.allocator.metrics()), self.allocator.statistics()
         self.assertEqual(sum(values(metrics["xseg_allocated_bytes"]).values()), stats.allocated_bytes.all.current)
         self.assertEqual(sum(values(metrics["xseg_reserved_bytes"]).values()), stats.reserved_bytes.all.current)
         self.assertEqual(sum(values(metrics["xseg_out_of_memory"]).values()), stats.num_ooms)
@@ -104,7 +103,8 @@ class MetricsTest(unittest.TestCase):
 
     def test_documentation_lists_each_metric_with_its_type_and_labels(self):
         documented = {name: (kind, labels) for name, kind, labels in DOCUMENTED if name.removesuffix("_total") in TYPES}
-        exported = {sample.name: (family.type, list(sample.labels)) for family in parse_families(self.allocator.metrics()).values()
+        exported = {sample.name: (family.type, list(sample.labels))
+                    for family in parse_families(self.allocator.metrics()).values()
                     for sample in family.samples}
         self.assertEqual(documented, exported)
 

@@ -39,11 +39,10 @@ class NumbaTest(unittest.TestCase):
         self.assertEqual(self.count_allocated(), before)
 
     def test_freed_memory_waits_for_the_streams_of_numba(self):
-        stream = cuda.stream()
-        array = cuda.device_array(8 << 20, dtype=numpy.uint8)
+        stream, array = cuda.stream(), cuda.device_array(8 << 20, dtype=numpy.uint8)
         address = int(array.device_ctypes_pointer.value)
-        simulation.call_driver("xseg_sim_launch", int(stream.handle if not hasattr(stream.handle, "value") else stream.handle.value),
-                               simulation.FOREVER)
+        handle = stream.handle.value if hasattr(stream.handle, "value") else stream.handle
+        simulation.call_driver("xseg_sim_launch", int(handle), simulation.FOREVER)
         del array
         gc.collect()
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)

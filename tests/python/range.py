@@ -41,13 +41,6 @@ class Case(simulation.StreamCase):
         simulation.call_driver("cuMemcpyDtoH_v2", data, c_uint64(address), c_size_t(size))
         return data.raw
 
-    @staticmethod
-    def access_flags(address):
-        """Returns the access flags of the device at an address: 1 for read access, 3 for read and write access."""
-        flags, location = ctypes.c_ulonglong(), (c_int * 2)(1, 0)
-        simulation.call_driver("cuMemGetAccess", byref(flags), location, c_uint64(address))
-        return flags.value
-
 
 class Ranges(Case):
     def test_memory_is_mapped_and_unmapped_at_fixed_addresses(self):
@@ -72,7 +65,8 @@ class Ranges(Case):
             range_.set_quota(3 * PAGE)
             pool = range_.pool.handle
             self.assertEqual(range_.info(), xseg.RangeInfo(
-                base=range_.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=pool, limit_bytes=4 * PAGE, quota_bytes=3 * PAGE,
+                base=range_.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=pool, limit_bytes=4 * PAGE, quota_bytes=3
+                * PAGE,
                 committed_bytes=0, pending_unmap_bytes=0, mapped_bytes=0, physical_bytes=0, prepared_bytes=2 * PAGE, recommits=0))
             creates = simulation.simulator.xseg_sim_calls(b"cuMemCreate")
             range_.commit(0, 2 * PAGE)
@@ -154,12 +148,12 @@ class Ranges(Case):
                 (xseg.ArgumentError, "is not committed", lambda: range_.decommit(PAGE, PAGE)),
                 (xseg.ArgumentError, f"the page size is {PAGE} bytes", lambda: range_.commit(1, PAGE)),
                 (xseg.ArgumentError, f"size exceeds the range, {64 * PAGE} bytes at offset {PAGE}; the range has {64 * PAGE} "
-                                     f"bytes",
-                 lambda: range_.commit(PAGE, 64 * PAGE)),
+                                     f"bytes", lambda: range_.commit(PAGE, 64 * PAGE)),
                 (xseg.ArgumentError, f"offset is out of range, -{PAGE}", lambda: range_.commit(-PAGE, PAGE)),
                 (xseg.ArgumentError, "is committed", lambda: range_.alias(0, PAGE, range_, 0)),
                 (xseg.ArgumentError, "quota exceeds the size or limit_bytes of the range", lambda: range_.set_quota(65 * PAGE)),
-                (xseg.ArgumentError, f"size exceeds the range, {65 * PAGE} bytes; the range has {64 * PAGE} bytes", lambda: range_.prepare(65 * PAGE)),
+                (xseg.ArgumentError, f"size exceeds the range, {65 * PAGE} bytes; the range has {64 * PAGE} bytes",
+                 lambda: range_.prepare(65 * PAGE)),
                 (xseg.ArgumentError, "size is not a multiple of the page size, 1 bytes", lambda: self.allocator.range(1)),
                 (xseg.NoAddressesError, "size exceeds the virtual addresses of a device", lambda: self.allocator.range(1 << 60)),
                 (xseg.ArgumentError, "size is out of range, -1", lambda: self.allocator.range(-1)),
@@ -181,8 +175,8 @@ class Ranges(Case):
         range_of_closed_allocator = other_allocator.range(PAGE)
         other_allocator.close()
         for invalid in (range_, range_of_closed_allocator):
-            for call, arguments in ((invalid.commit, (0, PAGE)), (invalid.info, ()), (invalid.view, ()), (invalid.hold, (0, PAGE)),
-                                    (invalid.set_quota, (0,)), (self.range.alias, (0, PAGE, invalid))):
+            for call, arguments in ((invalid.commit, (0, PAGE)), (invalid.info, ()), (invalid.view, ()),
+                                    (invalid.hold, (0, PAGE)), (invalid.set_quota, (0,)), (self.range.alias, (0, PAGE, invalid))):
                 self.assertRaisesRegex(xseg.ArgumentError, "range was released, or its allocator was closed", call, *arguments)
         self.assertRaisesRegex(xseg.ArgumentError, "range was released", view.__dlpack__)
         range_of_closed_allocator.release()
@@ -314,8 +308,8 @@ class Threads(Case):
         self.assertEqual((cases.run_in_threads(commit_and_decommit, 0, 4, 8, 12), self.range.info().committed_bytes), ([], 0))
 
     def test_no_call_acquires_the_gil_with_a_locked_library_mutex(self):
-        """One thread prepares pages, with callbacks in Python for all events; another thread allocates and frees without a release
-        of the GIL, as PyTorch does.  A wrong lock order would deadlock the process."""
+        """One thread prepares pages, with callbacks in Python for all events; another thread allocates and frees without
+        releasing the GIL, as PyTorch does.  A wrong lock order would deadlock the process."""
         program = """
 import ctypes, sys, threading, xseg
 from xseg import _functions, _library, _records, _structs
@@ -323,7 +317,8 @@ PAGE = 2 << 20
 notifications, fields = [], dict(_structs.xseg_observer._fields_)
 sys.setswitchinterval(1e-5)
 allocator = xseg.open("expandable_segments:True,page_cache_mb:0", log=lambda level, line: notifications.append("log"))
-calls = {name: fields[name](lambda _, event, name=name: notifications.append(name)) for name in ("on_trace", "on_map", "on_unmap")}
+calls = {name: fields[name](lambda _, event, name=name: notifications.append(name))
+         for name in ("on_trace", "on_map", "on_unmap")}
 observer, observer_id = _records.structure(_structs.xseg_observer, **calls), ctypes.c_uint64()
 _library.call("xseg_observer_add", allocator.handle, ctypes.byref(observer), ctypes.byref(observer_id))
 library, pointer, scope = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.where()  # PyDLL: calls keep the GIL

@@ -64,8 +64,7 @@ class Registrations(simulation.Case):
         block.free()
 
     def test_registration_may_be_dropped_in_its_callback(self):
-        block = self.allocator.allocate(20 * MIB)
-        registrations = []
+        block, registrations = self.allocator.allocate(20 * MIB), []
 
         def drop(*_):
             registrations.clear()

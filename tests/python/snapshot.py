@@ -73,8 +73,7 @@ class Case(simulation.Case):
 class Contents(Case):
     def fill(self, allocator):
         """Creates small and large blocks of all states in two pools."""
-        stream = simulation.Stream()
-        pool = allocator.pool(name="second")
+        stream, pool = simulation.Stream(), allocator.pool(name="second")
         blocks = [allocator.allocate(size) for size in (100, 600, 3 * MIB, 30 * MIB, 41 * MIB)]
         blocks += [pool.allocate(5 * MIB), allocator.allocate(7 * MIB, stream=stream)]
         for index in (4, 1):
@@ -105,8 +104,7 @@ class Contents(Case):
         """Keys without an effect are in the settings of PyTorch, but not in the configuration."""
         ignored = {"backend": "native", "pinned_num_register_threads": "8", "pinned_max_cached_size_mb": "7",
                    "pinned_use_cuda_host_register": "True", "release_lock_on_cudamalloc": "True"}
-        text = ",".join(f"{key}:{value}" for key, value in ignored.items())
-        allocator = self.open(text + ",max_split_size_mb:64")
+        allocator = self.open(",".join(f"{key}:{value}" for key, value in ignored.items()) + ",max_split_size_mb:64")
         allocator.configure("pinned_num_register_threads:4")
         snapshot = self.write_and_check(allocator)
         settings = snapshot["allocator_settings"]
@@ -164,8 +162,7 @@ class Contents(Case):
         _library.call("xseg_history_annotate", allocator.handle, 0, "step 7".encode())
         snapshot = self.write_and_check(allocator)
         event = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"][-1]
-        self.assertEqual((event["addr"], event["size"], event["user_metadata"]),
-                         (block.pointer, 3 * MIB, "activations \u2713"))
+        self.assertEqual((event["addr"], event["size"], event["user_metadata"]), (block.pointer, 3 * MIB, "activations \u2713"))
         self.assertTrue(event["frames"] and all(set(frame) >= {"name", "filename", "line"} for frame in event["frames"]))
         self.assertEqual([(annotation["stage"], annotation["name"]) for annotation in snapshot["external_annotations"]],
                          [("START", "step 7"), ("END", "step 7")])
@@ -251,8 +248,7 @@ class Replay(Case):
         allocator.snapshot(path)
         result = self.replay_json(path)
         self.assertEqual([result[f"peak_{name}"] for name in ("requested", "allocated", "reserved")],
-                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak,
-                          stats.reserved_bytes.all.peak])
+                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak, stats.reserved_bytes.all.peak])
         return result, read(path)
 
     def expect_peaks(self, config, streams=()):
@@ -270,7 +266,7 @@ class Replay(Case):
             block.free()
 
     def expect_peaks_with_failures(self, config, seed, streams, trims):
-        """As expect_peaks(), with a program whose requests fail at its hard limit; returns the number of failures and the causes."""
+        """As expect_peaks(), with requests that fail at the hard limit; returns the number of failures and the causes."""
         allocator, draw, blocks, failed_requests = self.open(f"{config},history:all"), random.Random(seed), [], 0
         for step in range(600):
             if trims and step % 50 == 49:
@@ -341,8 +337,8 @@ class PyTorchTools(Case):
         self.allocator.snapshot(self.path)
 
     def run_tool(self, *arguments, **variables):
-        completed = subprocess.run([sys.executable, self.tool, *arguments], capture_output=True, text=True, check=False, timeout=60,
-                                   env={**os.environ, **variables})
+        completed = subprocess.run([sys.executable, self.tool, *arguments], capture_output=True, text=True, check=False,
+                                   timeout=60, env={**os.environ, **variables})
         self.assertEqual(completed.returncode, 0, completed.stderr)
         return completed.stdout
 
@@ -359,8 +355,7 @@ class PyTorchTools(Case):
         self.assertIn("del b # 5.0MiB", output)
 
     def test_command_stats_reads_the_snapshot(self):
-        stats = self.allocator.statistics()
-        output = self.run_tool("stats", self.path)
+        stats, output = self.allocator.statistics(), self.run_tool("stats", self.path)
         self.assertIn(f"segments: {len(read(self.path)['segments'])}\n", output)
         self.assertIn(f"total_reserved: {stats.reserved_bytes.all.current / MIB:.1f}MiB\n", output)
         self.assertIn(f"total_allocated: {stats.requested_bytes.all.current / MIB:.1f}MiB\n", output)

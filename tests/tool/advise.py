@@ -126,8 +126,7 @@ class Advice(AdviseTest):
         """Expandable segments alone increase the driver time too much; a second key reduces it."""
         path = self.file(costly_remapping())
         report = self.advice(path)
-        self.assertGreater(self.replayed(path, "expandable_segments:True")["driver_us"],
-                           report["current"]["driver_us"] + 100_000)
+        self.assertGreater(self.replayed(path, "expandable_segments:True")["driver_us"], report["current"]["driver_us"] + 100_000)
         self.assertLess(report["advised"]["driver_us"], report["current"]["driver_us"] + 100_000)
         self.assertEqual(report["advised"]["changes"], 2)
         self.assertIn("mostly because of expandable_segments: segments that grow", report["why"])
@@ -180,8 +179,7 @@ class Advice(AdviseTest):
 
     def test_pytorch_string_has_only_keys_of_pytorch(self):
         path = SNAPSHOTS / "ring.pickle.zst"
-        report = self.advice(path)
-        self.assertIn("page_size", keys_of(report["advised"]["config"]))
+        self.assertIn("page_size", keys_of(self.advice(path)["advised"]["config"]))
         report = self.advice(path, "--pytorch")
         for name in ("advised", "runner_up"):
             if report[name]:
@@ -193,7 +191,8 @@ class OutOfMemory(AdviseTest):
         path = self.file(ends_short(100 * MIB))
         report = self.advice(path)
         out_of_memory = report["out_of_memory"]
-        self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]), (450 * MIB, 1, True))
+        self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]),
+                         (450 * MIB, 1, True))
         self.assertEqual(out_of_memory["least_change"], "expandable_segments:True")
         self.assertFalse(report["current"]["completes"])
         self.assertTrue(report["why"].startswith("the program completes on 450.00 MiB, "), report["why"])
@@ -218,9 +217,9 @@ class OutOfMemory(AdviseTest):
         path = self.file(growing_blocks())
         report = self.advice(path, "--device-memory=3100MiB")
         self.assertEqual((report["device_bytes"], report["out_of_memory"]), (80 << 30, None))
-        report = self.advice(path, "--device-memory=2000MiB")
-        out_of_memory = report["out_of_memory"]
-        self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]), (2000 * MIB, 0, False))
+        out_of_memory = self.advice(path, "--device-memory=2000MiB")["out_of_memory"]
+        self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]),
+                         (2000 * MIB, 0, False))
         report = self.advice(self.file(similar_sizes(), "uneven"), "--device-memory=800MiB")
         self.assertFalse(report["current"]["completes"])
         self.assertTrue(report["out_of_memory"]["completes"])
@@ -241,8 +240,7 @@ class OutOfMemory(AdviseTest):
         self.completes_as_told(path, report)
 
     def test_advise_writes_no_snapshot(self):
-        path = self.file(ends_short(300 * MIB))
-        folder = self.folder / "oom"
+        path, folder = self.file(ends_short(300 * MIB)), self.folder / "oom"
         folder.mkdir()
         self.tool("advise", path, environment={"XSEG_OOM_SNAPSHOT": str(folder)})
         self.assertEqual(list(folder.iterdir()), [])
@@ -256,8 +254,7 @@ class Report(AdviseTest):
         self.assertEqual(lines[0], str(path))
         self.assertEqual(lines[1].split(), ["set", "expandable_segments:True"])
         columns = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in lines[1:] if line and line[0] != " "}
-        strings = [columns["current"], columns["set"], columns["runner-up"]]
-        for at, string in enumerate(strings):
+        for at, string in enumerate([columns["current"], columns["set"], columns["runner-up"]]):
             replay = self.tool("replay", "--min-device", "--config", string, path).stdout
             for row in ("peak reserved", "smallest device", "driver time, modeled"):
                 figure = re.search(rf"^  {row} +(.*)$", replay, re.MULTILINE)[1]
@@ -271,7 +268,8 @@ class Report(AdviseTest):
         self.assertEqual(report["current"]["headroom"], {"e": 0, "c": 2048 * MIB, "peak_e": 0, "peak_c": 0})
         self.assertEqual((report["transient_peak"], report["engine_margin"]), (2048 * MIB, 1536 * MIB))
         text = self.tool("advise", path).stdout
-        for row, cell in (("headroom: e", "0.000"), ("headroom: c", "2.00 GiB"), ("of the peak: e", "0.000"), ("of the peak: c", "0 bytes")):
+        for row, cell in (("headroom: e", "0.000"), ("headroom: c", "2.00 GiB"), ("of the peak: e", "0.000"),
+                          ("of the peak: c", "0 bytes")):
             self.assertRegex(text, rf"(?m)^  {row} +{cell}$")
         self.assertIn("\nengines keep   1.50 GiB today: 0.75 x the transient peak of 2.00 GiB, at least 1.00 GiB\n", text)
         small = self.advice(self.file(CLASSIC + trace(("a", 1, 4 * MIB, 0), ("f", 1)), "small"))
@@ -308,19 +306,21 @@ class IncompleteHistory(AdviseTest):
         snapshot = ends_short(300 * MIB)
         state = {**snapshot, "device_traces": [[entry("free_completed", BASE + (1 << 40), 5 * MIB)]]}
         for segment in state["segments"]:
-            segment["blocks"] = [{"address": segment["address"], "size": MIB, "requested_size": MIB, "state": "active_allocated", "frames": []},
-                                 {"address": segment["address"] + MIB, "size": 39 * MIB, "requested_size": 0, "state": "inactive", "frames": []}]
+            segment["blocks"] = [{"address": segment["address"], "size": MIB, "requested_size": MIB, "state": "active_allocated",
+                                  "frames": []},
+                                 {"address": segment["address"] + MIB, "size": 39 * MIB, "requested_size": 0,
+                                  "state": "inactive", "frames": []}]
         path = self.file(state)
         report = self.advice(path)
         self.assertFalse(report["certain"])
         self.assertRegex(report["notes"][0], r"^history: it does not show 370.00 MiB of the 400.00 MiB that are reserved at its "
-                                             r"end, since a replay "
-                                            r"with the file's configuration ends with 30.00 MiB: peaks are too low, and the "
-                                            r"effect of a")
+                                             r"end, since a replay with the file's configuration ends with 30.00 MiB: peaks are "
+                                             r"too low, and the effect of a")
         self.assertRegex(report["why"], "^as far as the recording shows, ")
         text = self.tool("advise", path).stdout
         self.assertNotIn("no configuration helps", text)
-        self.assertIn("\nthe file does not show whether a configuration helps\n" if report["advised"] is None else "\ntry            ", text)
+        verdict = "\nthe file does not show whether a configuration helps\n" if report["advised"] is None else "\ntry            "
+        self.assertIn(verdict, text)
         self.assertIn("\nnote           history: it does not show 370.00 MiB", text)
         self.assertIn("\nout of memory  as far as the recording shows, " if report["out_of_memory"] else "\ncurrent", text)
 
@@ -335,10 +335,10 @@ class IncompleteHistory(AdviseTest):
         for segment in snapshot["segments"]:
             del segment["is_expandable"]
         report = self.advice(self.file(snapshot))
-        self.assertEqual([report[name] for name in ("current", "advised", "runner_up")], [original[name] for name in ("current", "advised", "runner_up")])
+        self.assertEqual([report[name] for name in ("current", "advised", "runner_up")],
+                         [original[name] for name in ("current", "advised", "runner_up")])
         self.assertEqual(report["notes"], ["configuration: the file has no setting expandable_segments; inferred from its "
-                                           "segments: "
-                                           "expandable_segments:False"])
+                                           "segments: expandable_segments:False"])
         self.assertTrue(report["certain"])
 
 

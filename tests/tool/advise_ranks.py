@@ -47,11 +47,12 @@ def rank_of_job(growth_per_step=0, permanent_bytes=0, settings=""):
 class Ranks(AdviseTest):
     def job(self, count=8, **outlier_options):
         for rank in range(count):
-            self.file(rank_of_job(**outlier_options) if rank == min(5, count - 1) else rank_of_job(), f"oom-rank{rank}-pid{rank}-1.pickle")
+            self.file(rank_of_job(**outlier_options) if rank == min(5, count - 1) else rank_of_job(),
+                      f"oom-rank{rank}-pid{rank}-1.pickle")
         return self.folder
 
     def advice_for_folder(self, folder, *options, status=0):
-        """Returns the JSON; checks the values of each rank against a replay of its file, and totals against the maxima of the ranks."""
+        """Returns the JSON, and checks the values of each rank against a replay of its file, and totals against maxima."""
         report = json.loads(self.tool("advise", "--json", *options, folder, status=status).stdout)
         self.assertLessEqual(len(report["ranks"]), 4)
         self.assertEqual(len({rank["rank"] for rank in report["ranks"]}), len(report["ranks"]))
@@ -70,7 +71,8 @@ class Ranks(AdviseTest):
         report = self.advice_for_folder(self.job(growth_per_step=46 * MIB))
         self.assertEqual(report["outlier"], "rank 5")
         self.assertEqual([rank["rank"] for rank in report["ranks"]], ["rank 5", "rank 0", "rank 4", "rank 2"])
-        self.assertEqual([(rank["outlier"], rank["typical"]) for rank in report["ranks"]], [(True, False), (False, True)] + 2 * [(False, False)])
+        self.assertEqual([(rank["outlier"], rank["typical"]) for rank in report["ranks"]], [(True, False), (False, True)] + 2
+                         * [(False, False)])
         self.assertEqual(report["advised"]["config"], "expandable_segments:True")
         self.assertLess(report["advised"]["peak_reserved"], report["current"]["peak_reserved"] // 2)
         self.assertRegex(report["why"], r"^the largest peak of these ranks falls from .* to .*, since segments that grow")
@@ -78,18 +80,17 @@ class Ranks(AdviseTest):
 
     def test_text_report_has_the_results_of_each_rank(self):
         folder = self.job(growth_per_step=46 * MIB)
-        report = self.advice_for_folder(folder)
-        lines = self.tool("advise", folder).stdout.splitlines()
+        report, lines = self.advice_for_folder(folder), self.tool("advise", folder).stdout.splitlines()
         self.assertTrue(lines[0].startswith("rank 5 is the outlier of 8: "), lines[0])
         self.assertEqual(lines[1], f"{folder}, 8 files")
         self.assertEqual(lines[2].split(), ["set", "expandable_segments:True"])
-        rows = lines[-2 - len(report["ranks"]):-2]
-        for rank, row in zip(report["ranks"], rows):
+        for rank, row in zip(report["ranks"], lines[-2 - len(report["ranks"]):-2]):
             cells = re.split("  +", row.strip())
             self.assertEqual(cells[-1], rank["rank"] + {"rank 5": ", outlier", "rank 0": ", most typical"}.get(rank["rank"], ""))
             for at, name in enumerate(("current", "advised", "runner_up")):
                 replay = self.tool("replay", "--min-device", "--config", rank[name]["config"], rank["trace"]).stdout
-                expected = [re.search(rf"^  {title} +(.*)$", replay, re.MULTILINE)[1] for title in ("peak reserved", "smallest device")]
+                expected = [re.search(rf"^  {title} +(.*)$", replay, re.MULTILINE)[1]
+                            for title in ("peak reserved", "smallest device")]
                 self.assertEqual(cells[2 * at:2 * at + 2], expected, (rank["rank"], name))
         self.assertEqual(lines[-1], f"{report['replayed']} configurations replayed")
 
@@ -154,8 +155,7 @@ class Ranks(AdviseTest):
         self.assertEqual(completed.stderr.count("no history was recorded"), 2)
 
     def test_different_configurations_of_ranks_are_rejected(self):
-        folder = self.job(growth_per_step=46 * MIB, settings="max_split_size_mb:64")
-        completed = self.tool("advise", folder, status=2)
+        completed = self.tool("advise", self.job(growth_per_step=46 * MIB, settings="max_split_size_mb:64"), status=2)
         self.assertEqual(completed.stdout, "")
         self.assertRegex(completed.stderr, r"has the configuration '[^']*', but \S*rank5-pid5-1.pickle has "
                                            r"'[^']*max_split_size_mb:64[^']*'")

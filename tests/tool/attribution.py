@@ -137,13 +137,11 @@ class Attribution(FolderCase):
     def test_fragmenting_site_is_listed_first(self):
         missed, first_count = [], 0
         for seed in range(1, PROGRAMS + 1):
-            by_stack = seed % 2 == 0
-            path = snapshot_of(seed, self.folder)
+            by_stack, path = seed % 2 == 0, snapshot_of(seed, self.folder)
             rewrite(path, by_stack)
             blame = self.read_report(path, *([] if by_stack else ["--label"]))
             self.assertEqual(blame["omitted"], 0)
-            self.assertEqual(int(blame["reserved"]) - int(blame["allocated"]),
-                             int(blame["pending"]) + int(blame["idle"]) +
+            self.assertEqual(int(blame["reserved"]) - int(blame["allocated"]), int(blame["pending"]) + int(blame["idle"]) +
                              sum(int(site["fragmented"]) for site in blame["sites"]))
             first = [(site["site"], int(site["fragmented"])) for site in blame["sites"][:3]]
             first_count += "fragmenting" in first[0][0]
@@ -154,8 +152,7 @@ class Attribution(FolderCase):
         print(f"the fragmenting site is first in {first_count} of {PROGRAMS}")
 
     def test_idle_pages_have_the_reasons_of_the_library(self):
-        blame = self.read_report(snapshot_of(2, self.folder), "--label")
-        self.assertIn("policy", blame["idle_at_end"])
+        self.assertIn("policy", self.read_report(snapshot_of(2, self.folder), "--label")["idle_at_end"])
 
     def test_report_at_the_end_equals_the_trim_result(self):
         path = self.folder / "end.pickle"
@@ -171,7 +168,8 @@ class Attribution(FolderCase):
                 path.write_bytes(pickle.dumps(snapshot | {"device_traces": device_traces}, 4))
                 blame = self.read_report(path)
                 self.assertEqual(blame["omitted"], 0)
-                self.assertEqual((int(blame["fragmented"]), int(blame["idle"])), (trim_result.kept_fragmented, trim_result.released), (pages, seed))
+                self.assertEqual((int(blame["fragmented"]), int(blame["idle"])),
+                                 (trim_result.kept_fragmented, trim_result.released), (pages, seed))
 
 
 if __name__ == "__main__":

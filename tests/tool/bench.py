@@ -45,9 +45,8 @@ class Benchmarks(unittest.TestCase):
 
     def test_recording_is_measured_with_and_without_stacks(self):
         measured = rows("history")
-        for row in (("off", "ns"), ("clock read", "ns, minimum"), ("events", "ns"),
-                    ("event, without clock read", "ns per event"), ("events with 32 frames", "ns"),
-                    ("event with 32 frames", "ns per event")):
+        for row in (("off", "ns"), ("clock read", "ns, minimum"), ("events", "ns"), ("event, without clock read", "ns per event"),
+                    ("events with 32 frames", "ns"), ("event with 32 frames", "ns per event")):
             self.assertIn(row, measured)
 
     def test_row_names_the_unwinder(self):

@@ -97,8 +97,7 @@ class Bindings(unittest.TestCase):
         self.assertEqual(len(ok(cuda.cuDeviceGetUuid(self.device)).bytes), 16)
         self.assertEqual(ok(cuda.cuDeviceTotalMem(self.device)), 256 * MIB)
         for requested, value in (
-                (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8),
-                (attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
+                (attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 8), (attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
                 (attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1)):
             self.assertEqual(ok(cuda.cuDeviceGetAttribute(requested, self.device)), value)
         self.expect_driver_error("INVALID_DEVICE", cuda.cuDeviceGet(1))
@@ -130,14 +129,12 @@ class Bindings(unittest.TestCase):
         page_size = ok(cuda.cuMemGetAllocationGranularity(
             prop, cuda.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM))
         self.assertEqual(page_size, 2 * MIB)
-
         base = int(ok(cuda.cuMemAddressReserve(4 * page_size, 0, 0, 0)))
         pages = [ok(cuda.cuMemCreate(page_size, prop, 0)) for _ in range(2)]
         for index, page in enumerate(pages):
             ok(cuda.cuMemMap(base + index * page_size, page_size, 0, page, 0))
         ok(cuda.cuMemSetAccess(base, 2 * page_size, [access], 1))
         self.assertEqual(ok(cuda.cuMemGetAccess(access.location, base)), 3)
-
         # Write across the boundary of two pages; then map the second page at another address.
         ok(cuda.cuMemcpyHtoD(base + page_size - 3, b"abcdef", 6))
         self.expect_driver_error("INVALID_VALUE", cuda.cuMemUnmap(base + MIB, page_size))
@@ -166,7 +163,6 @@ class Bindings(unittest.TestCase):
         self.expect_driver_error("NOT_READY", cuda.cuEventQuery(event))
         self.expect_driver_error("NOT_READY", cuda.cuStreamQuery(streams[1]))
         self.assertEqual(ctypes.string_at(int(memory), 16), bytes(16))
-
         ok(cuda.cuEventSynchronize(event))
         ok(cuda.cuCtxSynchronize())
         ok(cuda.cuStreamQuery(streams[1]))
@@ -198,12 +194,10 @@ class Bindings(unittest.TestCase):
         ok(cuda.cuMemcpyDtoDAsync(int(memory) + 32, memory, 32, stream))
         self.expect_driver_error("STREAM_CAPTURE_UNSUPPORTED", cuda.cuMemAlloc(64))
         self.expect_driver_error("STREAM_CAPTURE_INVALIDATED", cuda.cuStreamEndCapture(stream))
-
         ok(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         ok(cuda.cuMemsetD8Async(memory, 9, 32, stream))
         ok(cuda.cuMemcpyDtoDAsync(int(memory) + 32, memory, 32, stream))
-        self.assertEqual(ok(cuda.cuStreamIsCapturing(stream)),
-                         cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        self.assertEqual(ok(cuda.cuStreamIsCapturing(stream)), cuda.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE)
         graph = ok(cuda.cuStreamEndCapture(stream))
         _, count = ok(cuda.cuGraphGetNodes(graph, 0))
         nodes, _ = ok(cuda.cuGraphGetNodes(graph, count))
@@ -267,8 +261,7 @@ def restart_with_the_simulator():
         pathlib.Path(folder, "libcuda.so.1").symlink_to(driver)
         completed = subprocess.run([sys.executable, *sys.argv, folder], check=False, env={
             **os.environ, "LD_LIBRARY_PATH": f"{folder}:{os.environ.get('LD_LIBRARY_PATH', '')}",
-            "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH', '')}",
-            "XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "256"})
+            "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH', '')}", "XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "256"})
     sys.exit(completed.returncode)
 
 

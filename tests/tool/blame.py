@@ -20,8 +20,7 @@ BASE = 0x7f0000000000
 def frames(name, line=1, file="model.py"):
     """Returns a stack in PyTorch's format: the named frame between a function of PyTorch and main()."""
     return [{"name": "empty", "filename": "/x/site-packages/torch/nn/functional.py", "line": 9},
-            {"name": name, "filename": file, "line": line},
-            {"name": "main", "filename": "main.py", "line": 1}]
+            {"name": name, "filename": file, "line": line}, {"name": "main", "filename": "main.py", "line": 1}]
 
 
 def torch_frame(name, line=256):
@@ -43,8 +42,7 @@ class Program:
         if stack:
             entry["frames"] = stack
         self.trace.append(entry)
-        self.states.append((self.time, dict(self.ranges),
-                            {address: tuple(block) for address, block in self.blocks.items()}))
+        self.states.append((self.time, dict(self.ranges), {address: tuple(block) for address, block in self.blocks.items()}))
 
     def map(self, start, size, expandable=True, page=PAGE):
         self.ranges[start] = (start + size, expandable, page if expandable else size)
@@ -95,8 +93,7 @@ class Program:
     def snapshot(self, skip=0):
         """Returns the snapshot without the first `skip` events, which a ring buffer would have overwritten."""
         return {"segments": self.segments(), "device_traces": [self.trace[skip:]],
-                "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True},
-                "external_annotations": []}
+                "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": True}, "external_annotations": []}
 
 
 class ReferenceSums:
@@ -150,7 +147,7 @@ class BlameTest(ToolCase):
         return output
 
     def read_report(self, *arguments, **options):
-        """Returns the JSON with sums as integers, and checks that they add up.  Status 1 requires a message about omitted blocks."""
+        """Returns the JSON with sums as integers, and checks that they add up.  Status 1: blocks are omitted."""
         report = json.loads(self.read_output("--json", *arguments, **options))
         for name in ("reserved", "allocated", "fragmented", "pending", "idle"):
             report[name] = int(report[name])
@@ -224,8 +221,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
         lines = self.read_output("--flame", self.file(small_program())).splitlines()
         torch = "/x/site-packages/torch/nn/functional.py:9 empty"
         self.assertEqual(lines, [f"main.py:1 main;model.py:7 cache;{torch} {896 << 10}",
-                                 f"main.py:1 main;model.py:212 forward;{torch} {128 << 10}",
-                                 "(pending) 0", f"(idle) {3 * MIB}"])
+                                 f"main.py:1 main;model.py:212 forward;{torch} {128 << 10}", "(pending) 0", f"(idle) {3 * MIB}"])
 
     def sites_of_stacks(self, *stacks, options=()):
         """Returns the sites of one block per stack."""
@@ -246,8 +242,7 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
         for stack, site in (([torch_native, torch_python, user_frame, python], "/v/lib/python3.11/site-packages/other/g.py:5 f"),
                             ([torch_native, torch_python, python], "/v/lib/python3.11/site-packages/torch/f.py:4 linear"),
                             ([torch_native, foreign_native, torch_native], "decode (/v/libdecode.so+0x200)"),
-                            ([torch_native, torch_native], "at::empty"),
-                            ([], "(no stack)")):
+                            ([torch_native, torch_native], "at::empty"), ([], "(no stack)")):
             self.assertEqual(self.sites_of_stacks(stack), [site])
 
     def test_backward_pass_is_named_by_its_node(self):
@@ -261,10 +256,11 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
         apply = "torch::autograd::generated::%s::apply(std::vector<at::Tensor, std::allocator<at::Tensor> >&&)"
         for middle, site in (([apply % "MmBackward0"], "backward pass: MmBackward0"),
                              (["non-virtual thunk to " + apply % "MmBackward0"], "backward pass: MmBackward0"),
-                             (["torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)"], "backward pass: "
-                                                                                                     "AccumulateGrad"),
+                             (["torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)"],
+                              "backward pass: AccumulateGrad"),
                              (["torch::autograd::CppNode<my::Op>::apply(int)"], "backward pass: CppNode<my::Op>"),
-                             (["at::Tensor at::sum(at::Tensor const&)", "torch::autograd::InputMetadata::reduce_grad(at::Tensor&) const"],
+                             (["at::Tensor at::sum(at::Tensor const&)",
+                               "torch::autograd::InputMetadata::reduce_grad(at::Tensor&) const"],
                               "torch::autograd::InputMetadata::reduce_grad"),
                              ([], "at::native::copy<int, (anonymous namespace)::X>")):
             stack = inner + [torch_frame(name) for name in middle] + outer
@@ -278,28 +274,29 @@ averages over time: reserved 6.00 MiB, allocated 2.00 MiB; at the peak of reserv
 
     def test_names_of_the_program_that_resemble_library_names_are_sites(self):
         for name in ("PyramidNet::forward(int)", "cloned_copy", "attach(void)", "my::at::f()",
-                     "bool operator<(A const&, B const&)",
-                     "my::Wrapper::operator at::Tensor() const", "my::cooperator<int> my::f(int)",
-                     "operator new(unsigned long, my::Pool&)"):
-            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), {"name": name, "filename": "/me/x.cpp", "line": 1}]),
-                             [f"/me/x.cpp:1 {name}"])
+                     "bool operator<(A const&, B const&)", "my::Wrapper::operator at::Tensor() const",
+                     "my::cooperator<int> my::f(int)", "operator new(unsigned long, my::Pool&)"):
+            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"),
+                                                   {"name": name, "filename": "/me/x.cpp", "line": 1}]), [f"/me/x.cpp:1 {name}"])
 
     def test_stack_of_cpp_frames_is_named_by_its_operation(self):
         """Stacks of PyTorch with stacks="cpp": Python with and without debug information, as a library, and unknown."""
         operation = [torch_frame("at::empty()"), torch_frame("at::_ops::mm::call(at::Tensor const&, at::Tensor const&)")]
-        names = ("cfunction_call", "_PyObject_MakeTpCall", "_PyEval_EvalFrameDefault", "method_vectorcall", "slot_tp_call", "run_mod",
-                 "pymain_run_python.constprop.0", "Py_BytesMain", "main", "__libc_start_main_impl", "_start")
+        names = ("cfunction_call", "_PyObject_MakeTpCall", "_PyEval_EvalFrameDefault", "method_vectorcall", "slot_tp_call",
+                 "run_mod", "pymain_run_python.constprop.0", "Py_BytesMain", "main", "__libc_start_main_impl", "_start")
         for file in ("/src/Python-3.11.7/Objects/call.c", "/v/bin/python3.11", "/v/lib/libpython3.11.so.1.0", "??"):
-            self.assertEqual(self.sites_of_stacks(operation + [{"name": name, "filename": file, "line": 0} for name in ("pybind11::cpp_function::dispatcher(_object*)", *names)]),
-                             ["at::_ops::mm::call"])
+            callers = [{"name": name, "filename": file, "line": 0}
+                       for name in ("pybind11::cpp_function::dispatcher(_object*)", *names)]
+            self.assertEqual(self.sites_of_stacks(operation + callers), ["at::_ops::mm::call"])
 
     def test_python_library_is_recognized_by_its_folder(self):
         user_frame = {"name": "step", "filename": "/me/train.py", "line": 2}
-        for file, is_library in (("C:\\Python310\\Lib\\site-packages\\torch\\nn\\modules\\module.py", True), ("/usr/lib64/python3.9/contextlib.py", True),
+        for file, is_library in (("C:\\Python310\\Lib\\site-packages\\torch\\nn\\modules\\module.py", True),
+                                 ("/usr/lib64/python3.9/contextlib.py", True),
                                  ("/me/lib/python/model.py", False), ("C:\\me\\torch_model.py", False)):
             inner = {"name": "f", "filename": file, "line": 1}
-            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), inner, user_frame]), ["/me/train.py:2 "
-                                                                                                     "step" if is_library else f"{file}:1 f"])
+            self.assertEqual(self.sites_of_stacks([torch_frame("at::empty()"), inner, user_frame]),
+                             ["/me/train.py:2 step" if is_library else f"{file}:1 f"])
 
     def test_callers_of_a_python_frame_are_python_frames(self):
         """With stacks="all" frames of the interpreter are between the Python frames."""
@@ -355,15 +352,15 @@ class Pages(BlameTest):
             segment |= settings
         with_history = self.read_report(self.file(snapshot))
         snapshot["device_traces"] = []
-        sums = [(report["fragmented"] // MIB, report["idle"] // MIB) for report in (with_history, self.read_report(self.file(snapshot)))]
+        sums = [(report["fragmented"] // MIB, report["idle"] // MIB)
+                for report in (with_history, self.read_report(self.file(snapshot)))]
         self.assertEqual(*sums)
         return sums[0]
 
     def test_page_size_follows_the_segment_and_the_configuration(self):
         for settings, expected in (
                 ({}, (160, 0)), ({"segment_type": "small"}, (0, 160)), ("large_segment_size_mb:40", (160, 0)),
-                ("garbage_collection_threshold:0.8,large_segment_size_mb: 10", (60, 100)),
-                ("page_size:small", (0, 160)),
+                ("garbage_collection_threshold:0.8,large_segment_size_mb: 10", (60, 100)), ("page_size:small", (0, 160)),
                 ("page_size:auto", (160, 0))):
             with self.subTest(settings):
                 settings = {"settings": {"PYTORCH_CUDA_ALLOC_CONF": settings}} if isinstance(settings, str) else settings
@@ -385,7 +382,7 @@ class Pages(BlameTest):
             if at % 5:
                 program.free(BASE + at * 4 * MIB)
         program.ranges = {BASE: (BASE + 2 * MIB, True, PAGE), BASE + 2 * MIB: (BASE + LARGE, True, PAGE),
-                            BASE + LARGE: (BASE + 2 * LARGE, True, LARGE)}
+                          BASE + LARGE: (BASE + 2 * LARGE, True, LARGE)}
         program.unmap(BASE + 2 * MIB)
         report = self.read_report(self.file(program))
         self.assertEqual((report["fragmented"], report["idle"]), (2 * MIB - 512 + LARGE - 512, 0))
@@ -414,8 +411,7 @@ class Limits(BlameTest):
         snapshot = small_program().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
         for lost, left_out, lines in (
-                (1234, 5, ("1,234 earlier entries were overwritten\n",
-                           "5 earlier entries did not fit in the file\n",
+                (1234, 5, ("1,234 earlier entries were overwritten\n", "5 earlier entries did not fit in the file\n",
                            "1 inconsistent entry or block is omitted\n")),
                 (1, 1, ("1 earlier entry was overwritten\n", "1 earlier entry did not fit in the file\n"))):
             snapshot["xseg"] = {"devices": [{"device": 0, "lost": lost, "left_out": left_out}]}
@@ -449,12 +445,12 @@ class Limits(BlameTest):
         never_freed = {"segments": [], "device_traces": small_program().snapshot()["device_traces"][:1]}
         for snapshot in (outside, overlapping, never_freed):
             path = self.file(snapshot)
-            for command, options, status in (("blame", (), 1), ("blame", ("--json",), 1), ("view", ("-o", "-"), 1), ("export", ("--perfetto", "-o", "-"), 1),
-                                             ("compare", (path,), 2)):
+            for command, options, status in (("blame", (), 1), ("blame", ("--json",), 1), ("view", ("-o", "-"), 1),
+                                             ("export", ("--perfetto", "-o", "-"), 1), ("compare", (path,), 2)):
                 completed = self.tool(command, path, *options, status=status, text=False)
                 self.assertRegex(completed.stderr, r"job.pickle: no segment of the file contains \d+ allocated blocks? of .*, "
-                                                   r"which the report leaves out; the "
-                                              r"file is inconsistent, or entries are missing\n")
+                                                   r"which the report leaves out; the file is inconsistent, or entries are "
+                                                   r"missing\n")
                 self.assertTrue(completed.stdout)
 
     def test_repeated_entry_is_rejected(self):
@@ -463,8 +459,8 @@ class Limits(BlameTest):
         self.expect_error("each entry must be a separate dictionary", self.file(snapshot))
 
     def test_invalid_entry_is_named(self):
-        for at, entry, message in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1}, "entry 5: `size` is missing or not a "
-                                                                                         "number"),
+        for at, entry, message in ((4, {"action": "alloc", "addr": 1 << 40, "size": -1},
+                                    "entry 5: `size` is missing or not a number"),
                                    (0, {"addr": 5}, "entry 1: it has no `action`"), (7, 17, "entry 8: it has no `action`")):
             snapshot = small_program().snapshot()
             snapshot["device_traces"][0].insert(at, entry)
@@ -485,7 +481,8 @@ class Limits(BlameTest):
         path = self.file(snapshot)
         report = self.read_report(path)
         self.assertEqual(report["idle_at_end"], {"decay": 2 * MIB, "in_use": 2 * MIB})
-        self.assertEqual(json_keys.paths(report, maps=["idle_at_end"]), json_keys.documented(ROOT / "docs/blame.md", "JSON of blame"))
+        self.assertEqual(json_keys.paths(report, maps=["idle_at_end"]),
+                         json_keys.documented(ROOT / "docs/blame.md", "JSON of blame"))
         self.assertIn("              2.00 MiB  decay\n", self.read_output(path))
         self.assertEqual(report["single_page_padding"], 3 * MIB)
         self.assertTrue(self.read_output(path).endswith("\npadding of single-page blocks (key single_page) at the end: 3.00 "
@@ -493,8 +490,7 @@ class Limits(BlameTest):
 
     def test_bad_files_are_rejected(self):
         data = pickle.dumps(small_program().snapshot(), 4)
-        for message, contents in (("it is a text file that begins with 'no pickle'", b"no pickle"),
-                                  ("is truncated", data[:-100]),
+        for message, contents in (("it is a text file that begins with 'no pickle'", b"no pickle"), ("is truncated", data[:-100]),
                                   ("the file is empty", b""), ("unsupported protocol, 9", b"\x80\x09" + data[2:]),
                                   ("a dictionary without `segments`", {"a": 1}),
                                   ("neither entries nor segments", {"segments": [], "device_traces": []})):
@@ -513,7 +509,8 @@ class Limits(BlameTest):
     def test_shared_lists_are_rejected(self):
         entries = [{"action": "alloc", "addr": BASE, "size": 512} for _ in range(1000)]
         self.expect_error("the list is shared with another device", self.file({"segments": [], "device_traces": [entries] * 900}))
-        self.expect_error("device number out of range, 1024", self.file({"segments": [], "device_traces": [[]] * 1024 + [entries]}))
+        self.expect_error("device number out of range, 1024",
+                          self.file({"segments": [], "device_traces": [[]] * 1024 + [entries]}))
 
     def test_conflicting_options_are_rejected(self):
         for arguments in (("--flame", "--json"), ("--flame", "--label"), ("--depth", "2", "--label")):
@@ -521,8 +518,7 @@ class Limits(BlameTest):
 
 
 def random_program(seed):
-    draw = random.Random(seed)
-    program = Program()
+    draw, program = random.Random(seed), Program()
     for _ in range(200):
         program.time += draw.choice((0, 1, 7, 1000))
         action, slot = draw.randrange(10), draw.randrange(15)
@@ -595,8 +591,7 @@ class Malformed(BlameTest):
 class Sums(BlameTest):
     def test_sums_of_random_programs_equal_the_reference(self):
         for seed in range(30):
-            program = random_program(seed)
-            skip = seed % 3 * 20
+            program, skip = random_program(seed), seed % 3 * 20
             expected = ReferenceSums()
             states = program.states[max(skip - 1, 0):]
             previous_time = program.trace[skip]["time_us"]

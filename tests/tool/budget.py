@@ -21,11 +21,9 @@ def read_budgets(text):
 
 
 def count(program, case, pairs):
-    """Returns the instructions of a run.  All numbers of pairs have five digits, because the length of the arguments changes
-    the instructions of the startup."""
+    """Returns the instructions of a run.  `pairs` has five digits, since the startup depends on the length of arguments."""
     completed = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program,
-                                case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL,
-                           stdout=subprocess.PIPE,
+                                case, f"{pairs:05}"], check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT)
     match = re.search(r"Collected : (\d+)", completed.stdout)
     if completed.returncode != 0 or not match:

@@ -136,10 +136,10 @@ rows that do not differ: 3
             with self.subTest(variant=variant):
                 for (a, b), verdict in ((("", variant), more_in_b), ((variant, ""), less_in_b)):
                     self.assertIn(verdict, self.compare_json(job(a), job(b), status=1)["verdict"])
-        self.assertRegex(self.compare_json(job(), job("stranded"), status=1)["verdict"], r"^B has \d.\d\d MiB more fragmented "
-                                                                                         r"on average")
-        self.assertRegex(self.compare_json(job(), job("lives longer"), status=1)["verdict"], r"^B has \d+.\d\d MiB more "
-                                                                                             r"allocated on average")
+        self.assertRegex(self.compare_json(job(), job("stranded"), status=1)["verdict"],
+                         r"^B has \d.\d\d MiB more fragmented on average")
+        self.assertRegex(self.compare_json(job(), job("lives longer"), status=1)["verdict"],
+                         r"^B has \d+.\d\d MiB more allocated on average")
 
     def test_later_unmapping_of_idle_pages_is_a_difference(self):
         def job_with_unmapping(is_late):
@@ -173,7 +173,8 @@ rows that do not differ: 3
     def test_sites_match_despite_changed_line_numbers(self):
         report = self.compare_json(job(), job(line_offset=7), status=0)
         self.assertEqual(report["verdict"], "A and B do not differ")
-        self.assertIn(("model.py:112 forward", "model.py:119 forward"), [(row["site_a"], row["site_b"]) for row in report["rows"]])
+        self.assertIn(("model.py:112 forward", "model.py:119 forward"),
+                      [(row["site_a"], row["site_b"]) for row in report["rows"]])
         # A second site in the function makes the match ambiguous.
         other = job(line_offset=7)
         other.alloc(BASE + 40 * MIB, MIB, frames("forward", 120))
@@ -239,7 +240,8 @@ rows that do not differ: 3
                 self.assertEqual(report["verdict"], "A and B do not differ")
                 self.assertGreater(report["a"]["average"]["fragmented"], 0)
                 stack = frames("keep", 7, "leak.py")
-                moved["segments"].append({**moved["segments"][0], "address": BASE - SIZE, "total_size": SIZE, "is_expandable": False,
+                moved["segments"].append({**moved["segments"][0], "address": BASE - SIZE, "total_size": SIZE,
+                                          "is_expandable": False,
                                           "blocks": [{"address": BASE - SIZE, "size": SIZE, "requested_size": SIZE,
                                                       "state": "active_allocated", "frames": stack}]})
                 moved["device_traces"][0][:0] = [
@@ -265,9 +267,8 @@ class BadFiles(CompareTest):
         good_path, data = self.file(job(), "good.pickle"), pickle.dumps(job().snapshot(), 4)
         newer = job().snapshot()
         newer["xseg"] = {"format": 2, "devices": []}
-        for contents, message in ((b"no pickle", "it is a text file that begins with 'no pickle'"),
-                                  (data[:-100], "is truncated"), (b"", "the file is empty"),
-                                  (b"\x80\x09" + data[2:], "unsupported protocol, 9"),
+        for contents, message in ((b"no pickle", "it is a text file that begins with 'no pickle'"), (data[:-100], "is truncated"),
+                                  (b"", "the file is empty"), (b"\x80\x09" + data[2:], "unsupported protocol, 9"),
                                   (newer, "format 2 of xseg's own facts is not known"),
                                   ({"a": 1}, "a dictionary without `segments`"),
                                   ({"segments": [], "device_traces": []}, "neither entries nor segments")):
@@ -310,7 +311,8 @@ class Ranks(CompareTest):
                     folder = self.ranks(outlier, count, variant, pathlib.Path(name).name)
                     report = self.read_json(folder, status=1)
                     self.assertEqual((report["outlier"], report["ranks"][0]["rank"]), (f"rank {outlier}", outlier))
-                    self.assertTrue(report["verdict"].startswith(f"rank {outlier} is the outlier of {count}: "), report["verdict"])
+                    self.assertTrue(report["verdict"].startswith(f"rank {outlier} is the outlier of {count}: "),
+                                    report["verdict"])
                     self.assertIn(reason.replace("rank 0", report["typical"]), report["verdict"])
                     self.assertEqual(self.read_json(folder, command="blame", status=0)["outlier"], f"rank {outlier}")
 
@@ -327,7 +329,8 @@ class Ranks(CompareTest):
         self.assertEqual(json_keys.paths(outputs), keys)
         blame_report = self.read_json(self.ranks(1, 3), command="blame", status=0)
         sites = json_keys.documented(PAGE, "JSON of blame")
-        self.assertEqual(json_keys.paths(blame_report), json_keys.paths(outputs[0]) | {key for key in sites if key.startswith("sites")})
+        self.assertEqual(json_keys.paths(blame_report),
+                         json_keys.paths(outputs[0]) | {key for key in sites if key.startswith("sites")})
 
     def test_distance_distinguishes_hundreds_of_sites(self):
         """With 290 sites a short hash of the names would have collisions with the site of the other ranks."""
@@ -377,7 +380,8 @@ class Ranks(CompareTest):
 
     def test_rank_is_read_from_the_file_name(self):
         """The number after `rank` is the rank; the latest file of a rank is read; a file without a rank has its name."""
-        names = ["oom-rank1-pid5-1.pickle", "oom-rank1-pid5-2.pickle", "snapshot_rank_2.pkl", "rank10.pickle", "rank=3.pickle", "host.pickle"]
+        names = ["oom-rank1-pid5-1.pickle", "oom-rank1-pid5-2.pickle", "snapshot_rank_2.pkl", "rank10.pickle", "rank=3.pickle",
+                 "host.pickle"]
         for second, name in enumerate(names):
             path = self.file(job("reserved" if name.endswith("-2.pickle") else ""), f"job/{name}")
             os.utime(path, (1000 + second, 1000 + second))
@@ -385,7 +389,8 @@ class Ranks(CompareTest):
         self.file(b"hidden", "job/.rank7.pickle")
         (self.folder / "job/rank8.pickle").mkdir()
         report = self.read_json(self.folder / "job", status=1)
-        self.assertEqual(sorted(rank["name"] for rank in report["ranks"]), ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
+        self.assertEqual(sorted(rank["name"] for rank in report["ranks"]),
+                         ["host.pickle", "rank 1", "rank 10", "rank 2", "rank 3"])
         self.assertEqual(report["outlier"], "rank 1")
         self.assertIn("\nomitted: 1, of whose rank there is a newer file\n", self.read_output(self.folder / "job", status=1))
 
@@ -404,8 +409,8 @@ class Ranks(CompareTest):
 
     def test_latest_kind_of_several_dumps_per_rank_is_read(self):
         """Eight files of four ranks are four ranks; the kind that was written last is read, and all kinds are reported."""
-        for kinds in (("snapshot_stop_step_rank{}.pickle", "snapshot_train_end_rank{}.pickle"), ("rank{}_before.pickle", "rank{}_after.pickle"),
-                      ("Rank{}-a-{}.pickle", "Rank{}-b-{}.pickle")):
+        for kinds in (("snapshot_stop_step_rank{}.pickle", "snapshot_train_end_rank{}.pickle"),
+                      ("rank{}_before.pickle", "rank{}_after.pickle"), ("Rank{}-a-{}.pickle", "Rank{}-b-{}.pickle")):
             with self.subTest(kinds):
                 shutil.rmtree(self.folder / "job", ignore_errors=True)
                 self.ranks(count=4, name=kinds[0])
@@ -415,9 +420,8 @@ class Ranks(CompareTest):
                         os.utime(path, (time, time))
                 stems = [re.sub(r"[.]pickle$", "", kind.replace("{}", "#")) for kind in kinds]
                 for command in ("compare", "blame"):
-                    report, error = self.read_kinds(f"'{stems[0]}' (4 files)", f"'{stems[1]}' (4 files)", f"only '{stems[1]}' "
-                                                                                                          f"is read", command=command,
-                                               status=command == "compare")
+                    report, error = self.read_kinds(f"'{stems[0]}' (4 files)", f"'{stems[1]}' (4 files)",
+                                                    f"only '{stems[1]}' is read", command=command, status=command == "compare")
                     self.assertEqual((report["outlier"], len(report["ranks"])), ("rank 3", 4))
                     self.assertEqual(len(error.splitlines()), 1)
                 self.assertIn("\nomitted: 4, of another kind\n", self.run_tool(self.folder / "job", status=1)[0])
@@ -474,8 +478,7 @@ class Ranks(CompareTest):
             path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
         self.assertIn(f"{folder}: 2 compressed files are not read, such as rank1.pickle.gz; decompress them, or compress them "
-                      "with zstd\n",
-                      self.run_tool(folder)[1])
+                      "with zstd\n", self.run_tool(folder)[1])
         (folder / "rank0.pickle").unlink()
         for command in ("compare", "blame", "advise"):
             self.expect_error("no snapshot in this folder: 2 compressed files are not read, such as rank1.pickle.gz; decompress "
@@ -502,8 +505,7 @@ class Ranks(CompareTest):
         self.expect_error("it has no rank in common with the other folder", before, self.folder / "none")
 
     def test_bad_file_is_reported_and_the_others_are_compared(self):
-        folder = self.ranks(5)
-        bad_path = self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
+        folder, bad_path = self.ranks(5), self.file(b"\x80\x04no", "job/oom-rank3-pid4714-1.pickle")
         for command in ("compare", "blame"):
             output, error = self.run_tool(folder, command=command, status=2)
             self.assertTrue(output.startswith("rank 5 is the outlier of 7: it reserves 64.00 MiB more"), output)
@@ -537,7 +539,8 @@ class Ranks(CompareTest):
         def peak_resident(folder):
             # Without quarantine AddressSanitizer reuses freed memory.
             asan_options = "quarantine_size_mb=0:thread_local_quarantine_size_kb=0:" + os.environ.get("ASAN_OPTIONS", "")
-            with subprocess.Popen([TOOL, "compare", folder], stdout=subprocess.DEVNULL, env=os.environ | {"ASAN_OPTIONS": asan_options}) as process:
+            with subprocess.Popen([TOOL, "compare", folder], stdout=subprocess.DEVNULL,
+                                  env=os.environ | {"ASAN_OPTIONS": asan_options}) as process:
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
             self.assertEqual(process.returncode, 0)

@@ -4,9 +4,8 @@
  *
  * The program creates the objects of the case one at a time.  After each count, it measures the next 64 objects: under
  * callgrind, each one writes its instructions to a dump named CASE:COUNT, which complexity.py reads.  The rest of
- * the program runs without instrumentation, which takes a tenth of the time.
- *
- * For each count, it prints the line "CASE COUNT HOST_BYTES", with the host memory that the library reports.
+ * the program runs without instrumentation, which takes a tenth of the time.  For each count, it prints a line
+ * "CASE COUNT HOST_BYTES", with the host memory that the library reports.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +28,7 @@
 
 #define MIB         ((size_t)1 << 20)
 #define TIB         ((uint64_t)1 << 40)
-#define MAX_OBJECTS 1000128u /* of anything */
+#define MAX_OBJECTS 1000128u /* of each kind */
 
 enum { WINDOW = 64 };
 
@@ -206,7 +205,7 @@ static void granule_of_range(unsigned index)
 }
 
 /* Commit and decommit a granule of a separate range. */
-static void commit_and_decommit_granule(void)
+static void use_separate_granule(void)
 {
     static struct xseg_range *range;
     const uint64_t page = 2 * MIB;
@@ -228,7 +227,7 @@ static void held_granule(unsigned index)
     expect(xseg_range_commit(range, index * page, page, NULL), "xseg_range_commit");
     expect(xseg_range_hold(range, index * page, page), "xseg_range_hold");
     expect(xseg_range_decommit(range, index * page, page, NULL), "xseg_range_decommit");
-    commit_and_decommit_granule();
+    use_separate_granule();
 }
 
 static struct xseg_range *prepared_ranges[MAX_OBJECTS];
@@ -238,11 +237,11 @@ static void prepared_range(unsigned index)
     expect(xseg_range_reserve(allocator, 0, 2 * MIB, NULL, &prepared_ranges[index]),
            "xseg_range_reserve");
     expect(xseg_range_prepare(prepared_ranges[index], 2 * MIB), "xseg_range_prepare");
-    commit_and_decommit_granule();
+    use_separate_granule();
 }
 
 /* Release all prepared ranges.  glibc sorts up to 10,000 freed chunks per call: uncounted allocations trigger the sort. */
-static void release_prepared_ranges(unsigned count)
+static void release_prepared(unsigned count)
 {
     static unsigned first;
     void *volatile chunk;
@@ -254,13 +253,13 @@ static void release_prepared_ranges(unsigned count)
         chunk = malloc(64 << 10);
         free(chunk);
     }
-    commit_and_decommit_granule();
+    use_separate_granule();
 }
 
 static void released_range(unsigned index)
 {
     (void)index;
-    commit_and_decommit_granule();
+    use_separate_granule();
 }
 
 static bool enter(void *context, struct xseg_registered *run)
@@ -305,7 +304,7 @@ static void registration_of_one_page(unsigned index)
 static void granule_with_registrations(unsigned index)
 {
     registration(index);
-    commit_and_decommit_granule();
+    use_separate_granule();
 }
 
 /* 10^5 segments of the shortest reservation, 1 GiB, fit into the driver's 128 TiB of addresses. */
@@ -315,9 +314,9 @@ static const struct {
     const char *name, *config;
     void (*create)(unsigned index);
     uint64_t memory_bytes; /* of the device */
-    /* NULL: measure `create`; otherwise measure this function, after `prepare_measurement` with the count of objects. */
-    void (*measured_create)(unsigned index);
-    void (*prepare_measurement)(unsigned count);
+    /* NULL: measure `create`; otherwise measure this function, after `prepare` with the count of objects. */
+    void (*measured)(unsigned index);
+    void (*prepare)(unsigned count);
 } cases[] = {
     {"transient_stream", "expandable_segments:True", transient_stream, 4 * TIB},
     {"transient_stream_classic", "expandable_segments:False", transient_stream, 4 * TIB},
@@ -338,7 +337,7 @@ static const struct {
     {"held_granule", "expandable_segments:True", held_granule, 4 * TIB},
     {"prepared_range", "expandable_segments:True", prepared_range, 4 * TIB},
     {"released_range", "expandable_segments:True", prepared_range, 4 * TIB, released_range,
-     release_prepared_ranges},
+     release_prepared},
     {"registration", "expandable_segments:True", registration, 4 * TIB},
     {"registration_of_one_page", "expandable_segments:True", registration_of_one_page, 4 * TIB},
     {"granule_with_registrations", "expandable_segments:True", granule_with_registrations, 4 * TIB},
@@ -402,10 +401,9 @@ int main(int argc, char **argv)
 
             for (; created < count && created + WINDOW < MAX_OBJECTS; created++)
                 cases[i].create(created);
-            if (cases[i].prepare_measurement != NULL)
-                cases[i].prepare_measurement(created);
-            measure(cases[i].name,
-                    cases[i].measured_create != NULL ? cases[i].measured_create : cases[i].create,
+            if (cases[i].prepare != NULL)
+                cases[i].prepare(created);
+            measure(cases[i].name, cases[i].measured != NULL ? cases[i].measured : cases[i].create,
                     created);
             created += WINDOW;
         }

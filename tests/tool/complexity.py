@@ -46,8 +46,7 @@ def measure(case, counts):
         for part in re.finditer(r"^desc: Trigger: Client Request: \S+:(\d+)$.*?^summary: (\d+)$",
                                 dump.read_text(), re.DOTALL | re.MULTILINE):
             instructions[int(part[1])].append(int(part[2]))
-    host = {int(at): int(host) for at, host in re.findall(rf"^{case} (\d+) (\d+)$", completed.stdout, re.MULTILINE)}
-    return instructions, host
+    return instructions, {int(at): int(host) for at, host in re.findall(rf"^{case} (\d+) (\d+)$", completed.stdout, re.MULTILINE)}
 
 
 def last_count(case):

@@ -16,9 +16,8 @@ VARIABLES = ("XSEG_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 def run(*arguments, **variables):
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return subprocess.run([TOOL, "config", *arguments], capture_output=True,
-                          check=False, text=True, stdin=subprocess.DEVNULL, errors="surrogateescape",
-                          env={**environment, **variables})
+    return subprocess.run([TOOL, "config", *arguments], capture_output=True, check=False, text=True, stdin=subprocess.DEVNULL,
+                          errors="surrogateescape", env={**environment, **variables})
 
 
 class ConfigTest(unittest.TestCase):
@@ -49,8 +48,7 @@ class Report(ConfigTest):
 
     def test_keys_are_printed_with_their_source(self):
         self.assertEqual(self.rows(XSEG_ALLOC_CONF="idle_ms:50,page_size:fixed,expandable_segments:False,backend:native"),
-                         {"idle_ms": ["50", "-1", "XSEG_ALLOC_CONF"],
-                          "expandable_segments": ["False", "True", "XSEG_ALLOC_CONF"],
+                         {"idle_ms": ["50", "-1", "XSEG_ALLOC_CONF"], "expandable_segments": ["False", "True", "XSEG_ALLOC_CONF"],
                           "page_size": ["fixed", "fixed", "XSEG_ALLOC_CONF, no effect with this configuration"]})
         self.assertEqual(self.rows(PYTORCH_ALLOC_CONF="large_segment_size_mb:40"),
                          {"expandable_segments": ["False", "True", "implied by PYTORCH_ALLOC_CONF"],
@@ -61,8 +59,8 @@ class Report(ConfigTest):
         self.assertEqual(self.rows("garbage_collection_threshold:0.8"),
                          {"garbage_collection_threshold": ["0.8", "off", "argument, no effect without a memory fraction"]})
         self.assertFalse(self.keys("garbage_collection_threshold:0.8")[1]["garbage_collection_threshold"]["effect"])
-        self.assertEqual(self.rows("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5")["garbage_collection_threshold"],
-                         ["0.8", "off", "argument"])
+        rows = self.rows("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5")
+        self.assertEqual(rows["garbage_collection_threshold"], ["0.8", "off", "argument"])
 
     def test_example_of_the_documentation_is_current(self):
         page = (ROOT / "docs/top.md").read_text(encoding="utf-8")
@@ -82,7 +80,8 @@ class Report(ConfigTest):
         with tempfile.TemporaryDirectory() as folder:
             # The first file of this name is used, and this empty file cannot be loaded.
             pathlib.Path(folder, "libunwind.so.8").touch()
-            self.assertIn("\nstacks    call stacks are captured by backtrace() of the C library; libunwind", self.read_output(LD_LIBRARY_PATH=folder))
+            self.assertIn("\nstacks    call stacks are captured by backtrace() of the C library; libunwind",
+                          self.read_output(LD_LIBRARY_PATH=folder))
             self.assertEqual(self.keys(LD_LIBRARY_PATH=folder)[0]["stacks"], "backtrace")
 
     def test_source_of_highest_precedence_is_used(self):
@@ -139,8 +138,7 @@ class InvalidArguments(ConfigTest):
 class Keys(ConfigTest):
     def test_every_documented_key_is_listed_with_its_meaning(self):
         text = self.read_output("--keys")
-        page = (ROOT / "docs/options.md").read_text()
-        names = re.findall(r"^- \*\*`(\w+)`\*\* \(default", page, re.MULTILINE)
+        names = re.findall(r"^- \*\*`(\w+)`\*\* \(default", (ROOT / "docs/options.md").read_text(), re.MULTILINE)
         self.assertGreater(len(names), 30)
         self.assertEqual(re.findall(r"^(\w+) \(default .*\)$", text, re.MULTILINE), names)
         self.assertIn("\nidle_ms (default -1)\n    a whole number of milliseconds", text)

@@ -140,8 +140,7 @@ class Counters(ExportTest):
             for index, entry in enumerate(program.trace):
                 entry["time_us"] = 10 ** 15 + 10 * index
             trace = self.trace(program.snapshot())
-            counters = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}
-            current = {}
+            counters, current = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}, {}
             for index, state in enumerate(program.states[1:]):
                 current.update({name: values[10 ** 15 + 10 * index] for name, values in counters.items()
                                 if 10 ** 15 + 10 * index in values})
@@ -214,14 +213,17 @@ class Counters(ExportTest):
         # Memory that was unmapped is in no segment at the end, so it belongs to the default pool.
         snapshot = snapshot_without_pool_ids()
         snapshot["device_traces"][0][:] = [
-            entry_without_pool_id("alloc", BASE + MIB, 2 * MIB, 5), entry_without_pool_id("free_requested", BASE + MIB, 2 * MIB, 6),
-            entry_without_pool_id("free_completed", BASE + MIB, 2 * MIB, 8), entry_without_pool_id("segment_unmap", BASE + 2 * MIB, 2 * MIB, 9)]
+            entry_without_pool_id("alloc", BASE + MIB, 2 * MIB, 5),
+            entry_without_pool_id("free_requested", BASE + MIB, 2 * MIB, 6),
+            entry_without_pool_id("free_completed", BASE + MIB, 2 * MIB, 8),
+            entry_without_pool_id("segment_unmap", BASE + 2 * MIB, 2 * MIB, 9)]
         snapshot["segments"][0].update(total_size=2 * MIB, blocks=[])
         trace = self.trace(snapshot)
         for pool in ("pool default", "pool (0, 3)"):
             self.assertEqual([value for _, value in trace.counter("device 0", pool, "allocated")], [0, MIB, 0])
             self.assertEqual([value for _, value in trace.counter("device 0", pool, "pending")], [0, MIB, 0])
-            for reserved, allocated, pending, cached in iterate_states([dict(trace.counter("device 0", pool, name)) for name in COUNTERS]):
+            counters = [dict(trace.counter("device 0", pool, name)) for name in COUNTERS]
+            for reserved, allocated, pending, cached in iterate_states(counters):
                 self.assertEqual(reserved, allocated + pending + cached)
 
     def test_each_device_has_separate_tracks(self):
@@ -262,11 +264,12 @@ def entry_without_pool_id(action, addr, size, time):
 def snapshot_without_pool_ids():
     """Returns a growing expandable segment of a private pool, and a segment of the default pool, without `pool_id` in entries."""
     trace = [entry_without_pool_id("alloc", BASE, 2 * MIB, 5), entry_without_pool_id("free_requested", BASE, 2 * MIB, 6),
-             entry_without_pool_id("free_completed", BASE, 2 * MIB, 6), entry_without_pool_id("segment_map", BASE + 2 * MIB, 2 * MIB, 10),
-             entry_without_pool_id("alloc", BASE, 4 * MIB, 11)]
+             entry_without_pool_id("free_completed", BASE, 2 * MIB, 6),
+             entry_without_pool_id("segment_map", BASE + 2 * MIB, 2 * MIB, 10), entry_without_pool_id("alloc", BASE, 4 * MIB, 11)]
     segments = [{"device": 0, "address": BASE, "total_size": 4 * MIB, "stream": 16, "is_expandable": True,
                  "segment_type": "large", "segment_pool_id": (0, 3),
-                 "blocks": [{"address": BASE, "size": 4 * MIB, "requested_size": 4 * MIB, "state": "active_allocated", "frames": []}]},
+                 "blocks": [{"address": BASE, "size": 4 * MIB, "requested_size": 4 * MIB, "state": "active_allocated",
+                             "frames": []}]},
                 {"device": 0, "address": BASE + (1 << 30), "total_size": 2 * MIB, "stream": 0, "is_expandable": True,
                  "segment_type": "large", "segment_pool_id": (0, 0),
                  "blocks": [{"address": BASE + (1 << 30), "size": 2 * MIB, "requested_size": 0, "state": "inactive"}]}]
@@ -303,7 +306,7 @@ class Events(ExportTest):
                  entry("segment_map", BASE + 2 * MIB, 2 * MIB, 31, (0, 3)), entry("segment_unmap", BASE, 4 * MIB, 40, (0, 3)),
                  {"action": "oom", "size": 1 << 30, "device_free": 77, "stream": 16, "time_us": 50, "pool_id": (0, 0),
                   "frames": self.frames}]
-        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "what comes later"]]
+        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "unknown"]]
         return {"segments": [], "device_traces": [trace], "xseg": {"devices": [{"device": 0, "causes": causes}]}}
 
     def test_segment_events_have_a_cause(self):
@@ -363,8 +366,7 @@ class Events(ExportTest):
                                     reverse=True), weights[:count])
             for uuid in trace.find("device 0", "blocks"):
                 self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and "
-                                                                 f"lifetime; "
-                                 f"{len(complete) - count} others are omitted")
+                                                                 f"lifetime; {len(complete) - count} others are omitted")
 
     def test_block_has_the_time_of_its_pending_free(self):
         snapshot = two_pools()
@@ -372,7 +374,8 @@ class Events(ExportTest):
                                          entry("free_completed", BASE + 2 * MIB, MIB, 1_000_015, (0, 3))]
         snapshot["segments"][1]["blocks"][0]["state"] = "inactive"
         (begin, end, name, values), = self.trace(snapshot).slices("device 0", "blocks")
-        self.assertEqual((begin, end, name, values["waited_us"], values["pool"]), (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
+        self.assertEqual((begin, end, name, values["waited_us"], values["pool"]),
+                         (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
 
     def test_immediate_free_is_never_pending(self):
         for duration, pending in ((0, [0]), (1, [0, MIB, 0])):

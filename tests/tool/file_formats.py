@@ -50,8 +50,7 @@ class PyTorchFiles(FileFormatTest):
     def test_each_command_reads_each_snapshot(self):
         self.assertGreaterEqual(len(SNAPSHOTS), 8)
         for path in SNAPSHOTS:
-            name = path.name.split(".")[0]
-            contents = pickle.dumps(load_snapshot(path), 4)
+            name, contents = path.name.split(".")[0], pickle.dumps(load_snapshot(path), 4)
             for command in COMMANDS:
                 if command == "advise" and name in SLOW:
                     continue
@@ -75,7 +74,8 @@ class PyTorchFiles(FileFormatTest):
 class OtherFiles(FileFormatTest):
     """Files that a command cannot read: the message names the kind of file and the remedy."""
 
-    JSON = "file: it is a JSON file; a memory snapshot is a pickle, which torch.cuda.memory._dump_snapshot.. or xseg_snapshot.. writes"
+    JSON = ("file: it is a JSON file; a memory snapshot is a pickle, "
+            "which torch.cuda.memory._dump_snapshot.. or xseg_snapshot.. writes")
     SUPPORTED = r"xseg reads memory snapshots \(pickles\), and `xseg replay` and `xseg advise` read traces"
 
     def expect_errors(self, contents, message):
@@ -99,16 +99,17 @@ class OtherFiles(FileFormatTest):
         with zipfile.ZipFile(checkpoint, "w") as file:
             file.writestr("model/data.pkl", b"x")
         self.expect_errors(checkpoint.getvalue(), "file: it is a checkpoint that torch.save.. wrote, .*; " + self.SUPPORTED)
-        self.expect_errors(pickle.dumps(0x1950a86a20f9469cfc6c, 2) + pickle.dumps(1001, 2), "file: it is a checkpoint that "
-                                                                                            "torch.save.. of an old release "
-                                                                                            "wrote")
+        self.expect_errors(pickle.dumps(0x1950a86a20f9469cfc6c, 2) + pickle.dumps(1001, 2),
+                           "file: it is a checkpoint that torch.save.. of an old release wrote")
         self.expect_errors(b"\x40" + 7 * b"\0" + b'{"a":{}}' + 64 * b"\0", "file: it is a file of tensors .safetensors.")
 
     def test_files_of_the_profiler_are_named(self):
-        for trace in ({"schemaVersion": 1, "traceEvents": []}, {"deviceProperties": [{"segments": []}], "traceEvents": [{"ph": "X"}]},
+        for trace in ({"schemaVersion": 1, "traceEvents": []},
+                      {"deviceProperties": [{"segments": []}], "traceEvents": [{"ph": "X"}]},
                       [{"ph": "X", "ts": 1, "name": "a"}]):
             text = json.dumps(trace).encode()
-            for contents in (text, text[:-1], subprocess.run(["zstd", "-cq"], input=text, capture_output=True, check=True).stdout):
+            for contents in (text, text[:-1], subprocess.run(["zstd", "-cq"], input=text, capture_output=True,
+                                                             check=True).stdout):
                 self.expect_errors(contents, "file: it is a trace of torch.profiler .*, which ui.perfetto.dev opens; a memory "
                                              "snapshot is what torch.cuda.memory")
         self.expect_errors(b"[[1, 2], [[3], [4]]]", "file: it is a JSON list of lists, as export_memory_timeline.. of "
@@ -119,15 +120,14 @@ class OtherFiles(FileFormatTest):
             self.expect_errors(contents, self.JSON)
         self.expect_errors(b'{"a": 1}', self.JSON)
         self.expect_errors(b'\n{}', self.JSON)
-        for value, kind in (({"a": 1}, "a dictionary"), ([1, 2], "a list"), ([{"a": 1}], "a list"), (None, "None"), (5, "a number"), ("a", "a string"),
-                            ((), "a tuple")):
+        for value, kind in (({"a": 1}, "a dictionary"), ([1, 2], "a list"), ([{"a": 1}], "a list"), (None, "None"),
+                            (5, "a number"), ("a", "a string"), ((), "a tuple")):
             self.expect_errors(pickle.dumps(value, 4), f"file: it is no memory snapshot: a pickle of {kind} without "
                                                        f"`?segments`?; torch")
         for protocol in (0, 1):
             for value in ({"a": 1}, []):
                 self.expect_errors(pickle.dumps(value, protocol), "file: it is a pickle of protocol 0 or 1; pickle.dump.value, "
-                                                                  "file, 4. writes one|"
-                                                          "file: it is a text file")
+                                                                  "file, 4. writes one|file: it is a text file")
 
     def test_snapshot_as_json_is_answered_with_its_conversion(self):
         snapshot = {**load_snapshot(SNAPSHOTS[0]), "xseg": None}
@@ -139,28 +139,29 @@ class OtherFiles(FileFormatTest):
             self.assertEqual(self.run_tool(command, converted), self.run_tool(command, pickle.dumps(snapshot, 4)))
 
     def test_other_kinds_of_files_are_named(self):
-        for contents, message in ((b"", "file: the file is empty; " + self.SUPPORTED), (b"hello\n", "file: it is a text file "
-                                                                                                    "that begins with 'hello'; " + self.SUPPORTED),
-                                  (b"\x7fELF\2\1\1" + 64 * b"\0", "it is a program or library"), (bytes(range(256)), "it is binary data of no known format; " + self.SUPPORTED),
-                                  (b"<!DOCTYPE html>\n<html>", "it is a page of HTML"), (b"# HELP a b\n", "it is a dump of "
-                                                                                                          "metrics"),
-                                  (b"\xef\xbb\xbfxtrace 1\n", "it is UTF-8 text with a byte order mark"), ("xtrace".encode("utf-16"), "it is UTF-16 text"),
-                                  (b"%PDF-1.7\n", "it is a PDF document")):
+        for contents, message in ((b"", "file: the file is empty; " + self.SUPPORTED),
+                                  (b"hello\n", "file: it is a text file that begins with 'hello'; " + self.SUPPORTED),
+                                  (b"\x7fELF\2\1\1" + 64 * b"\0", "it is a program or library"),
+                                  (bytes(range(256)), "it is binary data of no known format; " + self.SUPPORTED),
+                                  (b"<!DOCTYPE html>\n<html>", "it is a page of HTML"),
+                                  (b"# HELP a b\n", "it is a dump of metrics"),
+                                  (b"\xef\xbb\xbfxtrace 1\n", "it is UTF-8 text with a byte order mark"),
+                                  ("xtrace".encode("utf-16"), "it is UTF-16 text"), (b"%PDF-1.7\n", "it is a PDF document")):
             self.expect_errors(contents, message)
 
     def test_files_of_the_tool_are_named(self):
         snapshot = SNAPSHOTS[0].read_bytes()
-        for command, message in (("view", "a page that `xseg view` wrote, which a browser opens"), ("export", "a trace of Perfetto")):
+        for command, message in (("view", "a page that `xseg view` wrote, which a browser opens"),
+                                 ("export", "a trace of Perfetto")):
             self.expect_errors(self.run_tool(command, snapshot)[2], "file: it is " + message)
-        for option, message in (("--timeline", "a timeline that `xseg replay --timeline` wrote"), ("--history", "a history that "
-                                                                                                                "`xseg replay --history` wrote")):
+        for option, message in (("--timeline", "a timeline that `xseg replay --timeline` wrote"),
+                                ("--history", "a history that `xseg replay --history` wrote")):
             self.expect_errors(self.tool("replay", option, "-", "--json", SNAPSHOTS[0], text=False).stdout,
                                "file: it is " + message)
 
     def test_message_about_a_trace_names_its_commands(self):
-        self.expect_error(("view", "blame", "compare", "export"), b"xtrace 1\na 1 512 0\n", "file: it is a trace, which `xseg "
-                                                                                            "replay` and `xseg advise` read; "
-                                                                                     "other commands read memory snapshots")
+        self.expect_error(("view", "blame", "compare", "export"), b"xtrace 1\na 1 512 0\n",
+                          "file: it is a trace, which `xseg replay` and `xseg advise` read; other commands read memory snapshots")
 
     def test_message_about_a_folder_names_its_commands(self):
         for arguments in (("view", ".", "-o", "out"), ("export", "--perfetto", ".", "-o", "out"), ("replay", ".")):

@@ -62,8 +62,7 @@ class Help(unittest.TestCase):
 
     def test_examples_use_existing_commands_and_options(self):
         for command in (None, *commands()):
-            text = read_output("help", *filter(None, [command]))
-            examples = re.findall(r"^  ((?:.*\| )?xseg .*)\n      ", text, re.MULTILINE)
+            examples = re.findall(r"^  ((?:.*\| )?xseg .*)\n      ", read_output("help", *filter(None, [command])), re.MULTILINE)
             self.assertTrue(examples, command)
             for example in examples:
                 _, name, *arguments_of_example = shlex.split(example.split("| jq")[0].split("| ")[-1])
@@ -81,15 +80,17 @@ class Help(unittest.TestCase):
         self.assertRegex(completed.stderr, r"\Axseg: unrecognized option '--fly'\n`xseg --help` lists the options\n\Z")
 
     def test_surplus_argument_is_reported_with_the_usage(self):
-        for arguments, limit, usage in ((("help", "probe", "x"), "at most 1", "[COMMAND]"), (("view", "a", "b", "x"), "at most 2", "FILE [FILE] -o "
-                                                                                                                                   "PAGE"),
-                                        (("compare", "a", "b", "x"), "at most 2", "FILE FILE | FOLDER [FOLDER]"), (("config", "a", "x"), "at most 1", "[STRING]"),
-                                        (("blame", "a", "x", "y"), "at most 1", "FILE | FOLDER"), (("advise", "a", "x"), "at most 1", "FILE | FOLDER"),
-                                        (("export", "a", "x"), "at most 1", "--perfetto FILE -o OUT"), (("top", "x"), "none", ""), (("probe", "x"), "none", "")):
+        for arguments, limit, usage in (
+                (("help", "probe", "x"), "at most 1", "[COMMAND]"), (("view", "a", "b", "x"), "at most 2", "FILE [FILE] -o PAGE"),
+                (("compare", "a", "b", "x"), "at most 2", "FILE FILE | FOLDER [FOLDER]"),
+                (("config", "a", "x"), "at most 1", "[STRING]"), (("blame", "a", "x", "y"), "at most 1", "FILE | FOLDER"),
+                (("advise", "a", "x"), "at most 1", "FILE | FOLDER"),
+                (("export", "a", "x"), "at most 1", "--perfetto FILE -o OUT"), (("top", "x"), "none", ""),
+                (("probe", "x"), "none", "")):
             completed = run(*arguments)
             self.assertEqual((completed.returncode, completed.stdout), (2, ""))
             self.assertEqual(completed.stderr, f"xseg {arguments[0]}: too many arguments, 'x'; the command takes {limit}; "
-                                          f"usage: xseg {arguments[0]} [OPTION]... {usage}".rstrip() + "\n")
+                                               f"usage: xseg {arguments[0]} [OPTION]... {usage}".rstrip() + "\n")
 
     def test_misspelled_word_is_answered_with_the_closest_match(self):
         for arguments, name in ((("repaly",), "replay"), (("help", "veiw"), "view"), (("BLAME",), "blame"), (("conf",), "config"),
@@ -101,7 +102,8 @@ class Help(unittest.TestCase):
             self.assertEqual((completed.returncode, completed.stdout), (2, ""), arguments)
             self.assertIn(f"; did you mean {name}?\n", completed.stderr)
         # Options of other commands are no candidates, and a word without a similar candidate has no suggestion.
-        for arguments in (("probe", "--min-devic"), ("zzz",), ("replay", "--frobnicate"), ("top", "--sort", "xyz"), ("x" * 200,), ("",)):
+        for arguments in (("probe", "--min-devic"), ("zzz",), ("replay", "--frobnicate"), ("top", "--sort", "xyz"), ("x" * 200,),
+                          ("",)):
             completed = run(*arguments)
             self.assertEqual((completed.returncode, completed.stdout), (2, ""), arguments)
             self.assertNotIn("did you mean", completed.stderr)

@@ -79,8 +79,7 @@ class HistoryTest(ToolCase):
 class Events(HistoryTest):
     def test_each_event_has_its_line_stream_and_pool(self):
         events, summary = self.history(TRACE_WITH_TIMES)
-        self.assertEqual([(event["line"], event["action"], event["stream"], event["pool"])
-                          for event in events], EXPECTED_EVENTS)
+        self.assertEqual([(event["line"], event["action"], event["stream"], event["pool"]) for event in events], EXPECTED_EVENTS)
         self.assertEqual(summary["lost"], 0)
         self.assertTrue(all(event["stack"] == [] and not event["lent"] for event in events))
 
@@ -226,8 +225,7 @@ class Keys(HistoryTest):
     def test_background_thread_adds_no_events(self):
         events, _ = self.history("xtrace 1\na 0 3000000 0\nf 0\n", "--config",
                                  "expandable_segments:True,background_thread:True,idle_ms:1")
-        self.assertEqual([event["action"] for event in events],
-                         ["segment_map", "alloc", "free_requested", "free_completed"])
+        self.assertEqual([event["action"] for event in events], ["segment_map", "alloc", "free_requested", "free_completed"])
 
 
 class Output(HistoryTest):
@@ -298,8 +296,7 @@ class Stacks(HistoryTest):
         copy = self.folder / "xseg"
         shutil.copy(TOOL, copy)
         subprocess.run(["strip", copy], check=True)
-        libraries = str(pathlib.Path(TOOL).parent)
-        for stack in self.stacks(program=copy, environment={"LD_LIBRARY_PATH": libraries}):
+        for stack in self.stacks(program=copy, environment={"LD_LIBRARY_PATH": str(pathlib.Path(TOOL).parent)}):
             tool_frames = [frame for frame in stack if frame["module"] and os.path.samefile(frame["module"], copy)]
             self.assertGreater(len(tool_frames), 2)
             for frame in tool_frames:

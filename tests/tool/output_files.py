@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tests that output files are complete or absent after an interrupt, a full disk or a closed pipe.
-
-output_files.py TOOL SOURCE_ROOT"""
+"""Tests of output files after an interrupt, on a full disk and with a closed pipe: output_files.py TOOL SOURCE_ROOT."""
 import fcntl
 import os
 import pathlib
@@ -117,7 +115,8 @@ class Interrupt(OutputFileTest):
                     continue
                 writer = self.make_full_pipe()
                 (self.folder / "out").write_text("before", encoding="utf-8")
-                with self.subTest(arguments, signal_number=signal_number), self.start([*arguments, data], stdout=writer) as process:
+                with self.subTest(arguments, signal_number=signal_number), \
+                        self.start([*arguments, data], stdout=writer) as process:
                     os.close(writer)
                     self.wait_for(lambda: any((self.folder / name).stat().st_size > 0 for name in self.new_files()
                                               if name != "out"), process)
@@ -180,15 +179,16 @@ class Space(OutputFileTest):
         unshare = shutil.which("unshare")
         enter = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--mount", "--map-root-user"]
         script = f'mount -t tmpfs -o size=4k none {self.folder} && cd {self.folder} && {{ "$@"; s=$?; ls -A; exit $s; }}'
-        if not unshare or subprocess.run([*enter, "sh", "-c", script, "sh", "true"], check=False, capture_output=True).returncode != 0:
+        if not unshare or subprocess.run([*enter, "sh", "-c", script, "sh", "true"], check=False,
+                                         capture_output=True).returncode != 0:
             self.skipTest("no file system can be mounted here")
         for arguments, data, _ in self.writers():
             with self.subTest(arguments):
                 completed = subprocess.run([*enter, "sh", "-c", script, "sh", TOOL, *arguments, data], check=False,
                                            capture_output=True, text=True)
                 self.assertEqual((completed.returncode, completed.stdout), (2, ""))
-                self.assertEqual(SELF_CHECKS.sub("", completed.stderr), f"xseg {arguments[0]}: out cannot be written: No space "
-                                                                        f"left on device\n")
+                self.assertEqual(SELF_CHECKS.sub("", completed.stderr),
+                                 f"xseg {arguments[0]}: out cannot be written: No space left on device\n")
 
 
 class Pipes(OutputFileTest):
@@ -196,11 +196,10 @@ class Pipes(OutputFileTest):
         os.mkfifo(self.pipe)
         for arguments, data, _ in self.writers(str(self.pipe)):
             with self.subTest(arguments), self.start([*arguments, data], preexec_fn=default_pipe) as process:
-                reader = os.open(self.pipe, os.O_RDONLY)
-                os.close(reader)
+                os.close(os.open(self.pipe, os.O_RDONLY))
                 self.assertEqual(process.wait(), 2)
-                self.assertEqual(SELF_CHECKS.sub("", process.stderr.read()), f"xseg {arguments[0]}: {self.pipe} cannot be "
-                                                                             f"written: Broken pipe\n")
+                self.assertEqual(SELF_CHECKS.sub("", process.stderr.read()),
+                                 f"xseg {arguments[0]}: {self.pipe} cannot be written: Broken pipe\n")
         self.assertTrue(self.pipe.is_fifo())
 
     def test_file_is_complete_if_the_report_has_no_reader(self):
@@ -288,8 +287,8 @@ class Paths(OutputFileTest):
             (self.folder / "deep/target").unlink()
         for output_path, reason in (("loop", "Too many levels of symbolic links"), ("", "No such file or directory")):
             for arguments, data, _ in self.writers(output_path):
-                self.assertEqual(self.run_tool([*arguments, data], 2), f"xseg {arguments[0]}: {output_path} cannot be written: "
-                                                                       f"{reason}\n")
+                self.assertEqual(self.run_tool([*arguments, data], 2),
+                                 f"xseg {arguments[0]}: {output_path} cannot be written: {reason}\n")
         self.assertEqual(self.new_files(), ["deep", "loop", "out"])
 
 

@@ -64,8 +64,7 @@ class Manual(ManualTest):
     def test_mandoc_reports_no_warnings(self):
         # Pages have a version and no date.
         for path, _ in self.pages():
-            completed = subprocess.run(["mandoc", "-Tlint", "-W", "warning", path], text=True,
-                                       capture_output=True, check=False)
+            completed = subprocess.run(["mandoc", "-Tlint", "-W", "warning", path], text=True, capture_output=True, check=False)
             warnings = [line for line in (completed.stdout + completed.stderr).splitlines() if "missing date" not in line]
             self.assertEqual(warnings, [])
 
@@ -220,8 +219,7 @@ class Zsh(ManualTest):
             os.write(terminal, b"unsetopt zle_bracketed_paste; fpath=($PWD $fpath); "
                                b"autoload -Uz compinit; compinit -u -D; echo rea''dy\n")
             self.wait_for(terminal, r"ready\r")
-            for input_line, completed_line in (("xseg repl", "xseg replay"),
-                                               ("xseg replay --min", "xseg replay --min-device"),
+            for input_line, completed_line in (("xseg repl", "xseg replay"), ("xseg replay --min", "xseg replay --min-device"),
                                                ("xseg replay --driver cu", "xseg replay --driver cuda"),
                                                ("xseg replay --driver xseg.ba", "xseg replay --driver xseg.bash"),
                                                ("xseg replay --check=fl", "xseg replay --check=floor"),

@@ -48,15 +48,12 @@ class Preload(unittest.TestCase):
         for behavior, case, expected_without, expected_with in (
                 ("freed memory is reused once it is idle", "reuse", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("memory of streams is ordered by them", "async",
-                 "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
+                ("memory of streams is ordered by them", "async", "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n",
-                 None),
-                ("errors of xseg are errors of the runtime", "excessive_request", "excessive request: 2, last error 2\nforeign "
-                                                                                  "pointer: 1\n", None),
-                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n",
-                 "cuMemAlloc 0, cuMemCreate some\n"),
+                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n", None),
+                ("errors of xseg are errors of the runtime", "excessive_request",
+                 "excessive request: 2, last error 2\nforeign pointer: 1\n", None),
+                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n", "cuMemAlloc 0, cuMemCreate some\n"),
                 ("functions of the driver are interposed", "driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 1, cuMemCreate some\n"),
                 ("a forked child allocates from the runtime", "fork_child", "the child exited\n", None)):
@@ -86,7 +83,8 @@ class Preload(unittest.TestCase):
     def test_child_forked_during_open_allocates_from_the_runtime(self):
         # The configuration has a key without effect, whose warning blocks the thread that opens the allocator.
         status, output, error = run_program(PROGRAM, "fork_during_open", LD_PRELOAD=PRELOADED,
-                                            XSEG_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2", **TWO_DEVICES)
+                                            XSEG_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2",
+                                            **TWO_DEVICES)
         self.assertEqual((status, output), (0, "no child was killed\n"), error)
 
     def test_random_calls_have_the_documented_behavior_of_cuda(self):
@@ -111,15 +109,14 @@ class Preload(unittest.TestCase):
         self.assertIn("'nonsense' at column 1", error)
 
     def test_commands_of_the_documentation_run_unchanged(self):
-        text = PAGE.read_text(encoding="utf-8")
-        lines = re.search(r"```\n(LD_PRELOAD=.*?)```", text, re.DOTALL)[1].splitlines()
+        lines = re.search(r"```\n(LD_PRELOAD=.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1].splitlines()
         self.assertEqual(len(lines), 2)
         for line in lines:
             self.assertIn("libxseg-preload.so ./program", line)
             command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} reuse")
             completed = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
-            self.assertEqual((completed.returncode, completed.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate "
-                                                                           "some\n"), completed.stderr)
+            self.assertEqual((completed.returncode, completed.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
+                             completed.stderr)
 
     def test_program_without_cuda_is_unaffected(self):
         if SANITIZER not in ("none", "coverage") and not sanitizers():

@@ -282,7 +282,7 @@ static void allocate(void)
     write_tags(block);
 }
 
-/* Whether work of a stream may use a block: it is ordered by this stream, or the work of its own stream has completed. */
+/* Whether work of a stream may use a block: it is ordered by this stream, or the work of its ordering stream has completed. */
 static bool may_use(const struct block *block, int stream)
 {
     if (device_of[stream] != block->device)

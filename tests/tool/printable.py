@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tests that bytes of untrusted text that are not printable ASCII are escaped as \\xNN: printable.py TOOL.
 
-Such text comes from arguments, file names, traces, snapshots and the environment.
+Such text is in arguments, file names, traces, snapshots and the environment.
 """
 import json
 import os
@@ -81,8 +81,7 @@ class Names(PrintableTest):
 class Contents(PrintableTest):
     def test_invalid_line_of_a_trace_is_escaped(self):
         for line, message in ((b"\x1b[2J 1", rb"unknown operation, '\x1b[2J'"),
-                              (b"a \x1b 512 0", rb"'\x1b' is not a decimal number"),
-                              (b"a 0 512 0\n! \x1b", rb"not by '\x1b'"),
+                              (b"a \x1b 512 0", rb"'\x1b' is not a decimal number"), (b"a 0 512 0\n! \x1b", rb"not by '\x1b'"),
                               (b"s \xff 1", rb"unknown statistic, '\xff'")):
             with self.subTest(line):
                 self.expect_message(message, "replay", self.file(b"xtrace 1\n" + line + b"\n"))
@@ -97,8 +96,7 @@ class Contents(PrintableTest):
 
     def test_mark_is_escaped_in_the_timeline(self):
         timeline = self.folder / "timeline"
-        self.run_tool("replay", "--timeline", timeline, self.file(
-            b"xtrace 1\na 0 512 0\nm \x1b[2J\xc3\xa9\nf 0\n"), status=0)
+        self.run_tool("replay", "--timeline", timeline, self.file(b"xtrace 1\na 0 512 0\nm \x1b[2J\xc3\xa9\nf 0\n"), status=0)
         self.assertIn(b"# mark\t1\t" + rb"\x1b[2J\xc3\xa9" + b"\n", timeline.read_bytes())
 
     def test_contents_of_a_damaged_snapshot_are_escaped(self):
@@ -119,8 +117,7 @@ class Arguments(PrintableTest):
                 ((b"-\x1b",), rb"invalid option -- '\x1b'"),
                 ((b"--help=" + UNTRUSTED,), b"option '--help' doesn't allow an argument"),
                 ((b"--co=" + UNTRUSTED,), b"option '--co' is ambiguous"),
-                (("--config",), b"option '--config' requires an argument"),
-                (("--tick", UNTRUSTED, "t"), b"--tick takes ")):
+                (("--config",), b"option '--config' requires an argument"), (("--tick", UNTRUSTED, "t"), b"--tick takes ")):
             with self.subTest(arguments):
                 self.expect_message(message, "replay", *arguments)
         self.expect_message(b"unrecognized option '--" + ESCAPED + b"'", b"--" + UNTRUSTED)

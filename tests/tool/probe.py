@@ -15,19 +15,17 @@ sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
 
 # All driver functions that the probe calls, except cuGetErrorName.
-CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
-         "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease",
-         "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemGetInfo", "cuMemAlloc", "cuMemFree",
-         "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
-         "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle",
-         "cuStreamCreate", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize",
-         "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent")
+CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+         "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemGetInfo",
+         "cuMemAlloc", "cuMemFree", "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
+         "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle", "cuStreamCreate",
+         "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
+         "cuEventQuery", "cuStreamWaitEvent")
 
 
 def run(*options, **environment):
-    completed = subprocess.run([TOOL, "probe", *options], check=False, text=True,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, env={**os.environ, **environment})
+    completed = subprocess.run([TOOL, "probe", *options], check=False, text=True, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment})
     return completed.returncode, completed.stdout
 
 
@@ -67,8 +65,8 @@ class Capabilities(ProbeTest):
                    "XSEG_SIM_PAGE_CACHE_MB": "10240"}
         output = self.probe(**unified)
         self.assertRegex(output, r"memory +16\.00 GiB, 4\.00 GiB free\n +integrated: the device uses the memory of the host\n"
-                               r" +14\.00 GiB free with reclaimable page cache; xseg leaves 1\.00 GiB free "
-                               r"\(device_free_min_mb\)\n")
+                                 r" +14\.00 GiB free with reclaimable page cache; xseg leaves 1\.00 GiB free "
+                                 r"\(device_free_min_mb\)\n")
         report = self.report(XSEG_ALLOC_CONF="device_free_min_mb:100", **unified)
         self.assertEqual((report["integrated"], report["free_bytes"], report["available_bytes"], report["free_min_bytes"]),
                          (True, 4096 * MIB, 14336 * MIB, 100 * MIB))
@@ -107,14 +105,12 @@ class Capabilities(ProbeTest):
     def test_failed_driver_test_is_named(self):
         # The first two calls of cuMemMap belong to the test of virtual memory management.
         output = self.probe(XSEG_SIM_FAIL="cuMemMap:1:801", status=1)
-        self.assertRegex(output, r"xseg uses +classic segments: cuMemMap failed with "
-                               r"CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
+        self.assertRegex(output, r"xseg uses +classic segments: cuMemMap failed with CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
         self.assertRegex(output, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), test")
 
     def test_failing_page_creation_on_an_empty_device_selects_classic_segments(self):
         output = self.probe(XSEG_SIM_FAIL="cuMemCreate:1+1", status=1)
-        self.assertRegex(output, r"xseg uses +classic segments: cuMemCreate failed with "
-                               r"CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
+        self.assertRegex(output, r"xseg uses +classic segments: cuMemCreate failed with CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
 
     def test_driver_with_one_page_per_call_has_no_costs_of_batches(self):
         report = self.report(XSEG_SIM_BATCH="0")
@@ -136,8 +132,7 @@ class Capabilities(ProbeTest):
 class Costs(ProbeTest):
     def test_measured_costs_equal_the_presets(self):
         for preset, create, unmap in (("a100", 7.3, 34), ("a100_cold", 193, 25.6),
-                                      ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050),
-                                      ("none", 0, 0)):
+                                      ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050), ("none", 0, 0)):
             with self.subTest(preset):
                 report = self.report("--costs", preset)
                 self.assertEqual((report["costs_are"], report["preset"]), ("modeled", preset))
@@ -156,8 +151,7 @@ class Costs(ProbeTest):
 
     def test_only_cumemfree_waits_for_device_work(self):
         report = self.report()
-        waiting = {row["call"] for row in report["costs"] if row["waits_for_work"]}
-        self.assertEqual(waiting, {"cuMemFree"})
+        self.assertEqual({row["call"] for row in report["costs"] if row["waits_for_work"]}, {"cuMemFree"})
         self.assertEqual(self.cost(report, "cuMemFree", 20 * MIB)["busy"]["median_us"], 5000)
 
     def test_sizes_beyond_free_memory_are_omitted(self):
@@ -165,19 +159,15 @@ class Costs(ProbeTest):
         self.assertIn("not enough free memory for sizes of 256.00 MiB and more", output)
         self.assertNotRegex(output, r"cuMem\w+ +512 MiB")
         self.assertRegex(output, r"cuMemCreate +64 MiB")
-        report = self.report(XSEG_SIM_MEMORY_MB="64")
-        for row in report["costs"]:
+        for row in self.report(XSEG_SIM_MEMORY_MB="64")["costs"]:
             if row["call"] == "cuMemAddressReserve" or row["call"] == "cuMemAddressFree":
                 continue
             fits = row["bytes"] * row["pages"] * row["threads"] <= 32 * MIB
-            self.assertEqual((row["idle"] is not None, row["missing"]),
-                             (fits, None if fits else "not enough free memory"), row)
+            self.assertEqual((row["idle"] is not None, row["missing"]), (fits, None if fits else "not enough free memory"), row)
 
     def test_costs_cover_sizes_batches_and_threads(self):
-        report = self.report()
-        sizes = [mib * MIB for mib in (2, 4, 8, 20, 32, 64, 128, 256, 512)]
-        for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
-                     "cuMemAlloc", "cuMemFree"):
+        report, sizes = self.report(), [mib * MIB for mib in (2, 4, 8, 20, 32, 64, 128, 256, 512)]
+        for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAlloc", "cuMemFree"):
             rows = self.rows(report, call=call, pages=1, threads=1)
             self.assertEqual([row["bytes"] for row in rows if row["bytes"] >= MIB], sizes)
             for row in rows:
@@ -305,30 +295,25 @@ class Failures(ProbeTest):
         output = self.probe(XSEG_SIM_FAIL="cuMemAlloc:1+1:2", status=1)
         self.assertRegex(output, r"cuMemAlloc +20 MiB +- +- +- +-\n")
         self.assertRegex(output, r"cuMemUnmap +20 MiB +34.0 ")
-        self.assertRegex(output, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), "
-                               r"costs of 20 MiB\n")
+        self.assertRegex(output, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), costs of 20 MiB\n")
 
     def test_invalid_arguments_are_rejected(self):
-        for options, message in ((("--device", "x"), "--device takes a device ordinal"),
-                                 (("--device", ""), "--device takes a device ordinal"),
-                                 (("--device", "99999999999"), "--device takes a device ordinal"),
-                                 (("--driver", "hip"), "--driver takes sim or cuda"),
-                                 (("--costs", "cheap"), "--costs takes none, a100"),
-                                 (("--costs", "./none"), "XSEG_SIM_COSTS: ./none, cannot open the file, No such file"),
-                                 (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
-                                 (("--driver", "cuda", "--costs", "none"), "cannot be combined with"),
-                                 (("--nonsense",), "`xseg probe --help` lists the options"),
-                                 (("file",), "too many arguments, 'file'; the command takes none")):
+        for options, message in (
+                (("--device", "x"), "--device takes a device ordinal"), (("--device", ""), "--device takes a device ordinal"),
+                (("--device", "99999999999"), "--device takes a device ordinal"),
+                (("--driver", "hip"), "--driver takes sim or cuda"), (("--costs", "cheap"), "--costs takes none, a100"),
+                (("--costs", "./none"), "XSEG_SIM_COSTS: ./none, cannot open the file, No such file"),
+                (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
+                (("--driver", "cuda", "--costs", "none"), "cannot be combined with"),
+                (("--nonsense",), "`xseg probe --help` lists the options"),
+                (("file",), "too many arguments, 'file'; the command takes none")):
             with self.subTest(options):
-                output = self.probe(*options, status=2)
-                self.assertIn(message, output)
-        output = self.probe(XSEG_SIM_MEMORY_MB="odd", status=2)
-        self.assertIn("simulator configuration: ", output)
+                self.assertIn(message, self.probe(*options, status=2))
+        self.assertIn("simulator configuration: ", self.probe(XSEG_SIM_MEMORY_MB="odd", status=2))
 
     def test_unwritable_standard_output_is_reported(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
-            completed = subprocess.run([TOOL, "probe", "--json"], stdout=full, stderr=subprocess.PIPE,
-                                       text=True, check=False)
+            completed = subprocess.run([TOOL, "probe", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(completed.returncode, 2)
         self.assertIn("cannot be written", completed.stderr)
 
@@ -384,8 +369,7 @@ class Driver(ProbeTest):
         output = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuInit:1:100", status=2)
         self.assertIn("cuInit", output)
         self.assertIn("CUDA_ERROR_NO_DEVICE (100)", output)
-        output = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999",
-                            status=1)
+        output = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999", status=1)
         self.assertIn("failed: cuMemsetD8Async", output)
 
     def test_missing_driver_is_reported(self):

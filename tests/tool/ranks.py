@@ -47,8 +47,8 @@ class RanksTest(ToolCase):
     def run_job(self, variable):
         environment = {name: value for name, value in os.environ.items() if name not in (*LAUNCHERS, "XSEG_SIM_MEMORY_MB")}
         for rank in range(RANKS):
-            completed = subprocess.run([sys.executable, "-c", RANK, self.folder, "outlier" if rank == OUTLIER else ""], check=False,
-                                       env=environment | {variable: str(rank)}, capture_output=True)
+            completed = subprocess.run([sys.executable, "-c", RANK, self.folder, "outlier" if rank == OUTLIER else ""],
+                                       check=False, env=environment | {variable: str(rank)}, capture_output=True)
             self.assertEqual(completed.returncode, 0, completed.stderr)
 
     def test_outlier_is_found_by_the_rank_in_file_names(self):
@@ -64,8 +64,7 @@ class RanksTest(ToolCase):
                     report = json.loads(completed.stdout)
                     self.assertEqual(report["outlier"], f"rank {OUTLIER}")
                     self.assertRegex(report["verdict"], r"^rank 2 is the outlier of 4: it reserves \d+.\d\d MiB more at the "
-                                                        r"peak[,:] "
-                                                       r".*at cache")
+                                                        r"peak[,:] .*at cache")
                 for name in names:
                     (self.folder / name).unlink()
 
@@ -97,7 +96,8 @@ class FailedRequest(ToolCase):
     def test_completing_configuration_is_advised(self):
         report = self.advise(self.write_oom_snapshot(100 * MIB, "expandable_segments:False,history:all"))
         out_of_memory = report["out_of_memory"]
-        self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]), (DEVICE_MIB * MIB, 1, True))
+        self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]),
+                         (DEVICE_MIB * MIB, 1, True))
         self.assertEqual(out_of_memory["least_change"], report["advised"]["config"])
         self.assertTrue(out_of_memory["least_change"].startswith("expandable_segments:True"), out_of_memory)
         self.assertFalse(report["current"]["completes"])

@@ -42,20 +42,15 @@ class InvalidInput(ReplayTest):
 
     def test_invalid_files_are_rejected(self):
         for contents, line, message in (
-                (b"", "", "the file is empty"),
-                (b"\0" * 100, "", "binary data of no known format"),
-                (b"xtrace 1\n\0\n", 2, "NUL"),
-                (b"xtrace 1\na 0 512 0\nf 0\nf 0\n", 4, "block 0 was freed on line 3"),
+                (b"", "", "the file is empty"), (b"\0" * 100, "", "binary data of no known format"),
+                (b"xtrace 1\n\0\n", 2, "NUL"), (b"xtrace 1\na 0 512 0\nf 0\nf 0\n", 4, "block 0 was freed on line 3"),
                 (b"xtrace 1\na 0 512 0\nf 0\nu 0 1\n", 4, "block 0 was freed on line 3"),
                 (b"xtrace 1\na 0 512 0\na 0 512 0\n", 3, "never used twice"),
-                (b"xtrace 1\na 0 99999999999999999999 0\n", 2, "64 bits"),
-                (b"xtrace 1\na 0 512 0\n! oom\nf 0\n", 4, "failed"),
+                (b"xtrace 1\na 0 99999999999999999999 0\n", 2, "64 bits"), (b"xtrace 1\na 0 512 0\n! oom\nf 0\n", 4, "failed"),
                 (b"xtrace 1\n#" + b"x" * 100000 + b"\n", 2, "longer"),
-                (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"),
-                (b"xtrace 1\na 0 51", 2, "middle of a line"),
+                (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"), (b"xtrace 1\na 0 51", 2, "middle of a line"),
                 (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "unknown operation, "),
-                (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"),
-                (b"\x28\xb5\x2f\xfd", 1, "is truncated")):
+                (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"), (b"\x28\xb5\x2f\xfd", 1, "is truncated")):
             with self.subTest(contents[:60]):
                 self.expect_error(self.file(contents), line, message)
 
@@ -85,26 +80,19 @@ class InvalidInput(ReplayTest):
     def test_invalid_arguments_are_rejected(self):
         good = self.file("a 0 512 0\n")
         for arguments, message in (
-                ((), "needs a file"),
-                (("--nothing", good), "unrecognized option"),
-                (("--check=maybe", good), "exact or floor"),
-                (("--check", good), "no `=` line"),
-                (("--driver", "metal", good), "sim or cuda"),
+                ((), "needs a file"), (("--nothing", good), "unrecognized option"), (("--check=maybe", good), "exact or floor"),
+                (("--check", good), "no `=` line"), (("--driver", "metal", good), "sim or cuda"),
                 (("--costs", "./none.costs", good), "xseg_sim_reset: costs: ./none.costs, cannot open the file"),
                 (("--driver", "cuda", "--min-device", good), "cannot be combined"),
                 (("--driver", "cuda", "--costs", "none", good), "cannot be combined"),
-                (("--device-memory", "much", good), "such as 900MiB"),
-                (("--device-memory", "-5", good), "such as 900MiB"),
-                (("--device-memory", "1MB", good), "such as 900MiB"),
-                (("--device-memory", "900", good), "less than 2MiB"),
+                (("--device-memory", "much", good), "such as 900MiB"), (("--device-memory", "-5", good), "such as 900MiB"),
+                (("--device-memory", "1MB", good), "such as 900MiB"), (("--device-memory", "900", good), "less than 2MiB"),
                 (("--device-memory", "99999999999999999999", good), "exceeds the memory of any"),
                 (("--costs", "free", good), "takes none, a100"),
-                (("--config", "max_split_size_mb:19", good), "max_split_size_mb"),
-                (("--config", "nonsense", good), "nonsense"),
+                (("--config", "max_split_size_mb:19", good), "max_split_size_mb"), (("--config", "nonsense", good), "nonsense"),
                 (("--check", "--compare", "", good), "--compare"),
                 (("--timeline", self.folder / "no/where", good), "cannot be written"),
-                (("--device", "0", good), "this file is a trace"),
-                (("--device", "1024", good), "from 0 to 1023"),
+                (("--device", "0", good), "this file is a trace"), (("--device", "1024", good), "from 0 to 1023"),
                 (("--timeline", self.folder / "out", good, good), "requires a single FILE")):
             with self.subTest(arguments):
                 completed = self.replay(*arguments, status=2)
@@ -112,12 +100,10 @@ class InvalidInput(ReplayTest):
                 self.assertEqual(completed.stdout, "")
 
     def test_invalid_configuration_of_a_file_is_rejected(self):
-        self.assertIn("max_split_size_mb",
-                      self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
+        self.assertIn("max_split_size_mb", self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
 
     def test_tool_prints_usage_and_version(self):
-        for arguments, status, message in (((), 2, "usage"), (("--help",), 0, "usage"),
-                                           (("replay", "--help"), 0, "--min-device"),
+        for arguments, status, message in (((), 2, "usage"), (("--help",), 0, "usage"), (("replay", "--help"), 0, "--min-device"),
                                            (("--version",), 0, "xseg 0."), (("fly",), 2, "'fly'")):
             completed = self.tool(*arguments, status=status)
             self.assertIn(message, completed.stdout + completed.stderr)
@@ -129,8 +115,7 @@ class Results(ReplayTest):
         self.assertEqual(list(result), KEYS)
         self.assertEqual(result, result | {
             "events": 5, "oom_at": -1, "peak_requested": 30001000, "peak_allocated": 30000128 + 1024,
-            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0,
-            "min_device": None})
+            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0, "min_device": None})
         self.assertEqual(result["driver_calls"]["cuMemCreate"], 3)
         self.assertGreater(min(result["driver_us"], result["ns_per_event"]), 0)
 
@@ -182,10 +167,8 @@ class Results(ReplayTest):
         text = "a 0 30000000 0\nf 0\n"
         same = r"\AB reserves the same amount and makes the same number of driver calls\Z"
         for trace, other, verdict in (
-                (text, "False",
-                 r"\AB reserves 10\.00 MiB less and makes [\d,]+ driver calls? instead of [\d,]+\Z"),
-                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same),
-                ("", "False", same)):
+                (text, "False", r"\AB reserves 10\.00 MiB less and makes [\d,]+ driver calls? instead of [\d,]+\Z"),
+                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same), ("", "False", same)):
             self.assertRegex(self.verdict(trace, "--compare", "expandable_segments:" + other), verdict)
 
     def test_verdict_compares_driver_calls(self):
@@ -248,8 +231,7 @@ class Results(ReplayTest):
         self.assertEqual(completed.stdout, timeline.read_text())
 
     def test_timeline_has_the_peaks(self):
-        timeline = self.folder / "timeline"
-        trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
+        timeline, trace = self.folder / "timeline", ROOT / "benchmarks/traces/moe_train.xtrace.zst"
         result = self.json("--timeline", timeline, trace)
         rows = [list(map(int, line.split("\t"))) for line in timeline.read_text().splitlines() if not line.startswith("#")]
         self.assertLessEqual(len(rows), 2000)
@@ -266,8 +248,7 @@ class Results(ReplayTest):
                           "# mark\t1\ta step", f"2\t0\t0\t{2 * MIB}"])
 
     def test_peaks_equal_those_of_pytorch(self):
-        reference = json.loads((ROOT / "benchmarks/traces/reference.json").read_text())
-        for name, modes in reference.items():
+        for name, modes in json.loads((ROOT / "benchmarks/traces/reference.json").read_text()).items():
             path = ROOT / f"benchmarks/traces/{name}.xtrace.zst"
             for mode, switch in (("classic", "False"), ("expandable", "True")):
                 with self.subTest(name, mode=mode):
@@ -285,8 +266,7 @@ class Configuration(ReplayTest):
 
     def test_option_takes_precedence_over_the_file(self):
         for text, options, config in (
-                ("", (), ("", True)),
-                ("c expandable_segments:True\n", (), ("expandable_segments:True", True)),
+                ("", (), ("", True)), ("c expandable_segments:True\n", (), ("expandable_segments:True", True)),
                 ("c \n", (), ("expandable_segments:False", False)),
                 ("c max_split_size_mb:64\n", (), ("max_split_size_mb:64,expandable_segments:False", False)),
                 ("c \n", ("--config", "max_split_size_mb:64"), ("max_split_size_mb:64", True)),
@@ -334,11 +314,8 @@ class OutOfMemory(ReplayTest):
 
 
 class Checks(ReplayTest):
-    TAPE = EXPANDABLE + ("a 0 1000 0\n= 1024 1024 0 2097152 1000 1 1 0 0\n"
-                         "f 0\n= 0 0 0 2097152 0 0 0 0 0\n"
-                         "s reserved_bytes 2097152 2097152 2097152 0"
-                         " 2097152 2097152 2097152 0 0 0 0 0\n"
-                         "s num_device_alloc 1\n")
+    TAPE = EXPANDABLE + ("a 0 1000 0\n= 1024 1024 0 2097152 1000 1 1 0 0\nf 0\n= 0 0 0 2097152 0 0 0 0 0\n"
+                         "s reserved_bytes 2097152 2097152 2097152 0 2097152 2097152 2097152 0 0 0 0 0\ns num_device_alloc 1\n")
 
     def test_equal_results_agree(self):
         self.expect_agreement(self.TAPE)
@@ -357,8 +334,7 @@ class Checks(ReplayTest):
         for old, new, name in (("s num_device_alloc 1", "s num_device_alloc 2", "num_device_alloc"),
                                ("2097152 0 0 0 0 0\n", "2097152 0 0 5 0 0\n", "reserved_bytes.large.peak"),
                                ("2097152 0 0 0 0 0\n", "2097152 9 0 0 0 0\n", "reserved_bytes.small.freed")):
-            path = self.file(self.TAPE.replace(old, new))
-            completed = self.replay("--check", path, status=1)
+            completed = self.replay("--check", self.file(self.TAPE.replace(old, new)), status=1)
             self.assertIn(f": {name} is ", completed.stderr)
             self.assertIn("\n1 of 2 recorded results agree\n", completed.stdout)
 
@@ -370,12 +346,10 @@ class Checks(ReplayTest):
 
     def test_other_configuration_is_rejected(self):
         for options in (("--config", "expandable_segments:False"), ("--config", "")):
-            completed = self.replay("--check", *options, self.file(self.TAPE), status=2)
-            self.assertIn("expandable_segments:True", completed.stderr)
+            self.assertIn("expandable_segments:True", self.replay("--check", *options, self.file(self.TAPE), status=2).stderr)
 
     def test_unexpected_success_of_a_request_is_a_difference(self):
-        path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
-        completed = self.replay("--check", path, status=1)
+        completed = self.replay("--check", self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n"), status=1)
         self.assertIn(":3: allocated 1,000 bytes, expected out of memory", completed.stderr)
         self.assertIn("\n0 of 1 recorded result agrees\n", completed.stdout)
 
@@ -383,11 +357,11 @@ class Checks(ReplayTest):
         # Statistics are not compared; the comparison ends at the first request that succeeds only with xseg.
         different_results = "= 1 1 1 1 1 1 1 1 1\n"
         text = EXPANDABLE + "d 100\na 0 1000 0\n" + different_results + "f 0\n" + different_results
-        completed = self.replay("--check=floor", self.file(text))
-        self.assertIn("\n1 of 1 recorded result agrees\n", completed.stdout)
+        self.assertIn("\n1 of 1 recorded result agrees\n", self.replay("--check=floor", self.file(text)).stdout)
         diverging = text + "a 1 1000 0\n! oom\n" + different_results + "a 2 900000000 0\na 3 512 0\nf 3\n"
         completed = self.replay("--check=floor", self.file(diverging))
-        self.assertIn("\n1 of 1 recorded result agrees up to line 8, the first request that succeeds only in xseg\n", completed.stdout)
+        self.assertIn("\n1 of 1 recorded result agrees up to line 8, the first request that succeeds only in xseg\n",
+                      completed.stdout)
         failing_request = text + "a 2 900000000 0\n" + different_results
         completed = self.replay("--check=floor", self.file(failing_request), status=3)
         self.assertIn("\n1 of 2 recorded results agree\n", completed.stdout)
@@ -400,7 +374,8 @@ class StreamsAndPools(ReplayTest):
 
     def test_recorded_stream_delays_the_free(self):
         prefix = EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\n= 0 512 0 2097152 512 0 1 0 0\n"
-        for synchronization, expected in (("", self.PENDING), ("y 2\n", self.PENDING), ("y 1\n", self.FREE), ("y *\n", self.FREE)):
+        for synchronization, expected in (("", self.PENDING), ("y 2\n", self.PENDING), ("y 1\n", self.FREE),
+                                          ("y *\n", self.FREE)):
             self.expect_agreement(prefix + synchronization + expected)
 
     def test_queued_work_and_event_waits_delay_the_free(self):
@@ -496,8 +471,7 @@ class Clock(ReplayTest):
         path = self.folder / "timeline"
         self.replay_json(self.IDLE, "--config", "idle_ms:2000", "--timeline", path)
         lines = path.read_text().splitlines()
-        self.assertEqual(lines[0].split("\t"), ["# usec", "requested", "allocated", "reserved",
-                                                "addresses", "host", "objects"])
+        self.assertEqual(lines[0].split("\t"), ["# usec", "requested", "allocated", "reserved", "addresses", "host", "objects"])
         rows = [list(map(int, line.split("\t"))) for line in lines[1:]]
         self.assertEqual([row[0] for row in rows], [5000 * (i + 1) for i in range(2000)])
         self.assertEqual((rows[100][2], rows[100][3], rows[-1][2], rows[-1][3]), (100 * MIB, 100 * MIB, 0, 0))
@@ -506,8 +480,7 @@ class Clock(ReplayTest):
 
     def test_invalid_ticks_are_rejected(self):
         for text in ("soon", "-1", "1.5", "99999999999999999999"):
-            completed = self.replay("--tick", text, self.file(self.IDLE), status=2)
-            self.assertIn("--tick takes a whole number", completed.stderr)
+            self.assertIn("--tick takes a whole number", self.replay("--tick", text, self.file(self.IDLE), status=2).stderr)
 
 
 class Explain(ReplayTest):
@@ -533,16 +506,14 @@ class Explain(ReplayTest):
     def test_report_has_the_ages_of_blocks(self):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
         message = ": 2 allocated blocks cover 12.00 MiB; the largest has 9.00 MiB"
-        self.assertIn(message + ", allocated 61.0 s ago\n",
-                      self.replay("--explain", "--config", "history:state", path).stdout)
+        self.assertIn(message + ", allocated 61.0 s ago\n", self.replay("--explain", "--config", "history:state", path).stdout)
         self.assertIn(message + "\n", self.replay("--explain", path).stdout)
         results = self.replay("--explain", "--config", "history:state,idle_ms:90000", path).stdout
         self.assertRegex(results, message + r", allocated 61.0 s ago; no block freed here for 6\d.\d s\n")
 
     def test_report_is_printed_after_an_out_of_memory_error(self):
         path = self.file("a 0 94371840 0\na 1 94371840 0\n")
-        self.assertIn("contains an allocated block",
-                      self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
+        self.assertIn("contains an allocated block", self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
 
 
 class SmallestDevice(ReplayTest):
@@ -562,8 +533,7 @@ class SmallestDevice(ReplayTest):
             self.replay("--device-memory", peak - peak // 1000, *config, trace, status=3)
 
     def test_minimum_is_found_from_a_smaller_device(self):
-        text = "a 0 104857600 0\na 1 104857600 0\n"
-        result = self.replay_json(text, "--min-device", "--device-memory", "50MiB", status=3)
+        result = self.replay_json("a 0 104857600 0\na 1 104857600 0\n", "--min-device", "--device-memory", "50MiB", status=3)
         self.assertEqual(result["oom_at"], 0)
         self.assertAlmostEqual(result["min_device"], 201 * MIB, delta=MIB)
 

@@ -81,8 +81,9 @@ class Doctor(FolderCase):
 
     def doctor(self, *arguments, **variables):
         inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", *VARIABLES)}
-        return subprocess.run([TOOL, "doctor", *arguments], check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **variables}, cwd=self.folder)
+        return subprocess.run([TOOL, "doctor", *arguments], check=False, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **variables}, cwd=self.folder)
 
     def test_missing_package_is_reported(self):
         completed = self.doctor()
@@ -100,8 +101,7 @@ class Doctor(FolderCase):
             self.assertEqual(completed.returncode, status, completed.stderr)
             self.assertRegex(completed.stdout, rf"\A{level} +allocator +PyTorch cannot be imported by \S+; run this command "
                                                rf"with the Python")
-        completed = self.doctor("--jsn")
-        self.assertIn("unrecognized option '--jsn'", completed.stderr)
+        self.assertIn("unrecognized option '--jsn'", self.doctor("--jsn").stderr)
 
 
 class Errors(FolderCase):

@@ -62,8 +62,8 @@ class SecureExecution(FolderCase):
     def loads_injection(self, mode):
         os.chown(self.program, OTHER_USER, OTHER_USER)
         self.program.chmod(mode)
-        output, error = run_program(self.program, self.simulator, NVTX_INJECTION64_PATH=str(self.injection), XSEG_TEST_INJECTED="1",
-                                    XSEG_SIM_DEVICES="1")
+        output, error = run_program(self.program, self.simulator, NVTX_INJECTION64_PATH=str(self.injection),
+                                    XSEG_TEST_INJECTED="1", XSEG_SIM_DEVICES="1")
         if mode == 0o4755 and "secure 0\n" in output:
             self.skipTest("the file system of temporary files does not support set-user-ID programs")
         self.assertIn("\nsource ", output, error)

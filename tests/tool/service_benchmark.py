@@ -43,8 +43,7 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(emptied_result["requests"], self.decayed["requests"])
 
     def test_memory_does_not_grow_from_day_to_day(self):
-        rows = [list(map(int, line.split("\t"))) for line in
-                self.timeline.read_text().splitlines() if not line.startswith("#")]
+        rows = [list(map(int, line.split("\t"))) for line in self.timeline.read_text().splitlines() if not line.startswith("#")]
         second, last = (next(row for row in rows if row[0] >= (24 * day + 3) * HOUR) for day in (2, 6))
         self.assertEqual((last[3], last[4]), (0, second[4]))
         # Cached objects of the host (slabs of records, events) may still grow slightly.

@@ -19,7 +19,8 @@ class ServicesPage(unittest.TestCase):
         arguments, name, documented = re.search(rf"\$ xseg (.*) (\S+)\n\.\.\.\n{BEGIN}(.*?)```", text, re.DOTALL).groups()
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, name).write_text(trace, encoding="utf-8")
-            report = subprocess.run([TOOL, *arguments.split(), name], cwd=folder, capture_output=True, text=True, check=True).stdout
+            report = subprocess.run([TOOL, *arguments.split(), name], cwd=folder, capture_output=True, text=True,
+                                    check=True).stdout
         self.assertEqual(report.partition(BEGIN)[2].split(), documented.split())  # the page wraps long lines
 
 

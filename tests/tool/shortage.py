@@ -49,8 +49,7 @@ class ShortageTest(ToolCase):
         reference = json.loads((ROOT / "benchmarks/traces/reference.json").read_text())
         for name in ("decode_graphs", "gpt2_train", "moe_train"):
             with self.subTest(name):
-                expected = reference[name]["expandable"]
-                model = self.stranded.Model(80 << 30)
+                expected, model = reference[name]["expandable"], self.stranded.Model(80 << 30)
                 self.assertEqual(model.play(self.shortage.lines_of(name)), [])
                 self.assertEqual(model.events, expected["events"])
                 self.assertEqual(model.physical(), expected["peak_reserved"])
@@ -67,7 +66,8 @@ class ShortageTest(ToolCase):
         self.assertEqual(model.forced(self.shortage.COSTS), 2 * 74 + 2)
         required_bytes = 60 * MIB + model.lacks()
         self.assertEqual((required_bytes, model.min_later(unserved)), (64 * MIB, 64 * MIB))
-        self.assertEqual([self.runs_out_of_memory(required_bytes - 2 * MIB), self.runs_out_of_memory(required_bytes)], [True, False])
+        self.assertEqual([self.runs_out_of_memory(required_bytes - 2 * MIB), self.runs_out_of_memory(required_bytes)],
+                         [True, False])
 
     def runs_out_of_memory(self, device):
         completed = self.tool("replay", "--json", "--config", "expandable_segments:True", "--device-memory", device,

@@ -35,8 +35,7 @@ def snapshot(*traces, segments=(), config="expandable_segments:True"):
 
 class SnapshotTest(ToolCase):
     def file(self, contents, protocol=4):  # pylint: disable=arguments-renamed
-        return super().file(contents if isinstance(contents, bytes) else pickle.dumps(contents, protocol),
-                            "snapshot.pickle")
+        return super().file(contents if isinstance(contents, bytes) else pickle.dumps(contents, protocol), "snapshot.pickle")
 
     def replay(self, *arguments, status=0):
         return self.tool("replay", *arguments, status=status)
@@ -65,8 +64,7 @@ class PyTorchFiles(SnapshotTest):
     def test_ring_ends_in_the_state_of_the_complete_history(self):
         complete = self.replay_json(SNAPSHOTS / "expandable.pickle.zst", "--explain")
         ring = self.replay_json(SNAPSHOTS / "ring.pickle.zst", "--explain",
-                                note="device 0, 150 entries; allocated before the first: 33 blocks, "
-                                 "69.47 MiB")
+                                note="device 0, 150 entries; allocated before the first: 33 blocks, 69.47 MiB")
         self.assertEqual(ring["explained"]["live_itself"], complete["explained"]["live_itself"])
         self.assertLess(ring["events"], complete["events"] / 2)
         self.assertLess(ring["peak_requested"], complete["peak_requested"])
@@ -93,8 +91,7 @@ class PyTorchFiles(SnapshotTest):
 
 class PickleFiles(SnapshotTest):
     def test_all_protocols_from_2_are_read(self):
-        contents = snapshot([entry("alloc", 0, 3 * MIB), entry("free_completed", 0, 3 * MIB),
-                             entry("alloc", 0, 40000 * MIB)])
+        contents = snapshot([entry("alloc", 0, 3 * MIB), entry("free_completed", 0, 3 * MIB), entry("alloc", 0, 40000 * MIB)])
         for protocol in (2, 3, 4, 5):
             result = self.replay_json(self.file(contents, protocol), note="device 0, 3 entries")
             self.assertEqual((result["events"], result["peak_requested"]), (3, 40000 * MIB))
@@ -139,7 +136,7 @@ class Histories(SnapshotTest):
         self.assertIn(f"{path}:2: out of memory", self.replay("--device-memory", "70MiB", path, status=3).stderr)
 
     def test_unmapping_by_xseg_itself_releases_no_other_memory(self):
-        """An unmapping by a call of the program is a trace event `e`, which unmaps all idle memory, so the last block maps it again."""
+        """An unmapping by the program is an event `e`, which unmaps all idle memory, so the last block maps it again."""
         events = [entry("alloc", 0, 40 * MIB), entry("alloc", 40 * MIB, 40 * MIB), entry("free_completed", 0, 40 * MIB),
                   entry("segment_unmap", 0, 20 * MIB), entry("segment_map", 0, 20 * MIB), entry("alloc", 0, 40 * MIB)]
 
@@ -157,24 +154,20 @@ class Histories(SnapshotTest):
         for wrong in ([6, "steal"], [3], [3, 3], 3):
             contents = snapshot(events)
             contents["xseg"] = {"devices": [{"device": 0, "causes": [wrong]}]}
-            completed = self.replay(self.file(contents), status=2)
-            self.assertIn("xseg: a cause is not a list of an entry and a name", completed.stderr)
+            self.assertIn("xseg: a cause is not a list of an entry and a name", self.replay(self.file(contents), status=2).stderr)
 
     def test_option_selects_the_device(self):
         path = self.file(snapshot([entry("alloc", 0, 100)], [entry("alloc", 0, 200), entry("alloc", 512, 300)]))
         self.assertEqual(self.replay_json(path, note="device 1 of 2, 2 entries")["peak_requested"], 500)
         self.assertEqual(self.replay_json(path, "--device", 0, note="device 0 of 2, 1 entry")["peak_requested"], 100)
-        completed = self.replay("--device", 2, path, status=2)
-        self.assertIn("nothing to replay, device 2", completed.stderr)
+        self.assertIn("nothing to replay, device 2", self.replay("--device", 2, path, status=2).stderr)
         for text in ("-1", "x", "1024", ""):
-            completed = self.replay("--device", text, path, status=2)
-            self.assertIn("--device takes a device ordinal", completed.stderr)
+            self.assertIn("--device takes a device ordinal", self.replay("--device", text, path, status=2).stderr)
 
     def test_segments_without_history_are_replayed(self):
         path = self.file([segment(0, 20 * MIB, (3 * MIB, "active_allocated"),
                                   (4 * MIB, "inactive"), (5 * MIB, "active_pending_free"))])
-        result = self.replay_json(path, note="device 0, 0 entries; allocated before the first: 2 blocks, "
-                                      "8.00 MiB")
+        result = self.replay_json(path, note="device 0, 0 entries; allocated before the first: 2 blocks, 8.00 MiB")
         self.assertEqual(result["peak_requested"], 8 * MIB)
 
     def test_missing_settings_imply_the_default_configuration(self):
@@ -193,14 +186,15 @@ def load_compressed(path):
 
 
 def convert_to_2_0(contents):
-    """Converts a snapshot to the format of PyTorch 2.0: without the keys that 2.0 did not write, and with its place of the frames."""
+    """Converts a snapshot to the format of PyTorch 2.0, which has fewer keys, and frames in another place."""
     older = {key: contents[key] for key in ("segments", "device_traces")}
     for segment_ in older["segments"]:
         for key in ("is_expandable", "segment_pool_id", "requested_size", "frames"):
             segment_.pop(key, None)
         for block in segment_["blocks"]:
             requested, frames, address = (block.pop(key) for key in ("requested_size", "frames", "address"))
-            block["history"] = [{"addr": address, "real_size": requested, "frames": frames}] if block["state"] != "inactive" else []
+            block["history"] = [{"addr": address, "real_size": requested,
+                                 "frames": frames}] if block["state"] != "inactive" else []
     for trace in older["device_traces"]:
         for entry_ in trace:
             for key in ("time_us", "pool_id", "user_metadata", "compile_context"):
@@ -209,7 +203,6 @@ def convert_to_2_0(contents):
 
 
 class OlderReleases(SnapshotTest):
-    DATA = "tests/data/snapshots"
     INFERRED = "configuration: the file has no setting expandable_segments; inferred from its segments: expandable_segments:{}"
 
     def test_inferred_segment_kind_is_reported(self):
@@ -243,21 +236,21 @@ class OlderReleases(SnapshotTest):
     def test_contradictory_settings_are_reported(self):
         complete = load_compressed(SNAPSHOTS / "classic.pickle.zst")
         complete["allocator_settings"] |= {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "expandable_segments": True}
-        self.assertRegex(self.replay_json(self.file(complete))["notes"][0], "mean expandable_segments:True, and all its "
-                                                                            "segments are classic")
+        self.assertRegex(self.replay_json(self.file(complete))["notes"][0],
+                         "mean expandable_segments:True, and all its segments are classic")
 
 
 def fragmented_state(blocks=40, free=20):
     """The state at the end of a program without its history: segments with a small allocated block and much free memory."""
-    return [{**segment(at * 64 * MIB, (1 + free) * MIB, (MIB, "active_allocated"), (free * MIB, "inactive")), "is_expandable": False}
+    return [{**segment(at * 64 * MIB, (1 + free) * MIB, (MIB, "active_allocated"), (free * MIB, "inactive")),
+             "is_expandable": False}
             for at in range(blocks)]
 
 
 class IncompleteHistory(SnapshotTest):
     MISSING = (r"history: it does not show (.*) of the (.*) that are reserved at its end, since a replay with the file's "
-               r"configuration "
-               r"ends with (.*): peaks are too low, and the effect of a configuration is not known; record all entries from the "
-               r"start")
+               r"configuration ends with (.*): peaks are too low, and the effect of a configuration is not known; record all "
+               r"entries from the start")
 
     def notes(self, contents, *options):
         return self.replay_json(self.file(contents), *options).get("notes", [])
@@ -282,23 +275,22 @@ class IncompleteHistory(SnapshotTest):
         contents = snapshot([], segments=fragmented_state(), config="")
         text = self.replay("--compare", "expandable_segments:True", self.file(contents)).stdout
         self.assertEqual(len(re.findall("^history: the file has none, and the replay allocates only the blocks that are "
-                                        "allocated at "
-                                        "its end, 40.00 MiB of the 840.00 MiB that are reserved: peaks may be too low, and the "
-                                        "effect of a", text, re.MULTILINE)), 1, text)
+                                        "allocated at its end, 40.00 MiB of the 840.00 MiB that are reserved: peaks may be too "
+                                        "low, and the effect of a", text, re.MULTILINE)), 1, text)
 
     def test_complete_history_has_no_note(self):
         for path in sorted((SNAPSHOTS).glob("*.pickle.zst")):
             with self.subTest(path.name):
                 self.assertNotIn("notes", self.replay_json(path))
         grown = snapshot([entry("segment_alloc", 0, 20 * MIB), entry("alloc", 0, 3 * MIB)], config="",
-                         segments=[{**segment(0, 20 * MIB, (3 * MIB, "active_allocated"), (17 * MIB, "inactive")), "is_expandable": False}])
+                         segments=[{**segment(0, 20 * MIB, (3 * MIB, "active_allocated"), (17 * MIB, "inactive")),
+                                    "is_expandable": False}])
         self.assertEqual(self.notes(grown), [])
 
     def test_blocks_outside_all_segments_are_counted(self):
         self.assertEqual(self.notes(snapshot([entry("alloc"), entry("alloc", 512)])),
                          ["history: it ends with 2 allocated blocks that no segment of the file contains: their frees are "
-                          "missing, and peaks "
-                          "may be too high"])
+                          "missing, and peaks may be too high"])
 
     def test_missing_frees_are_counted(self):
         contents = snapshot([entry("alloc"), entry("alloc"), entry("free_requested"), entry("free_completed")])
@@ -309,11 +301,11 @@ class IncompleteHistory(SnapshotTest):
         contents = snapshot([entry("segment_map", 0, 2 * MIB), entry("alloc", 0, MIB), entry("free_completed", 0, MIB)],
                             segments=[segment(0, 2 * MIB, (MIB, "active_allocated"), (MIB, "inactive"))])
         self.assertEqual(self.notes(contents), ["history: it lacks the allocation of 1 block (1.00 MiB) in the segments of the "
-                                                "file: peaks may be "
-                                                "too low"])
+                                                "file: peaks may be too low"])
 
     def test_garbage_collection_without_a_fraction_is_reported(self):
-        for config, count in (("garbage_collection_threshold:0.8", 1), ("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0)):
+        for config, count in (("garbage_collection_threshold:0.8", 1),
+                              ("garbage_collection_threshold:0.8,per_process_memory_fraction:0.5", 0)):
             trace = self.folder / "job.xtrace"
             trace.write_text(f"xtrace 1\nc {config}\na 1 512 0\nf 1\n")
             completed = self.replay("--json", trace)

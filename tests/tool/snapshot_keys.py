@@ -58,7 +58,8 @@ class Program:
         for offset, size in [*sorted(self.blocks.items()), (self.size, 0)]:
             for start, length, state in ((at, offset - at, "inactive"), (offset, size, "active_allocated")):
                 if length:
-                    blocks.append({"address": BASE + start, "size": length, "requested_size": length, "state": state, "frames": []})
+                    blocks.append({"address": BASE + start, "size": length, "requested_size": length, "state": state,
+                                   "frames": []})
             at = offset + size
         return {"segments": [{"device": 0, "address": BASE, "total_size": self.size, "stream": 0, "segment_type": "large",
                               "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks}],
@@ -74,8 +75,7 @@ class SnapshotKeysTest(ToolCase):
         return {site["site"]: site for site in self.json("blame", f"--label={kind}", "--json", path)["sites"]}
 
     def model(self, path, *options):
-        page = self.tool("view", path, *options, "-o", "-").stdout
-        model = view_program.Model(page)
+        model = view_program.Model(self.tool("view", path, *options, "-o", "-").stdout)
         self.assertTrue(model.whole)
         return model
 
@@ -127,19 +127,19 @@ class Labels(SnapshotKeysTest):
         self.assertEqual({name: site["peak"] for name, site in self.sites("stage", path).items()},
                          {"forward": 3 * MIB, "backward": 6 * MIB, "(no stage)": MIB})
         self.assertEqual(list(self.sites("user", path)), ["(no label)"])
-        self.assertEqual(self.sites("user", path), {site["site"]: site for site in self.json("blame", "--label", "--json", path)["sites"]})
+        self.assertEqual(self.sites("user", path), {site["site"]: site
+                                                    for site in self.json("blame", "--label", "--json", path)["sites"]})
         text = self.tool("blame", "--label=stage", "--by", "peak", path).stdout
         self.assertRegex(text, r"at the peak  stage\n.*  backward\n.*  forward\n.*  \(no stage\)\n")
         self.assertEqual(self.view_labels(path)[0], ["", "", "ProfilerStep#0", "forward"])
         self.assertEqual(self.view_labels(path)[-1], ["", "", "", ""])
-        self.assertEqual({row["site_a"] for row in self.json("compare", "--label=stage", "--json", path, path)["rows"]} & {"forward", "backward"},
-                         {"forward", "backward"})
+        self.assertEqual({row["site_a"] for row in self.json("compare", "--label=stage", "--json", path,
+                                                             path)["rows"]} & {"forward", "backward"}, {"forward", "backward"})
 
     def test_random_annotations_agree_with_the_definition(self):
         names = ("train_step 1", "STEP2", "forward", "backward", "step", "layer 3")
         for seed in range(20):
-            draw = random.Random(seed)
-            program = Program()
+            draw, program = random.Random(seed), Program()
             program.size = 4096 * MIB
             program.entries[0]["size"] = program.size
             for index in range(150):
@@ -153,8 +153,7 @@ class Labels(SnapshotKeysTest):
             self.assertEqual([labels[2:] for labels in self.view_labels(self.file(program.snapshot()))], expected, f"seed {seed}")
 
     def test_compiled_regions_are_read_from_entries_or_annotations(self):
-        program = Program()
-        region = "Torch-Compiled Region: {}/0"
+        program, region = Program(), "Torch-Compiled Region: {}/0"
         program.alloc(0, MIB, compile_context=region.format(0))
         program.annotate("START", "forward")
         program.annotate("START", region.format(1))
@@ -164,7 +163,8 @@ class Labels(SnapshotKeysTest):
         program.alloc(24 * MIB, 4 * MIB, compile_context="")
         path = self.file(program.snapshot())
         self.assertEqual({name: site["peak"] for name, site in self.sites("region", path).items()},
-                         {region.format(0): MIB, region.format(1): 2 * MIB, region.format(2): 3 * MIB, "(no compiled region)": 4 * MIB})
+                         {region.format(0): MIB, region.format(1): 2 * MIB, region.format(2): 3 * MIB, "(no compiled region)": 4
+                          * MIB})
         self.assertEqual({name: site["peak"] for name, site in self.sites("stage", path).items()},
                          {"forward": 9 * MIB, "(no stage)": MIB})
 
@@ -174,8 +174,7 @@ class Labels(SnapshotKeysTest):
         program.annotate("START", "backward")
         program.free(0, compile_context="Torch-Compiled Region: 0/0")
         program.alloc(8 * MIB, MIB)
-        path = self.file(program.snapshot())
-        self.assertEqual(self.view_labels(path), [["", "", "", ""], ["", "", "", "backward"]])
+        self.assertEqual(self.view_labels(self.file(program.snapshot())), [["", "", "", ""], ["", "", "", "backward"]])
 
     def test_unknown_kinds_of_labels_are_rejected(self):
         completed = self.tool("blame", "--label=steps", self.file(Program().snapshot()), status=2)
@@ -183,7 +182,8 @@ class Labels(SnapshotKeysTest):
 
     def test_malformed_annotations_are_rejected(self):
         annotation = {"stage": "START", "name": "forward", "device": 0, "time_us": 5}
-        for change, message in (({"stage": "BEGIN"}, "annotation 2: `stage` is neither START nor END"), ({"stage": 1}, "annotation 2: `stage` is neither START nor END"),
+        for change, message in (({"stage": "BEGIN"}, "annotation 2: `stage` is neither START nor END"),
+                                ({"stage": 1}, "annotation 2: `stage` is neither START nor END"),
                                 ({"time_us": "5"}, "annotation 2: `time_us` is missing or not a number"),
                                 ({"time_us": -1}, "annotation 2: `time_us` is missing or not a number"),
                                 ({"device": -1}, "annotation 2: `device` is not a number")):
@@ -215,8 +215,7 @@ class SyntheticEntries(SnapshotKeysTest):
         paths = [self.file(program.snapshot(), name) for program, name in zip(self.programs(), ("tagged.pickle", "plain.pickle"))]
         reports = {}
         for path in paths:
-            blame = self.json("blame", "--json", path)
-            replay = self.json("replay", "--json", path)
+            blame, replay = self.json("blame", "--json", path), self.json("replay", "--json", path)
             model = self.model(path)
             self.assertEqual(blame.pop("synthetic"), 3 if path == paths[0] else 0)
             for key in ("file", "trace", "ns_per_event"):
@@ -239,8 +238,7 @@ class SyntheticEntries(SnapshotKeysTest):
         for lost in range(1, 6):
             snapshot = tagged.snapshot()
             snapshot["device_traces"][0] = snapshot["device_traces"][0][lost:]
-            blame = self.json("blame", "--json", self.file(snapshot))
-            self.assertEqual(blame["omitted"], 0)
+            self.assertEqual(self.json("blame", "--json", self.file(snapshot))["omitted"], 0)
             self.assertNotIn(30 * MIB, [life["bytes"] for life in self.model(self.file(snapshot)).lives])
 
     def test_tagged_allocation_without_a_tagged_free_is_counted(self):
@@ -269,7 +267,8 @@ class HostProgram:
         while len(self.entries) < events:
             cached = sorted(set(self.segments) - self.allocated)
             if draw.random() < 0.5:
-                address = draw.choice(cached) if cached and draw.random() < 0.5 else self.grow(draw.choice((MIB, 2 * MIB, 4 * MIB)))
+                is_hit = cached and draw.random() < 0.5
+                address = draw.choice(cached) if is_hit else self.grow(draw.choice((MIB, 2 * MIB, 4 * MIB)))
                 self.allocated.add(address)
                 self.add("alloc", address)
             elif self.allocated and draw.random() < 0.8:
@@ -289,16 +288,18 @@ class HostProgram:
 
     def add(self, action, address, size=None):
         self.time += 100
-        self.entries.append({"action": action, "addr": address, "size": size or self.segments[address], "stream": 0, "time_us": self.time,
-                             "compile_context": "", "user_metadata": "", "pool_id": (0, 0),
+        self.entries.append({"action": action, "addr": address, "size": size or self.segments[address], "stream": 0,
+                             "time_us": self.time, "compile_context": "", "user_metadata": "", "pool_id": (0, 0),
                              "frames": [{"name": "load", "filename": "data.py", "line": 7}]})
         self.states.append((sum(self.segments.values()), sum(self.segments[address] for address in self.allocated)))
 
     def keys(self):
         return {"host_traces": copy.deepcopy(self.entries), "host_segments": [
-            {"device": -1, "address": address, "total_size": size, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0),
-             "is_expandable": False, "frames": [], "blocks": [{"address": address, "size": size, "requested_size": size, "frames": [],
-                                                               "state": "active_allocated" if address in self.allocated else "inactive"}]}
+            {"device": -1, "address": address, "total_size": size, "stream": 0, "segment_type": "small",
+             "segment_pool_id": (0, 0),
+             "is_expandable": False, "frames": [], "blocks": [{"address": address, "size": size, "requested_size": size,
+                                                               "frames": [], "state": "active_allocated"
+                                                               if address in self.allocated else "inactive"}]}
             for address, size in self.segments.items()]}
 
 
@@ -315,7 +316,8 @@ class PinnedMemory(SnapshotKeysTest):
             self.assertIsNone(report_without_pinned.pop("host"))
             self.assertEqual({**blame, "file": ""}, {**report_without_pinned, "file": ""})
             durations = [100] * (len(host.entries) - 1)
-            self.assertEqual((host_report["device"], host_report["entries"], host_report["omitted"], host_report["duration_us"]), (-1, len(host.entries), 0, sum(durations)))
+            self.assertEqual((host_report["device"], host_report["entries"], host_report["omitted"], host_report["duration_us"]),
+                             (-1, len(host.entries), 0, sum(durations)))
             self.assertEqual(int(host_report["reserved"]), sum(reserved * 100 for reserved, _ in host.states[1:-1]))
             # A free and its completion have different times, between which the block is pending.
             pending = sum(entry["size"] * 100 for entry in host.entries[:-1] if entry["action"] == "free_requested")
@@ -324,7 +326,8 @@ class PinnedMemory(SnapshotKeysTest):
             self.assertEqual([site["site"] for site in host_report["sites"]], ["data.py:7 load"])
             comparison = self.json("compare", "--json", without_pinned, path)
             self.assertEqual((comparison["verdict"], comparison["a"]["host"]), ("A and B do not differ", None))
-            self.assertEqual(comparison["b"]["host"], {"entries": len(host.entries), "reserved": host.states[-1][0], "allocated": host.states[-1][1],
+            self.assertEqual(comparison["b"]["host"], {"entries": len(host.entries), "reserved": host.states[-1][0],
+                                                       "allocated": host.states[-1][1],
                                                        "peak_reserved": max(state[0] for state in host.states),
                                                        "peak_allocated": max(state[1] for state in host.states)})
 
@@ -349,35 +352,34 @@ class PinnedMemory(SnapshotKeysTest):
         path = self.file(Program().snapshot(**HostProgram().keys(), **empty))
         report = self.json("blame", "--json", path)
         self.assertEqual((report["device"], report["entries"], report["host"]), (-1, 200, None))
-        self.assertIn("it has neither entries nor segments of any device", self.tool("blame", "--device", 0, path, status=2).stderr)
+        self.assertIn("it has neither entries nor segments of any device",
+                      self.tool("blame", "--device", 0, path, status=2).stderr)
         self.tool("compare", path, path, status=2)
 
     def test_pinned_memory_without_history_is_reported(self):
         path = self.file(Program().snapshot(host_segments=HostProgram().keys()["host_segments"]))
-        host = HostProgram()
-        report = self.json("blame", "--json", path)["host"]
+        host, report = HostProgram(), self.json("blame", "--json", path)["host"]
         self.assertEqual((int(report["reserved"]), int(report["allocated"])), host.states[-1])
 
     def test_pinned_memory_has_steps_and_stages(self):
         program, host = Program(), HostProgram()
         program.annotations = [{"stage": "START", "name": "load", "device": 3, "time_us": 1_000_000}]
         path = self.file(program.snapshot(**host.keys()))
-        self.assertEqual([site["site"] for site in self.json("blame", "--label=stage", "--json", path)["host"]["sites"]], ["load"])
+        self.assertEqual([site["site"] for site in self.json("blame", "--label=stage", "--json", path)["host"]["sites"]],
+                         ["load"])
 
     def test_malformed_pinned_memory_is_rejected(self):
         host = HostProgram().keys()
         entry, segment = host["host_traces"][0], host["host_segments"][0]
         shared_list = Program().snapshot()
         shared_list["host_traces"] = shared_list["device_traces"][0]
-        for contents, message in ((Program().snapshot(host_traces=[entry, {**entry, "addr": "x"}]), "pinned host memory, entry "
-                                                                                                    "2: `addr` is missing or "
-                                                                                                    "not a number"),
+        for contents, message in ((Program().snapshot(host_traces=[entry, {**entry, "addr": "x"}]),
+                                   "pinned host memory, entry 2: `addr` is missing or not a number"),
                                   (Program().snapshot(host_traces=[[entry]]), "pinned host memory, entry 1: it has no `action`"),
-                                  (Program().snapshot(host_segments=[segment, {"device": -1}]), "host segment 2: `address` is "
-                                                                                                "missing or not a number"),
-                                  (Program().snapshot(host_segments=[{**segment, "total_size": -1}]), "host segment 1: "
-                                                                                                      "`total_size` is missing "
-                                                                                                      "or not a number"),
+                                  (Program().snapshot(host_segments=[segment, {"device": -1}]),
+                                   "host segment 2: `address` is missing or not a number"),
+                                  (Program().snapshot(host_segments=[{**segment, "total_size": -1}]),
+                                   "host segment 1: `total_size` is missing or not a number"),
                                   (shared_list, "the list is shared with another device")):
             self.assertIn(message, self.tool("blame", self.file(contents), status=2).stderr)
         for value in (None, 5, "text", {}, []):

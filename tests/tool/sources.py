@@ -34,8 +34,9 @@ class Sources(FolderCase):
                 for module, offset, build_id in frames]})
         blocks = [{"address": entry["addr"], "size": 4096, "requested_size": 4096, "state": "active_allocated",
                    "frames": entry["frames"]} for entry in entries[1:]]
-        used_bytes = len(blocks) * 4096
-        blocks.append({"address": BASE + used_bytes, "size": 2 * MIB - used_bytes, "requested_size": 0, "state": "inactive", "frames": []})
+        used = len(blocks) * 4096
+        blocks.append({"address": BASE + used, "size": 2 * MIB - used, "requested_size": 0, "state": "inactive",
+                       "frames": []})
         segment = {"device": 0, "address": BASE, "total_size": 2 * MIB, "stream": 0, "segment_type": "small",
                    "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks}
         path = self.folder / "job.pickle"
@@ -74,9 +75,11 @@ class Sources(FolderCase):
             self.assertEqual(self.sites(stack), ["?? (/lib/libother.so+0x5)"])
 
     def test_compare_matches_sites_by_source(self):
-        files = [self.snapshot([(TOOL, self.address + offset, self.build_id)]).rename(self.folder / f"{offset}.pickle") for offset in (1, 2)]
+        files = [self.snapshot([(TOOL, self.address + offset, self.build_id)]).rename(self.folder / f"{offset}.pickle")
+                 for offset in (1, 2)]
         completed = subprocess.run([TOOL, "compare", "--json", *files], stdout=subprocess.PIPE, check=False)
-        self.assertEqual((completed.returncode, json.loads(completed.stdout)["differs"]), (0, False) if self.has_lines else (1, True))
+        self.assertEqual((completed.returncode, json.loads(completed.stdout)["differs"]),
+                         (0, False) if self.has_lines else (1, True))
 
 
 if __name__ == "__main__":

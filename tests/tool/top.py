@@ -51,7 +51,8 @@ def read_published(pid):
 
 class Publisher:
     def __init__(self, *steps, config="publish:True", devices=1, command_prefix=(), program=None):
-        self.process = subprocess.Popen([*command_prefix, program or PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen([*command_prefix, program or PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        text=True,
                                         stderr=subprocess.DEVNULL, env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
         self.pid = self.process.pid
         for step in (f"open {config}", *steps):
@@ -103,8 +104,8 @@ class Report(TopTest):
         self.assertEqual(completed.returncode, 0)
         lines = completed.stdout.splitlines()
         self.assertEqual(lines[0], "1 process, 1 device")
-        self.assertEqual(lines[2].split(), ["PID", "COMMAND", "DEVICE", "POOL", "ALLOCATED", "PENDING", "CACHED", "RESERVED", "PEAK",
-                                            "REGISTERED", "OOMS", "REJECTED", "AGE"])
+        self.assertEqual(lines[2].split(), ["PID", "COMMAND", "DEVICE", "POOL", "ALLOCATED", "PENDING", "CACHED", "RESERVED",
+                                            "PEAK", "REGISTERED", "OOMS", "REJECTED", "AGE"])
         self.assertRegex(lines[3], rf"^ *{publisher.pid}  test-publisher +0  all +43\.00 MiB +0 bytes +17\.00 MiB +60\.00 MiB +"
                                    r"60\.00 MiB +0 bytes +0 +0 +\d+\.\d s$")
         self.assertEqual([line.split()[0] for line in lines[4:]], ["default", '"kv"'])
@@ -142,7 +143,8 @@ class Report(TopTest):
         positions = [text.index(f"{publisher.pid}  test-publisher") for publisher in publishers]
         self.assertEqual(positions, sorted(positions, reverse=True))
         text = top("--once", "--sort", "pid").stdout
-        positions = [text.index(f"{publisher.pid}  test-publisher") for publisher in sorted(publishers, key=lambda publisher: publisher.pid)]
+        positions = [text.index(f"{publisher.pid}  test-publisher")
+                     for publisher in sorted(publishers, key=lambda publisher: publisher.pid)]
         self.assertEqual(positions, sorted(positions))
 
     def test_each_allocator_of_a_process_is_reported(self):
@@ -150,8 +152,7 @@ class Report(TopTest):
         self.assertEqual(sorted(entry["devices"][0]["allocated"] for entry in read_published(publisher.pid)), [2 * MIB, 40 * MIB])
 
     def test_process_without_published_statistics_is_an_error(self):
-        publisher = self.publisher("alloc 0 40", config="publish:False")
-        completed = top("--once", "--pid", publisher.pid)
+        completed = top("--once", "--pid", self.publisher("alloc 0 40", config="publish:False").pid)
         self.assertEqual((completed.returncode, completed.stdout), (1, ""))
         self.assertIn("publish:True", completed.stderr)
 
@@ -174,7 +175,8 @@ class Report(TopTest):
 
     def test_process_of_another_namespace_has_its_local_pid(self):
         command_prefix = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-        if not shutil.which("unshare") or subprocess.run([*command_prefix, "true"], check=False, capture_output=True).returncode != 0:
+        if not shutil.which("unshare") or subprocess.run([*command_prefix, "true"], check=False,
+                                                         capture_output=True).returncode != 0:
             self.skipTest("unshare (Debian: util-linux) cannot create a PID namespace here")
         publisher = self.publisher("alloc 0 40", command_prefix=command_prefix)
         local_pid = int(pathlib.Path(f"/proc/{publisher.pid}/task/{publisher.pid}/children").read_text())
@@ -189,8 +191,7 @@ class Report(TopTest):
         self.assertEqual(len(read_published(publisher.pid)), 1)
         # Nor after the exit of the parent, when only the child has its file open.
         publisher.terminate(signal.SIGKILL)
-        descriptors = [os.readlink(path) for path in pathlib.Path(f"/proc/{child}/fd").iterdir()]
-        self.assertIn("/memfd:xseg-top (deleted)", descriptors)
+        self.assertIn("/memfd:xseg-top (deleted)", [os.readlink(path) for path in pathlib.Path(f"/proc/{child}/fd").iterdir()])
         self.assertEqual(read_published(child), [])
 
 
@@ -235,8 +236,8 @@ class Budget(TopTest):
     def test_member_without_a_device_is_reported(self):
         budget_file = self.budget_file()
         publisher = self.publisher(config=f"budget_file:{budget_file}")
-        self.assertRegex(top("--once", "--budget", budget_file).stdout, rf"(?m)^ *{publisher.pid}  test-publisher +no device is "
-                                                                        rf"open$")
+        self.assertRegex(top("--once", "--budget", budget_file).stdout,
+                         rf"(?m)^ *{publisher.pid}  test-publisher +no device is open$")
         publisher.terminate(signal.SIGKILL)
         self.assertIn("no process has this budget file open\n", top("--once", "--budget", budget_file).stdout)
 
@@ -248,8 +249,7 @@ class Budget(TopTest):
         file = os.open(budget_file, os.O_RDWR | os.O_CLOEXEC)
         self.addCleanup(os.close, file)
         for base in (64, 128):
-            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, base + 1, 63, 0)
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, base + 1, 63, 0))
         self.assertIn("\nall 64 slots of the budget file are in use: no other process can join\n",
                       top("--once", "--budget", budget_file).stdout)
 
@@ -267,8 +267,7 @@ class UntrustedFiles(TopTest):
 
     def setUp(self):
         super().setUp()
-        fields = pathlib.Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-        self.start_time = int(fields[22 - 3])
+        self.start_time = int(pathlib.Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()[22 - 3])
 
     def file(self, data):
         descriptor = os.memfd_create("xseg-top")
@@ -297,8 +296,8 @@ class UntrustedFiles(TopTest):
 
     def test_unreadable_files_are_reported(self):
         for data, message in ((b"", "too short"), (b"xseg-top", "too short"), (bytes(SIZE), "xseg did not write the file"),
-                              (self.file_contents(version=9), "another version"), (self.file_contents(devices=33), "more devices"),
-                              (self.file_contents()[:SIZE // 2], "too short")):
+                              (self.file_contents(version=9), "another version"),
+                              (self.file_contents(devices=33), "more devices"), (self.file_contents()[:SIZE // 2], "too short")):
             descriptor = os.memfd_create("xseg-top")
             os.write(descriptor, data)
             (report,) = read_published(os.getpid())
@@ -362,13 +361,13 @@ class Arguments(TopTest):
 
     def test_unwritable_output_is_reported(self):
         with open("/dev/full", "w", encoding="ascii") as full_device:
-            completed = subprocess.run([TOOL, "top", "--once"], stdout=full_device, stderr=subprocess.PIPE, text=True, check=False)
+            completed = subprocess.run([TOOL, "top", "--once"], stdout=full_device, stderr=subprocess.PIPE, text=True,
+                                       check=False)
         self.assertEqual(completed.returncode, 2)
         self.assertIn("No space left", completed.stderr)
 
     def test_unreadable_processes_are_counted(self):
-        publisher = self.publisher("alloc 0 40")
-        options = {}
+        publisher, options = self.publisher("alloc 0 40"), {}
         if os.geteuid() == 0:
             options = {"user": 65534, "group": 65534, "extra_groups": []}
         elif os.stat("/proc/1").st_uid == os.geteuid():
@@ -404,8 +403,8 @@ class Screen:
         """Scrolls the region from `first_row` on up by `count` rows, or down if `count` is negative."""
         empty_rows = [[" "] * self.columns for _ in range(abs(count))]
         rows_of_region = self.cells[first_row:self.region[1] + 1]
-        rows_of_region = (rows_of_region + empty_rows)[count:] if count > 0 else (empty_rows + rows_of_region)[:len(rows_of_region)]
-        self.cells[first_row:self.region[1] + 1] = rows_of_region
+        moved = (rows_of_region + empty_rows)[count:] if count > 0 else (empty_rows + rows_of_region)[:len(rows_of_region)]
+        self.cells[first_row:self.region[1] + 1] = moved
 
     def line_feed(self):
         if self.row == self.region[1]:
@@ -653,7 +652,8 @@ class LiveScreen(TopTest):
         for device in range(1, 20):
             publisher.send(f"alloc {device} {100 - device}")
         self.start_and_wait("--pid", publisher.pid, columns=80)
-        first_columns, pages = ["PID", "COMMAND", "DEVICE"], [["ALLOCATED", "CACHED", "RESERVED", "OOMS"], ["PENDING", "PEAK", "REGISTERED", "AGE"], ["REJECTED"]]
+        first_columns, pages = ["PID", "COMMAND", "DEVICE"], [["ALLOCATED", "CACHED", "RESERVED", "OOMS"],
+                                                              ["PENDING", "PEAK", "REGISTERED", "AGE"], ["REJECTED"]]
         for page_number, page in enumerate(pages, 1):
             self.wait_until(lambda lines, page=page, page_number=page_number: lines[2].split() == first_columns + page
                             and lines[1] == f"rows 1 to 20 of 22; column page {page_number} of 3"

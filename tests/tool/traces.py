@@ -17,9 +17,8 @@ from folder_case import ROOT, ToolCase
 FOLDER = ROOT / "benchmarks/traces"
 ONE_STREAM = ("gpt2_train", "llama_finetune", "llama_serve", "moe_train", "resnet_multiscale", "rl_ppo", "sd_unet")
 # Calls of PyTorch that allocate, map, unmap and free device memory, and the names of the driver functions.
-CALLS = {"cudaMalloc": "cuMemAlloc", "cudaFree": "cuMemFree", "reserve": "cuMemAddressReserve",
-         "create": "cuMemCreate", "map": "cuMemMap", "access": "cuMemSetAccess",
-         "unmap": "cuMemUnmap", "release": "cuMemRelease"}
+CALLS = {"cudaMalloc": "cuMemAlloc", "cudaFree": "cuMemFree", "reserve": "cuMemAddressReserve", "create": "cuMemCreate",
+         "map": "cuMemMap", "access": "cuMemSetAccess", "unmap": "cuMemUnmap", "release": "cuMemRelease"}
 MODES = {"classic": "expandable_segments:False", "expandable": "expandable_segments:True"}
 
 
@@ -79,8 +78,7 @@ class TapesTest(ToolCase):
         paths = sorted((ROOT / "tests/data/tapes").glob(kind + "-*.tape.zst"))
         self.assertGreater(len(paths), 0)
         for path in paths:
-            text = subprocess.run(["zstd", "-dcq", path], capture_output=True, text=True, check=True).stdout
-            yield path, text
+            yield path, subprocess.run(["zstd", "-dcq", path], capture_output=True, text=True, check=True).stdout
 
     def test_statistics_equal_those_of_pytorch(self):
         for kind, min_count in (("classic", 19), ("expandable", 13)):

@@ -60,7 +60,8 @@ class ViewTest(ToolCase):
             self.assertLessEqual(separate_blocks, {(life["address"], life["bytes"], life["stack"]) for life in complete.lives
                                                    if life["bytes"] * (life["died"] - life["born"]) >= weights[29]})
             # Between two events of separate blocks these do not change, so the sums are upper bounds of all states.
-            allocated_bytes = [aggregated.figures(moment)["live"] + aggregated.figures(moment)["pending"] + aggregated.summed[moment]
+            allocated_bytes = [aggregated.figures(moment)["live"] + aggregated.figures(moment)["pending"]
+                               + aggregated.summed[moment]
                                for moment in range(aggregated.end)]
             states = program.states
             self.assertEqual(max(allocated_bytes), max(state["live"] + state["pending"] for state in states))
@@ -85,7 +86,8 @@ class ViewTest(ToolCase):
         torch_native = {"name": "at::empty", "filename": "/v/libtorch_cpu.so", "line": 256}
         foreign_native = {"name": "decode", "filename": "/v/libdecode.so", "line": 512}
         node = {"name": "torch::autograd::generated::MmBackward0::apply(int)", "filename": "/v/libtorch_cpu.so", "line": 8}
-        for stack in ([torch_native, torch_python, user_frame, python], [torch_native, torch_python, python], [torch_native, foreign_native, torch_native], [torch_native], [torch_native, node, torch_native]):
+        for stack in ([torch_native, torch_python, user_frame, python], [torch_native, torch_python, python],
+                      [torch_native, foreign_native, torch_native], [torch_native], [torch_native, node, torch_native]):
             snapshot = view_program.Program(4, 5).snapshot()
             snapshot["device_traces"][0] = [entry | {"frames": stack} for entry in snapshot["device_traces"][0]]
             model = view_program.Model(self.page(snapshot))
@@ -93,7 +95,8 @@ class ViewTest(ToolCase):
             stack_index = next(life["stack"] for life in model.lives if life["stack"])
             report = json.loads(self.tool("blame", "--json", self.folder / "snapshot.pickle").stdout)
             names = [site["site"] for site in report["sites"]]
-            self.assertEqual(model.facts["sites"][model.sites[stack_index]], next(name for name in names if not name.startswith("(")))
+            self.assertEqual(model.facts["sites"][model.sites[stack_index]],
+                             next(name for name in names if not name.startswith("(")))
             self.assertEqual(model.sites[0], 0)
 
     def test_pytorch_snapshots_can_be_opened(self):
@@ -133,8 +136,7 @@ class ViewTest(ToolCase):
         program = view_program.Program(10, 200)
         self.file(program.snapshot() | {"device_traces": [[]]}, "a.pickle")
         self.assertIn("_record_memory_history", self.view("a.pickle", "-o", "page.html"))
-        model = view_program.Model(self.read_page())
-        end = program.states[-1]
+        model, end = view_program.Model(self.read_page()), program.states[-1]
         self.assertEqual(model.figures(0), {key: end[key] for key in ("live", "pending", "reserved", "blocks")})
 
     def test_inconsistent_history_can_be_opened(self):
@@ -153,7 +155,8 @@ class ViewTest(ToolCase):
     def test_bad_files_are_rejected_without_a_page(self):
         pickled, huge = pickle.dumps(view_program.Program(12, 50).snapshot(), 4), view_program.Program(12, 50).snapshot()
         huge["device_traces"][0][-1]["size"] = 1 << 50
-        for contents, message in ((pickled[:len(pickled) // 2], "byte"), (b"hello", "text file"), (pickle.dumps({"a": 1}), "no memory snapshot"),
+        for contents, message in ((pickled[:len(pickled) // 2], "byte"), (b"hello", "text file"),
+                                  (pickle.dumps({"a": 1}), "no memory snapshot"),
                                   (pickle.dumps({"segments": [], "device_traces": []}), "neither entries nor segments"),
                                   (pickle.dumps(huge), "a block or segment has 1024.00 TiB; a page shows at most 16.00 TiB")):
             self.assertIn(message, self.view(self.file(contents, "bad"), "-o", "page.html", status=2))

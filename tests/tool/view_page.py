@@ -39,7 +39,6 @@ if not BROWSER or not DRIVER:
 sys.path.insert(0, str(ROOT / "tests/support"))
 import view_program  # pylint: disable=wrong-import-position
 
-KINDS = ("live", "pending", "reserved", "cached", "stranded")
 STATES = """
 const pane = Main.panes[0], states = [];
 for (let m = 0; m <= pane.model.n; m++) {
@@ -51,7 +50,8 @@ return states;
 """
 SERIES = """
 const {memory, model} = Main.panes[0];
-return Array.from({length: model.n + 1}, (_, m) => { const v = memory.at(m); return [Series.active(v, 0), v[Sites.PENDING], v[Series.RESERVED]]; });
+return Array.from({length: model.n + 1}, (_, m) => (
+  (values) => [Series.active(values, 0), values[Sites.PENDING], values[Series.RESERVED]])(memory.at(m)));
 """
 COLUMNS = """
 const [from, to, width] = arguments, {memory, view} = Main.panes[0];
@@ -64,7 +64,8 @@ PAGES = """
 const [width, height] = arguments, {map, view} = Main.panes[0];
 view.set(0, 1);
 const edges = view.edges(width), grids = map.grids(edges, width, height);
-const total = (grid, c) => { let sum = 0; for (let row = 0; row < height; row++) sum += grid.cells[row * (width + 1) + c]; return Math.round(sum); };
+const total = (grid, c) => Math.round(
+  Array.from({length: height}, (_, row) => grid.cells[row * (width + 1) + c]).reduce((a, b) => a + b));
 return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(grids.mapped, c), live: total(grids.allocated, c),
                                                pending: total(grids.pending, c), held: total(grids.used, c)}));
 """
@@ -104,8 +105,7 @@ class PageTest(FolderCase):
                 path = self.folder / f"{index}.pickle"
                 path.write_bytes(pickle.dumps(snapshot, 4))
             paths.append(path)
-        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True,
-                       stderr=subprocess.DEVNULL)
+        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True, stderr=subprocess.DEVNULL)
         self.load(self.folder / "page.html")
 
     def tearDown(self):
@@ -246,7 +246,8 @@ class PageTest(FolderCase):
         begin, end = program.trace[0]["time_us"], program.trace[-1]["time_us"]
         step = (end - begin) // 4
         snapshot["external_annotations"] = [
-            {"stage": stage, "name": f"ProfilerStep#{step_index}", "device": 0, "time_us": begin + (step_index + (stage == "END")) * step}
+            {"stage": stage, "name": f"ProfilerStep#{step_index}", "device": 0, "time_us": begin
+             + (step_index + (stage == "END")) * step}
             for step_index in range(4) for stage in ("START", "END")]
         for entry in snapshot["device_traces"][0]:
             entry["compile_context"] = "Torch-Compiled Region: 0/0"
@@ -323,7 +324,8 @@ class PageTest(FolderCase):
                     const [from, to, byTime] = arguments, view = Main.panes[0].view;
                     view.byTime = byTime;
                     view.set(from, to);
-                    return view.ticks(5).map((tick) => [tick.share * view.extent, tick.text, tick.share >= view.from && tick.share <= view.to]);""",
+                    return view.ticks(5).map((tick) => [tick.share * view.extent, tick.text,
+                                                        tick.share >= view.from && tick.share <= view.to]);""",
                                         from_, to, by_time)
                 self.assertIn(len(ticks), range(1, 7), ticks)
                 self.assertTrue(all(tick[2] for tick in ticks), ticks)
@@ -332,10 +334,12 @@ class PageTest(FolderCase):
     def test_each_color_has_one_meaning(self):
         self.open(view_program.Program(19, 300).snapshot())
         for scheme in ("light", "dark"):
-            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                         {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             pixels, states = self.run_script("""
                 const {bands} = Colors.timelinePixels();
-                return [bands.map(({full}) => full.color + "/" + full.stripe), Colors.statePixels().map(({color, stripe}) => color + "/" + stripe)];""")
+                return [bands.map(({full}) => full.color + "/" + full.stripe),
+                        Colors.statePixels().map(({color, stripe}) => color + "/" + stripe)];""")
             self.assertEqual(len(set(pixels)), len(pixels))
             self.assertEqual(len(set(states)), 5)
             # Both diagrams share only the colors of pending memory and of the allocated memory of other sites.
@@ -346,7 +350,8 @@ class PageTest(FolderCase):
         self.open(view_program.Program(13, 100).snapshot())
         colors = []
         for scheme in ("light", "dark"):
-            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                         {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
             colors.append(self.run_script("return [getComputedStyle(document.body).backgroundColor, Colors.theme('reserved')]"))
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
