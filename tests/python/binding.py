@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Allocators, blocks, pools and streams from Python, on the simulated driver."""
+"""Tests of allocators, blocks, pools and streams in Python, on the simulated driver."""
 import copy
 import ctypes
 import gc
@@ -15,20 +15,21 @@ import unittest
 import unittest.mock
 
 import cases
-import machine
+import simulation
 import xseg
 from cases import MIB
+from simulation import call_driver, simulator
 
 
-class Case(machine.Case):
-    def open(self, config="expandable_segments:True", **others):
-        allocator = xseg.open(config, **others)
+class Case(simulation.Case):
+    def open(self, config="expandable_segments:True", **options):
+        allocator = xseg.open(config, **options)
         self.addCleanup(allocator.close)
         return allocator
 
 
 class Allocators(Case):
-    def test_a_block_lives_from_allocate_to_free(self):
+    def test_block_is_allocated_until_free(self):
         with xseg.open("expandable_segments:True") as allocator:
             block = allocator.allocate(100 * MIB)
             self.assertEqual(block.pointer % 512, 0)
@@ -40,11 +41,11 @@ class Allocators(Case):
             self.assertEqual(block.pointer, 0)
             block.free()
             self.assertEqual(allocator.statistics().allocated_bytes.all, xseg.Stat(0, 100 * MIB, 100 * MIB, 100 * MIB))
-            self.assertEqual(machine.simulator.xseg_sim_used(0), 100 * MIB)
+            self.assertEqual(simulator.xseg_sim_used(0), 100 * MIB)
             self.assertEqual(allocator.trim(), xseg.TrimResult(100 * MIB, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-            self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
+            self.assertEqual(simulator.xseg_sim_used(0), 0)
 
-    def test_a_block_goes_with_its_last_reference_or_its_with_statement(self):
+    def test_last_reference_or_with_statement_frees_a_block(self):
         allocator = self.open()
         allocator.allocate(MIB)
         self.assertEqual(allocator.statistics().allocation.all.current, 0)
@@ -52,21 +53,21 @@ class Allocators(Case):
             self.assertEqual(allocator.statistics().allocation.all.current, 1)
         self.assertEqual((block.pointer, allocator.statistics().allocation.all.current), (0, 0))
 
-    def test_allocator_is_closed_with_its_last_block(self):
+    def test_last_block_closes_the_allocator(self):
         block = xseg.open("expandable_segments:True").allocate(MIB)
         self.assertNotEqual(block.pointer, 0)
         del block
         gc.collect()
-        self.assertEqual(machine.left(), "")
+        self.assertEqual(simulation.leaks(), "")
 
-    def test_object_that_outlives_its_allocator_detects_the_close(self):
-        """In a cycle of references the order of ends is anyone's guess."""
+    def test_pool_detects_that_its_allocator_was_finalized_first(self):
+        """In a cycle of references the order of finalizers is unspecified."""
         allocator = xseg.open("expandable_segments:True")
         pool = allocator.pool()
         allocator.__del__()
         self.assertEqual((allocator.handle, pool.handle), (0, 0))
 
-    def test_closing_with_live_blocks_is_refused(self):
+    def test_close_with_allocated_blocks_fails(self):
         allocator = self.open()
         block = allocator.allocate(MIB)
         self.assertRaisesRegex(xseg.BusyError, f"{block.pointer:x}", allocator.close)
@@ -75,7 +76,7 @@ class Allocators(Case):
         allocator.close()
         self.assertRaises(xseg.ArgumentError, allocator.allocate, MIB)
 
-    def test_an_exception_is_not_hidden_by_the_blocks_that_it_keeps(self):
+    def test_exception_in_a_with_statement_with_blocks_is_raised(self):
         with self.assertRaises(ZeroDivisionError):
             with xseg.open("expandable_segments:True") as allocator:
                 block = allocator.allocate(MIB)
@@ -86,29 +87,28 @@ class Allocators(Case):
             self.assertEqual((block.pointer, block.size, block.__cuda_array_interface__["shape"]), (0, 0, (0,)))
 
     def test_alignment_and_zeroing_are_applied(self):
-        allocator = self.open()
-        before = machine.simulator.xseg_sim_calls(b"cuMemsetD32Async")
+        allocator, before = self.open(), simulator.xseg_sim_calls(b"cuMemsetD32Async")
         with allocator.allocate(MIB, alignment=8 * MIB, zeroed=True) as block:
             self.assertEqual(block.pointer % (8 * MIB), 0)
-            self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemsetD32Async"), before + 1)
+            self.assertEqual(simulator.xseg_sim_calls(b"cuMemsetD32Async"), before + 1)
         self.assertRaises(xseg.ArgumentError, allocator.allocate, MIB, alignment=3)
         self.assertRaises(ValueError, allocator.allocate, -1)
 
-    def test_failures_raise_their_class_with_the_library_s_message(self):
-        with self.assertRaisesRegex(xseg.ConfigError, "'nonsense' at column 1") as refusal:
+    def test_errors_raise_their_class_with_the_message_of_the_library(self):
+        with self.assertRaisesRegex(xseg.ConfigError, "'nonsense' at column 1") as raised:
             xseg.open("nonsense:1")
-        self.assertEqual(refusal.exception.status, -2)
-        again = pickle.loads(pickle.dumps(refusal.exception))
-        self.assertEqual((repr(type(again)), again.status, str(again)),
-                         ("<class 'xseg.ConfigError'>", -2, str(refusal.exception)))
+        self.assertEqual(raised.exception.status, -2)
+        restored = pickle.loads(pickle.dumps(raised.exception))
+        self.assertEqual((repr(type(restored)), restored.status, str(restored)),
+                         ("<class 'xseg.ConfigError'>", -2, str(raised.exception)))
         self.assertRaisesRegex(xseg.NoDriverError, "libno-such-driver.so", xseg.open, driver="libno-such-driver.so")
         allocator = self.open()
-        with self.assertRaisesRegex(xseg.NoMemoryError, "hold 81920.00|81920.00 MiB") as refusal:
+        with self.assertRaisesRegex(xseg.NoMemoryError, "hold 81920.00|81920.00 MiB") as raised:
             allocator.allocate(1 << 50)
-        self.assertIsInstance(refusal.exception, MemoryError)
+        self.assertIsInstance(raised.exception, MemoryError)
         self.assertRaises(xseg.NotAllocatedError, allocator.block_at, 4096)
         allocator.configure("expandable_segments:False")
-        machine.simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
+        simulator.xseg_sim_fail(b"cuMemAlloc", 1, 1)
         self.assertRaisesRegex(xseg.DriverError, "cuMemAlloc", allocator.allocate, MIB)
 
     def test_configuration_can_be_read_and_changed(self):
@@ -117,40 +117,41 @@ class Allocators(Case):
         self.assertIn("idle_ms:50", allocator.configuration)
         allocator.configure("idle_ms:70")
         self.assertIn("idle_ms:70", allocator.configuration)
-        found = {key.name: key for key in xseg.config_keys("idle_ms:50")}
-        self.assertEqual((found["idle_ms"].value, found["idle_ms"].is_set), ("50", True))
-        self.assertFalse(found["expandable_segments"].is_set)
+        keys = {key.name: key for key in xseg.config_keys("idle_ms:50")}
+        self.assertEqual((keys["idle_ms"].value, keys["idle_ms"].is_set), ("50", True))
+        self.assertFalse(keys["expandable_segments"].is_set)
 
     def test_budget_file_is_queried(self):
         with tempfile.TemporaryDirectory() as folder:
-            ledger = os.path.join(folder, "ledger")
-            self.assertRaises(xseg.FileError, xseg.budget_members, ledger)
+            budget_file = os.path.join(folder, "ledger")
+            self.assertRaises(xseg.FileError, xseg.budget_members, budget_file)
             self.assertRaises(xseg.ArgumentError, xseg.budget_members, "")
             self.assertRaisesRegex(ValueError, "NUL", xseg.budget_members, "a\0b")
-            for no_text in (5, b"rack7"):
-                self.assertRaises(TypeError, xseg.budget_members, no_text)
-            allocator = self.open(f"budget_file:{ledger},budget_share:0.5,budget_min_mb:7")
-            (found,) = xseg.budget_members(ledger)
-            self.assertEqual((found.pid, found.is_readable, found.uuid, found.physical_bytes), (os.getpid(), True, None, 0))
+            for invalid in (5, b"rack7"):
+                self.assertRaises(TypeError, xseg.budget_members, invalid)
+            allocator = self.open(f"budget_file:{budget_file},budget_share:0.5,budget_min_mb:7")
+            (member,) = xseg.budget_members(budget_file)
+            self.assertEqual((member.pid, member.is_readable, member.uuid, member.physical_bytes), (os.getpid(), True, None, 0))
             allocator.allocate(20 * MIB).free()
-            (found,) = xseg.budget_members(ledger)
-            self.assertRegex(found.uuid, r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
-            self.assertEqual((found.slot, found.share_millionths, found.min_bytes, found.demand_bytes), (0, 500000, 7 * MIB, 0))
+            (member,) = xseg.budget_members(budget_file)
+            self.assertRegex(member.uuid, r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
+            self.assertEqual((member.slot, member.share_millionths, member.min_bytes, member.demand_bytes),
+                             (0, 500000, 7 * MIB, 0))
             allocator.close()
-            self.assertEqual(xseg.budget_members(ledger), [])
+            self.assertEqual(xseg.budget_members(budget_file), [])
 
     def test_devices_are_queried_without_a_driver_call(self):
         with unittest.mock.patch.dict(os.environ, XSEG_SIM_DEVICES="3"):
-            machine.reset()
-            self.addCleanup(machine.reset)
+            simulation.reset()
+            self.addCleanup(simulation.reset)
         allocator = self.open("hard_limit_mb:200")
         block = allocator.allocate(100 * MIB, device=1)
         allocator.allocate(50 * MIB, device=1).free()
         self.assertRaises(xseg.LimitError, allocator.allocate, 300 * MIB, device=1)
-        before = machine.simulator.xseg_sim_calls(None)
+        calls = simulator.xseg_sim_calls(None)
         devices = allocator.devices()
-        self.assertEqual(machine.simulator.xseg_sim_calls(None), before)
-        self.assertEqual([(one.device, one.is_open, one.is_lost) for one in devices],
+        self.assertEqual(simulator.xseg_sim_calls(None), calls)
+        self.assertEqual([(device.device, device.is_open, device.is_lost) for device in devices],
                          [(0, False, False), (1, True, False), (2, False, False)])
         used, statistics = devices[1], allocator.statistics(1)
         self.assertEqual((used.allocated_bytes, used.pending_bytes, used.limit_bytes), (100 * MIB, 0, 200 * MIB))
@@ -161,11 +162,11 @@ class Allocators(Case):
         self.assertLess(used.free_age_ms, 60000)
         self.assertEqual((used.free_min_bytes, used.is_integrated), (0, False))
         allocator.allocate(MIB, device=2).free()
-        never = allocator.devices()[2]
-        self.assertEqual((never.is_open, never.free_bytes, never.free_age_ms), (True, None, None))
+        unqueried = allocator.devices()[2]
+        self.assertEqual((unqueried.is_open, unqueried.free_bytes, unqueried.free_age_ms), (True, None, None))
         block.free()
 
-    def test_limits_are_read_and_set_one_by_one(self):
+    def test_limits_are_read_and_set_individually(self):
         allocator = self.open()
         self.assertEqual(allocator.limits(), xseg.Limits(None, None, 0, 1, 1))
         self.assertEqual(allocator.set_limits(hard_bytes=64 * MIB), xseg.Limits(None, None, 0, 1, 1))
@@ -184,21 +185,21 @@ class Allocators(Case):
         allocator = self.open()
         blocks = [allocator.allocate(30 * MIB) for _ in range(3)]
         blocks.pop(1).free()
-        explained = allocator.explain()
-        self.assertEqual(explained.reserved, allocator.statistics().reserved_bytes.all.current)
-        self.assertEqual(sum(one.bytes for one in explained.reasons), explained.reserved)
-        self.assertEqual({one.kind for one in explained.reasons}, {xseg.ReasonKind.ALLOCATED, xseg.ReasonKind.POLICY})
-        walked = [one for one in allocator.blocks() if one.state == xseg.BlockState.ALLOCATED]
-        self.assertEqual([one.base for one in walked], sorted(block.pointer for block in blocks))
+        report = allocator.explain()
+        self.assertEqual(report.reserved, allocator.statistics().reserved_bytes.all.current)
+        self.assertEqual(sum(reason.bytes for reason in report.reasons), report.reserved)
+        self.assertEqual({reason.kind for reason in report.reasons}, {xseg.ReasonKind.ALLOCATED, xseg.ReasonKind.POLICY})
+        allocated = [block for block in allocator.blocks() if block.state == xseg.BlockState.ALLOCATED]
+        self.assertEqual([block.base for block in allocated], sorted(block.pointer for block in blocks))
 
-    def test_statistics_start_again(self):
+    def test_statistics_can_be_reset(self):
         allocator = self.open()
         allocator.allocate(MIB).free()
         allocator.reset_statistics(accumulated=True)
         self.assertEqual(allocator.statistics().allocation.all, xseg.Stat(0, 0, 0, 0))
         self.assertGreater(allocator.driver_calls()["cuMemCreate"].count, 0)
 
-    def test_a_label_holds_for_a_with_statement_and_a_thread(self):
+    def test_label_applies_to_a_with_statement_and_its_thread(self):
         allocator, blocks = self.open("history:state"), []
         with allocator.label("outer"):
             with allocator.label("inner"):
@@ -212,10 +213,10 @@ class Allocators(Case):
 
     def test_user_value_is_kept_with_its_block(self):
         allocator = self.open("block_user:True")
-        word, other = (1 << 64) - 1, id(self)
+        value, other_value = (1 << 64) - 1, id(self)
         with allocator.pool() as pool:
-            blocks = [allocator.allocate(MIB, user=word), pool.allocate(MIB, user=other), allocator.allocate(MIB)]
-            self.assertEqual([block.info().user for block in blocks], [word, other, 0])
+            blocks = [allocator.allocate(MIB, user=value), pool.allocate(MIB, user=other_value), allocator.allocate(MIB)]
+            self.assertEqual([block.info().user for block in blocks], [value, other_value, 0])
             for block in blocks:
                 block.free()
 
@@ -225,9 +226,9 @@ class Allocators(Case):
     def test_memory_is_ready_after_prewarm(self):
         allocator = self.open()
         allocator.prewarm(50 * MIB)
-        before = machine.simulator.xseg_sim_calls(b"cuMemCreate")
+        before = simulator.xseg_sim_calls(b"cuMemCreate")
         with allocator.allocate(50 * MIB):
-            self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemCreate"), before)
+            self.assertEqual(simulator.xseg_sim_calls(b"cuMemCreate"), before)
         allocator.trim_due(1000)
 
     def test_log_lines_reach_the_callback(self):
@@ -246,26 +247,26 @@ class Allocators(Case):
                 assert not caught, caught
                 first.configure("history_stacks:all")
                 second = xseg.open("history:all,history_stacks:all", log=lambda _, line: lines.append(line))
-            print([one.category.__name__ for one in caught], sum("libunwind8" in line for line in lines))
+            print([warning.category.__name__ for warning in caught], sum("libunwind8" in line for line in lines))
             """
         with tempfile.TemporaryDirectory() as folder:
-            # The first file of the name is taken, and this one cannot be loaded.
+            # The first file of this name is used, and this empty file cannot be loaded.
             pathlib.Path(folder, "libunwind.so.8").touch()
-            done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
-                                  env={**os.environ, "LD_LIBRARY_PATH": folder})
-        self.assertEqual((done.stdout, done.stderr, done.returncode), ("['RuntimeWarning'] 1\n", "", 0))
+            completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
+                                       env={**os.environ, "LD_LIBRARY_PATH": folder})
+        self.assertEqual((completed.stdout, completed.stderr, completed.returncode), ("['RuntimeWarning'] 1\n", "", 0))
 
     def test_threads_allocate_concurrently(self):
         allocator = self.open()
 
-        def work(_):
+        def allocate_and_free(_):
             for size in range(1, 200):
                 allocator.allocate(size * 1000).free()
 
-        self.assertEqual(cases.in_threads(work, *range(4)), [])
+        self.assertEqual(cases.run_in_threads(allocate_and_free, *range(4)), [])
         self.assertEqual(allocator.statistics().allocation.all.allocated, 4 * 199)
 
-    def test_a_child_cannot_use_the_parent_s_allocator(self):
+    def test_forked_child_cannot_use_the_allocator(self):
         allocator = self.open()
         block, child = allocator.allocate(MIB), os.fork()
         if child == 0:
@@ -279,62 +280,63 @@ class Allocators(Case):
         block.free()
 
 
-class Streams(machine.StreamCase):
-    def test_a_block_waits_for_the_streams_that_used_it(self):
-        own, other = self.streams
-        block = self.allocator.allocate(30 * MIB, stream=own)
+class Streams(simulation.StreamCase):
+    def test_free_waits_for_recorded_streams(self):
+        first_stream, second_stream = self.streams
+        block = self.allocator.allocate(30 * MIB, stream=first_stream)
         address = block.pointer
-        self.assertEqual(block.stream, own.number)
-        block.record_stream(other)
-        other.launch()
+        self.assertEqual(block.stream, first_stream.stream_handle)
+        block.record_stream(second_stream)
+        second_stream.launch()
         block.free()
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
-        other.finish()
-        self.allocator.stream_synchronized(other)
+        second_stream.finish()
+        self.allocator.stream_synchronized(second_stream)
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.CACHED)
 
-    def test_a_block_waits_for_events(self):
-        own, other = self.streams
-        event = machine.c_void_p()
-        machine.checked("cuEventCreate", machine.byref(event), machine.c_uint(2))
-        other.launch()
-        machine.checked("cuEventRecord", event, machine.c_void_p(other.number))
-        block = self.allocator.allocate(30 * MIB, stream=own)
+    def test_free_waits_for_events(self):
+        first_stream, second_stream = self.streams
+        event = simulation.c_void_p()
+        call_driver("cuEventCreate", simulation.byref(event), simulation.c_uint(2))
+        second_stream.launch()
+        call_driver("cuEventRecord", event, simulation.c_void_p(second_stream.stream_handle))
+        block = self.allocator.allocate(30 * MIB, stream=first_stream)
         address = block.pointer
         block.free(after=[event])
         self.assertEqual(self.allocator.block_at(address).state, xseg.BlockState.PENDING_FREE)
-        other.finish()
-        machine.checked("cuEventDestroy_v2", event)
-        with self.allocator.allocate(30 * MIB, stream=own) as again:
-            self.assertEqual(again.pointer, address)
+        second_stream.finish()
+        call_driver("cuEventDestroy_v2", event)
+        with self.allocator.allocate(30 * MIB, stream=first_stream) as reused:
+            self.assertEqual(reused.pointer, address)
 
-    def test_a_free_that_fails_leaves_the_block(self):
-        own, other = self.streams
-        block = self.allocator.allocate(30 * MIB, stream=own)
-        block.record_stream(other)
-        machine.simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
+    def test_failed_free_leaves_the_block_allocated(self):
+        first_stream, second_stream = self.streams
+        block = self.allocator.allocate(30 * MIB, stream=first_stream)
+        block.record_stream(second_stream)
+        simulator.xseg_sim_fail(b"cuEventRecord", 1, 1)
         self.assertRaises(xseg.DriverError, block.free)
         self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
         block.free()
 
-    def test_streams_of_many_libraries_are_understood(self):
-        own, _ = self.streams
+    def test_stream_objects_of_other_libraries_are_accepted(self):
+        first_stream, _ = self.streams
 
         class Torch:
-            cuda_stream = own.number
+            cuda_stream = first_stream.stream_handle
 
         class Cupy:
-            ptr = own.number
+            ptr = first_stream.stream_handle
 
         class Numba:
-            handle = machine.c_void_p(own.number)
+            handle = simulation.c_void_p(first_stream.stream_handle)
 
-        for stream in (own.number, own, Torch(), Cupy(), Numba(), machine.c_void_p(own.number)):
+        for stream in (first_stream.stream_handle, first_stream, Torch(), Cupy(), Numba(),
+                       simulation.c_void_p(first_stream.stream_handle)):
             with self.subTest(stream), self.allocator.allocate(MIB, stream=stream) as block:
-                self.assertEqual(block.info().stream, own.number)
+                self.assertEqual(block.info().stream, first_stream.stream_handle)
         self.assertRaisesRegex(TypeError, "stream is not a handle, 'a'", self.allocator.allocate, MIB, stream="a")
 
-    def test_a_trim_can_be_of_a_stream(self):
+    def test_trim_can_be_limited_to_a_stream(self):
         for stream in self.streams:
             self.allocator.allocate(20 * MIB, stream=stream).free()
         self.assertEqual(self.allocator.trim(stream=self.streams[0]).released, 20 * MIB)
@@ -344,7 +346,7 @@ class Streams(machine.StreamCase):
 
 
 class Pools(Case):
-    def test_memory_of_a_pool_is_its_own(self):
+    def test_pool_has_separate_memory_and_limits(self):
         allocator = self.open()
         with allocator.pool(name="weights", limit_bytes=64 * MIB) as pool:
             block = pool.allocate(20 * MIB)
@@ -362,32 +364,32 @@ class Pools(Case):
             self.assertRaisesRegex(xseg.ArgumentError, "pool was released", call)
         block.free()
 
-    def test_a_pool_pauses_and_resumes_at_the_same_addresses(self):
+    def test_paused_pool_resumes_at_the_same_addresses(self):
         allocator = self.open()
         with allocator.pool() as pool, pool.allocate(20 * MIB) as block, tempfile.TemporaryDirectory() as folder:
             address = block.pointer
             for keep, file in (("nothing", None), ("host", None), ("file", pathlib.Path(folder, "kept"))):
                 with self.subTest(keep), pool.paused(keep, file):
-                    self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
+                    self.assertEqual(simulator.xseg_sim_used(0), 0)
                     self.assertTrue(block.info().is_paused)
                     self.assertEqual(file is not None, bool(os.listdir(folder)))
                     self.assertRaises(xseg.PausedError, pool.allocate, MIB)
-            self.assertEqual((block.pointer, machine.simulator.xseg_sim_used(0)), (address, 20 * MIB))
+            self.assertEqual((block.pointer, simulator.xseg_sim_used(0)), (address, 20 * MIB))
             self.assertRaisesRegex(ValueError, "Pool.pause: unknown keep, 'elsewhere'", pool.pause, "elsewhere")
             self.assertRaises(xseg.FileError, pool.pause, "file", pathlib.Path(folder, "no/such/folder"))
 
-    def test_a_route_sends_what_its_predicate_accepts(self):
-        allocator, asked = self.open(), []
+    def test_route_applies_to_streams_that_its_predicate_accepts(self):
+        allocator, routed_streams = self.open(), []
         with allocator.pool() as pool:
-            with pool.route(lambda stream: not asked.append(stream)), allocator.allocate(MIB) as block:
+            with pool.route(lambda stream: not routed_streams.append(stream)), allocator.allocate(MIB) as block:
                 self.assertEqual(block.info().pool, pool.handle)
-            self.assertEqual(asked, [0])
+            self.assertEqual(routed_streams, [0])
             with pool.route(), allocator.allocate(MIB) as block:
                 self.assertEqual(block.info().pool, pool.handle)
             with allocator.allocate(MIB) as block:
                 self.assertEqual(block.info().pool, 0)
 
-    def test_a_pool_of_a_closed_allocator_is_nothing(self):
+    def test_pool_of_a_closed_allocator_is_invalid(self):
         allocator = self.open()
         pool = allocator.pool()
         allocator.close()
@@ -396,22 +398,22 @@ class Pools(Case):
         pool.release()
 
 
-class Captures(machine.StreamCase):
+class Captures(simulation.StreamCase):
     def test_capture_allocates_from_its_pool(self):
-        own, _ = self.streams
-        graph = machine.c_void_p()
+        stream, _ = self.streams
+        graph = simulation.c_void_p()
         with self.allocator.pool() as pool:
-            with pool.capture(own):
-                machine.checked("cuStreamBeginCapture_v2", machine.c_void_p(own.number), machine.c_int(2))
-                block = self.allocator.allocate(MIB, stream=own)
-                machine.checked("cuStreamEndCapture", machine.c_void_p(own.number), machine.byref(graph))
+            with pool.capture(stream):
+                call_driver("cuStreamBeginCapture_v2", simulation.c_void_p(stream.stream_handle), simulation.c_int(2))
+                block = self.allocator.allocate(MIB, stream=stream)
+                call_driver("cuStreamEndCapture", simulation.c_void_p(stream.stream_handle), simulation.byref(graph))
             self.assertEqual(block.info().pool, pool.handle)
             block.free()
-        machine.checked("cuGraphDestroy", graph)
+        call_driver("cuGraphDestroy", graph)
 
 
 class Index:
-    """An integer of another library, such as numpy.int64, whose sums wrap around."""
+    """An integer of another library, such as numpy.int64, whose additions overflow."""
 
     def __init__(self, value):
         self.value = value
@@ -429,7 +431,7 @@ class Index:
 
 
 class Arguments(Case):
-    """Whatever does not fit the C type of an argument is rejected before the library is called."""
+    """Arguments that the C type cannot represent are rejected before the call of the library."""
 
     def setUp(self):
         super().setUp()
@@ -443,66 +445,76 @@ class Arguments(Case):
         super().tearDown()
 
     def calls(self):
-        """Each argument that is an integer: its name, the bits of its type, and a call with a value for it."""
-        one, block, pool, area, registered = self.allocator, self.block, self.pool, self.range, (lambda *_: None, lambda *_: None)
+        """Returns for each integer argument: its name, the bits of its type, and a call with a value."""
+        owner, block, pool, range_ = self.allocator, self.block, self.pool, self.range
+        callbacks = (lambda *_: None, lambda *_: None)
         return (
-            ("size", 64, one.allocate), ("size", 64, pool.allocate), ("alignment", 64, lambda x: one.allocate(1, alignment=x)),
-            ("user", 64, lambda x: one.allocate(1, user=x)), ("user", 64, lambda x: pool.allocate(1, user=x)),
-            ("device", 31, lambda x: one.allocate(1, device=x)), ("stream", 64, lambda x: one.allocate(1, stream=x)),
-            ("size", 64, lambda x: one.allocate(x, zeroed=True)), ("device", 31, lambda x: one.allocate(1, device=x, alignment=1024)),
-            ("stream", 64, lambda x: pool.allocate(1, stream=x)), ("stream", 64, block.record_stream), ("event", 64, lambda x: block.free([x])),
-            ("device", 31, one.pool), ("limit_bytes", 64, lambda x: one.pool(limit_bytes=x)), ("size", 64, one.range),
-            ("device", 31, lambda x: one.range(2 * MIB, x)), ("page_bytes", 64, lambda x: one.range(2 * MIB, page_bytes=x)),
-            ("limit_bytes", 64, lambda x: one.range(2 * MIB, limit_bytes=x)), ("address", 64, lambda x: one.register(x, 1, *registered)),
-            ("size", 64, lambda x: one.register(block.pointer, x, *registered)), ("address", 64, lambda x: one.dmabuf(x, 1)),
-            ("size", 64, lambda x: one.dmabuf(block.pointer, x)), ("address", 64, one.block_at), ("device", 31, one.blocks),
-            ("target_bytes", 64, lambda x: one.trim(target_bytes=x)), ("idle_ms", 64, lambda x: one.trim(idle_ms=x)),
-            ("device", 31, lambda x: one.trim(device=x)), ("stream", 64, lambda x: one.trim(stream=x)), ("max_us", 64, one.trim_due),
-            ("size", 64, one.prewarm), ("device", 31, lambda x: one.prewarm(1, device=x)),
-            ("stream", 64, lambda x: one.prewarm(1, stream=x)), ("device", 31, one.statistics), ("device", 31, one.reset_statistics),
-            ("device", 31, one.limits), ("device", 31, one.set_limits), ("hard_bytes", 64, lambda x: one.set_limits(hard_bytes=x)),
-            ("soft_bytes", 64, lambda x: one.set_limits(soft_bytes=x)), ("keep_bytes", 64, lambda x: one.set_limits(keep_bytes=x)),
-            ("hard_bytes", 64, pool.set_limit), ("device", 31, one.explain), ("host_bytes", 64, lambda x: one.snapshot("/no-folder/x", host_bytes=x)),
-            ("max_ms", 32, lambda x: one.snapshot("/no-folder/x", max_ms=x)), ("stream", 64, one.stream_synchronized), ("device", 31, lambda x: one.stream_synchronized(0, x)),
-            ("stream", 64, one.stream_retire), ("device", 31, lambda x: one.stream_retire(0, x)),
-            ("stream", 64, lambda x: pool.capture(x).__enter__()), ("target_bytes", 64, lambda x: pool.trim(target_bytes=x)),
-            ("offset", 64, lambda x: area.commit(x, 2 * MIB)), ("size", 64, lambda x: area.commit(0, x)),
-            ("stream", 64, lambda x: area.commit(0, 2 * MIB, x)), ("offset", 64, lambda x: area.decommit(x, 2 * MIB)),
-            ("size", 64, lambda x: area.decommit(0, x)), ("stream", 64, lambda x: area.decommit(0, 2 * MIB, x)), ("size", 64, area.prepare),
-            ("size", 64, area.set_quota), ("offset", 64, lambda x: area.hold(x, 2 * MIB)), ("size", 64, lambda x: area.hold(0, x)),
-            ("offset", 64, lambda x: area.unhold(x, 2 * MIB)), ("size", 64, lambda x: area.unhold(0, x)),
-            ("stream", 64, lambda x: area.unhold(0, 2 * MIB, x)), ("offset", 64, lambda x: area.alias(x, 2 * MIB, area)),
-            ("size", 64, lambda x: area.alias(0, x, area)), ("source_offset", 64, lambda x: area.alias(0, 2 * MIB, area, x)),
-            ("offset", 64, area.view), ("size", 64, lambda x: area.view(0, x)),)
+            ("size", 64, owner.allocate), ("size", 64, pool.allocate),
+            ("alignment", 64, lambda x: owner.allocate(1, alignment=x)), ("user", 64, lambda x: owner.allocate(1, user=x)),
+            ("user", 64, lambda x: pool.allocate(1, user=x)), ("device", 31, lambda x: owner.allocate(1, device=x)),
+            ("stream", 64, lambda x: owner.allocate(1, stream=x)), ("size", 64, lambda x: owner.allocate(x, zeroed=True)),
+            ("device", 31, lambda x: owner.allocate(1, device=x, alignment=1024)),
+            ("stream", 64, lambda x: pool.allocate(1, stream=x)), ("stream", 64, block.record_stream),
+            ("event", 64, lambda x: block.free([x])), ("device", 31, owner.pool),
+            ("limit_bytes", 64, lambda x: owner.pool(limit_bytes=x)), ("size", 64, owner.range),
+            ("device", 31, lambda x: owner.range(2 * MIB, x)), ("page_bytes", 64, lambda x: owner.range(2 * MIB, page_bytes=x)),
+            ("limit_bytes", 64, lambda x: owner.range(2 * MIB, limit_bytes=x)),
+            ("address", 64, lambda x: owner.register(x, 1, *callbacks)),
+            ("size", 64, lambda x: owner.register(block.pointer, x, *callbacks)), ("address", 64, lambda x: owner.dmabuf(x, 1)),
+            ("size", 64, lambda x: owner.dmabuf(block.pointer, x)), ("address", 64, owner.block_at), ("device", 31, owner.blocks),
+            ("target_bytes", 64, lambda x: owner.trim(target_bytes=x)), ("idle_ms", 64, lambda x: owner.trim(idle_ms=x)),
+            ("device", 31, lambda x: owner.trim(device=x)), ("stream", 64, lambda x: owner.trim(stream=x)),
+            ("max_us", 64, owner.trim_due), ("size", 64, owner.prewarm), ("device", 31, lambda x: owner.prewarm(1, device=x)),
+            ("stream", 64, lambda x: owner.prewarm(1, stream=x)), ("device", 31, owner.statistics),
+            ("device", 31, owner.reset_statistics), ("device", 31, owner.limits), ("device", 31, owner.set_limits),
+            ("hard_bytes", 64, lambda x: owner.set_limits(hard_bytes=x)),
+            ("soft_bytes", 64, lambda x: owner.set_limits(soft_bytes=x)),
+            ("keep_bytes", 64, lambda x: owner.set_limits(keep_bytes=x)), ("hard_bytes", 64, pool.set_limit),
+            ("device", 31, owner.explain), ("host_bytes", 64, lambda x: owner.snapshot("/no-folder/x", host_bytes=x)),
+            ("max_ms", 32, lambda x: owner.snapshot("/no-folder/x", max_ms=x)), ("stream", 64, owner.stream_synchronized),
+            ("device", 31, lambda x: owner.stream_synchronized(0, x)), ("stream", 64, owner.stream_retire),
+            ("device", 31, lambda x: owner.stream_retire(0, x)), ("stream", 64, lambda x: pool.capture(x).__enter__()),
+            ("target_bytes", 64, lambda x: pool.trim(target_bytes=x)), ("offset", 64, lambda x: range_.commit(x, 2 * MIB)),
+            ("size", 64, lambda x: range_.commit(0, x)), ("stream", 64, lambda x: range_.commit(0, 2 * MIB, x)),
+            ("offset", 64, lambda x: range_.decommit(x, 2 * MIB)), ("size", 64, lambda x: range_.decommit(0, x)),
+            ("stream", 64, lambda x: range_.decommit(0, 2 * MIB, x)), ("size", 64, range_.prepare),
+            ("size", 64, range_.set_quota), ("offset", 64, lambda x: range_.hold(x, 2 * MIB)),
+            ("size", 64, lambda x: range_.hold(0, x)), ("offset", 64, lambda x: range_.unhold(x, 2 * MIB)),
+            ("size", 64, lambda x: range_.unhold(0, x)), ("stream", 64, lambda x: range_.unhold(0, 2 * MIB, x)),
+            ("offset", 64, lambda x: range_.alias(x, 2 * MIB, range_)), ("size", 64, lambda x: range_.alias(0, x, range_)),
+            ("source_offset", 64, lambda x: range_.alias(0, 2 * MIB, range_, x)), ("offset", 64, range_.view),
+            ("size", 64, lambda x: range_.view(0, x)))
 
     def test_integers_that_do_not_fit_are_rejected(self):
         before, limits = self.allocator.blocks(), self.allocator.limits()
-        calls = machine.simulator.xseg_sim_calls(None)
-        for place, (name, bits, call) in enumerate(self.calls()):
-            for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000, Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
-                with self.subTest(place=place, name=name, kind=type(value)):
+        calls = simulator.xseg_sim_calls(None)
+        for index, (name, bits, call) in enumerate(self.calls()):
+            for value in (1 << bits, (1 << bits) + 512, -(1 << bits) - 1, 1 << 20000,
+                          Index(1 << bits), *([] if bits == 31 else [-1, Index(-1)])):
+                with self.subTest(index=index, name=name, kind=type(value)):
                     self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is out of range, \S", call, value)
             for value in (1.0, 1.5, True, False, "1", b"1", [1], ctypes.c_int16(1), ctypes.c_bool(True)):
-                with self.subTest(place=place, name=name, value=value):
-                    self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |{name} is not a handle, ", call, value)
+                with self.subTest(index=index, name=name, value=value):
+                    self.assertRaisesRegex(xseg.ArgumentError, rf"\b{name} is not an integer, |{name} is not a handle, ", call,
+                                           value)
                     self.assertRaises(TypeError, call, value)
         self.assertEqual((self.allocator.blocks(), self.allocator.limits()), (before, limits))
-        self.assertEqual(machine.simulator.xseg_sim_calls(None), calls)
+        self.assertEqual(simulator.xseg_sim_calls(None), calls)
 
     def test_integers_of_other_libraries_are_integers(self):
-        area = self.range
+        range_ = self.range
         with self.allocator.allocate(Index(1000), device=Index(0), stream=Index(0), alignment=Index(1024)) as block:
             self.assertEqual((block.size, block.device, block.stream, type(block.size)), (1000, 0, 0, int))
             self.assertEqual(self.allocator.block_at(Index(block.pointer)).requested, 1000)
-        area.commit(Index(0), Index(2 * MIB))
-        self.assertEqual(area.view(Index(5), Index(7)).size, 7)
-        self.assertRaises(xseg.ArgumentError, area.view, Index(2**62), Index(2**63 - 1))
-        area.decommit(Index(0), Index(2 * MIB), Index(0))
+        range_.commit(Index(0), Index(2 * MIB))
+        self.assertEqual(range_.view(Index(5), Index(7)).size, 7)
+        self.assertRaises(xseg.ArgumentError, range_.view, Index(2**62), Index(2**63 - 1))
+        range_.decommit(Index(0), Index(2 * MIB), Index(0))
         self.allocator.set_limits(Index(0), hard_bytes=Index(64 * MIB))
         self.assertEqual(self.allocator.limits().hard_bytes, 64 * MIB)
 
     def test_each_integer_is_converted_once(self):
-        """A conversion that failed after the call would lose what the call made."""
+        """A conversion that fails after the call would leak the created object."""
         class Once(Index):
             def __index__(self):
                 self.value, value = None, self.value
@@ -515,12 +527,12 @@ class Arguments(Case):
         self.range.alias(Once(2 * MIB), Once(2 * MIB), self.range, Once(0))
         self.range.decommit(Once(0), Once(4 * MIB))
         size, device = ctypes.c_size_t(2 * MIB), ctypes.c_int(0)
-        for call in (lambda: self.allocator.allocate(size), lambda: self.allocator.allocate(1, device=device), lambda: self.allocator.pool(device),
-                     lambda: self.range.commit(0, size)):
+        for call in (lambda: self.allocator.allocate(size), lambda: self.allocator.allocate(1, device=device),
+                     lambda: self.allocator.pool(device), lambda: self.range.commit(0, size)):
             self.assertRaisesRegex(xseg.ArgumentError, "is not an integer", call)
         self.assertEqual(self.allocator.statistics().allocation.all.current, 1)
 
-    def test_the_greatest_integers_reach_the_library(self):
+    def test_largest_integers_are_passed_to_the_library(self):
         self.assertRaises(xseg.NoMemoryError, self.allocator.allocate, (1 << 64) - 1)
         self.assertRaises(xseg.NotAllocatedError, self.allocator.block_at, (1 << 64) - 1)
         self.assertRaisesRegex(xseg.ArgumentError, "device", self.allocator.statistics, (1 << 31) - 1)
@@ -531,30 +543,32 @@ class Arguments(Case):
             for call in (lambda: self.allocator.snapshot(path), lambda: self.allocator.write_metrics(path),
                          lambda: self.pool.pause("file", path), lambda: self.allocator.pool(name="a\0b"),
                          lambda: self.allocator.range(2 * MIB, name="a\0b"), lambda: self.allocator.configure("idle_ms:7\0"),
-                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.config_keys("a\0b"), lambda: xseg.open("idle_ms:7\0"),
-                         lambda: xseg.open(driver="a\0b")):
+                         lambda: self.allocator.label("a\0b").__enter__(), lambda: xseg.config_keys("a\0b"),
+                         lambda: xseg.open("idle_ms:7\0"), lambda: xseg.open(driver="a\0b")):
                 self.assertRaisesRegex(xseg.ArgumentError, "contains a NUL", call)
             self.assertEqual(os.listdir(folder), [])
 
-    def test_fractions_are_numbers(self):
+    def test_fractions_must_be_numbers(self):
         for value in ("0.5", True, None, [], 10**400):
-            self.assertRaisesRegex((xseg.ArgumentError), "fraction", lambda value=value: self.allocator.set_limits(fraction=value))
+            self.assertRaisesRegex(xseg.ArgumentError, "fraction", lambda value=value: self.allocator.set_limits(fraction=value))
         self.assertEqual(self.allocator.limits().fraction, 1)
 
-    def test_a_handle_of_another_kind_is_rejected(self):
-        for call in (lambda: self.allocator.trim(pool=self.range), lambda: self.allocator.statistics(pool=self.block),
-                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle), lambda: self.range.alias(0, 2 * MIB, self.pool)):
+    def test_handle_of_another_kind_is_rejected(self):
+        for call in (lambda: self.allocator.trim(pool=self.range), lambda: self.range.alias(0, 2 * MIB, self.pool),
+                     lambda: self.allocator.statistics(pool=self.block),
+                     lambda: self.allocator.range(2 * MIB, pool=self.pool.handle)):
             self.assertRaises(TypeError, call)
             self.assertRaises(xseg.ArgumentError, call)
 
 
 class Copies(Case):
-    def test_no_copy_releases_what_the_original_owns(self):
+    def test_owning_objects_cannot_be_copied_or_pickled(self):
         allocator, ignore = self.open("expandable_segments:True,rdma:True"), lambda *_: None
-        with allocator.pool() as pool, allocator.range(2 * MIB) as area, allocator.allocate(MIB) as block:
-            with allocator.register(block.pointer, MIB, ignore, ignore) as registration, allocator.dmabuf(block.pointer, MIB) as file:
-                for owner in (allocator, pool, area, area.view(), block, registration, file):
-                    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, lambda one: copy.deepcopy([one])):
+        with allocator.pool() as pool, allocator.range(2 * MIB) as range_, allocator.allocate(MIB) as block:
+            with allocator.register(block.pointer, MIB, ignore, ignore) as registration, \
+                    allocator.dmabuf(block.pointer, MIB) as file:
+                for owner in (allocator, pool, range_, range_.view(), block, registration, file):
+                    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps, lambda value: copy.deepcopy([value])):
                         with self.subTest(type(owner)), self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
                             duplicate(owner)
             self.assertEqual(block.info().state, xseg.BlockState.ALLOCATED)
@@ -567,19 +581,19 @@ class Callbacks(Case):
             with allocator.allocate(MIB), unittest.mock.patch("xseg._records.record", side_effect=KeyboardInterrupt):
                 self.assertRaises(KeyboardInterrupt, call)
 
-    def test_a_route_ends_although_its_pool_was_released(self):
-        allocator, asked = self.open(), []
+    def test_route_ends_after_its_pool_was_released(self):
+        allocator, routed_streams = self.open(), []
         pool = allocator.pool()
-        with pool.route(lambda stream: not asked.append(stream)):
+        with pool.route(lambda stream: not routed_streams.append(stream)):
             pool.release()
         gc.collect()
         allocator.allocate(MIB).free()
-        self.assertEqual(asked, [])
+        self.assertEqual(routed_streams, [])
 
     def test_objects_at_exit_are_released_silently(self):
         program = """
 import builtins, gc, sys, types
-holder = sys.modules["holder"] = types.ModuleType("holder")     # ends after xseg, which is imported later
+holder = sys.modules["holder"] = types.ModuleType("holder")     # finalized after xseg, which is imported later
 import xseg
 MIB = 1 << 20
 for log in (None, lambda level, line: None):
@@ -603,66 +617,66 @@ print("end")
 """
         for place in ("holder", "builtins", "sys", "cycle"):
             with self.subTest(place):
-                out, complaint = cases.said(program.replace("PLACE", repr(place)), PYTHONMALLOC="debug")
-                self.assertEqual((out, cases.complaints(complaint)), ("end\n", ""))
+                output, error = cases.run_python(program.replace("PLACE", repr(place)), PYTHONMALLOC="debug")
+                self.assertEqual((output, cases.without_self_checks(error)), ("end\n", ""))
 
-    def test_threads_of_the_library_that_may_log_end_with_the_interpreter(self):
+    def test_background_threads_end_before_the_interpreter(self):
         program = """
 import atexit, os
 threads = lambda: len(os.listdir("/proc/self/task"))
-atexit.register(lambda: print(threads()))       # after the handlers of xseg, which is imported later
+atexit.register(lambda: print(threads()))       # called after the handlers of xseg, which is imported later
 import xseg
 before = threads()
 allocator = xseg.open("idle_ms:100,background_thread:True", log=lambda level, line: None)
 print(threads() - before)
 """
-        self.assertEqual(cases.said(program)[0], "1\n1\n")
+        self.assertEqual(cases.run_python(program)[0], "1\n1\n")
 
 
-class Libraries(unittest.TestCase):
-    def test_the_variable_chooses_the_library(self):
+class LibraryLoading(unittest.TestCase):
+    def test_environment_variable_selects_the_library(self):
         program = "import xseg._library as library; print(library.path()); library.load()"
-        out, _ = cases.said(program)
-        self.assertEqual(out, os.environ["XSEG_LIBRARY"] + "\n")
+        output, _ = cases.run_python(program)
+        self.assertEqual(output, os.environ["XSEG_LIBRARY"] + "\n")
         with self.assertRaisesRegex(AssertionError, "xseg: cannot load the library, libno-such.so: "):
-            cases.said(program, XSEG_LIBRARY="libno-such.so")
+            cases.run_python(program, XSEG_LIBRARY="libno-such.so")
         with self.assertRaisesRegex(AssertionError, "install the wheel of xseg, or set XSEG_LIBRARY"):
-            cases.said(program, XSEG_LIBRARY="")
+            cases.run_python(program, XSEG_LIBRARY="")
 
-    def test_a_library_for_another_machine_is_told_from_one_that_is_broken(self):
-        own = pathlib.Path(os.environ["XSEG_LIBRARY"]).read_bytes()
+    def test_library_for_another_system_is_distinguished_from_a_damaged_one(self):
+        library_bytes = pathlib.Path(os.environ["XSEG_LIBRARY"]).read_bytes()
         with tempfile.TemporaryDirectory() as folder:
             library = str(pathlib.Path(folder, "libxseg.so.0"))
-            load = "import os, xseg._library as library\n{before}\ntry: library.load()\nexcept ImportError as why: print(why)"
-            for machine_number, before, want in (
+            load = "import os, xseg._library as library\n{before}\ntry: library.load()\nexcept ImportError as error: print(error)"
+            for elf_machine, before, message in (
                     (b"\xb7\0", "library.platform.machine = lambda: 'x86_64'",
                      "built for aarch64, but the CPU is x86_64; install the wheel of xseg whose name ends in x86_64.whl"),
-                    (own[18:20], "os.confstr = lambda name: None", "built for glibc, but the system has another C library"),
-                    (own[18:20], "os.confstr = lambda name: 'glibc 2.27'",
+                    (library_bytes[18:20], "os.confstr = lambda name: None",
+                     "built for glibc, but the system has another C library"),
+                    (library_bytes[18:20], "os.confstr = lambda name: 'glibc 2.27'",
                      "built for glibc 2.28 or newer, but the system has 2.27; use Debian 10, Ubuntu 20.04, RHEL 8 or newer"),
-                    (own[18:20], "", "file too short")):
-                pathlib.Path(library).write_bytes(own[:18] + machine_number + own[20:40])
-                with self.subTest(want):
-                    out, _ = cases.said(load.format(before=before), XSEG_LIBRARY=library)
-                    self.assertIn(f"xseg: cannot load the library, {library}: ", out)
-                    self.assertIn(want, out)
+                    (library_bytes[18:20], "", "file too short")):
+                pathlib.Path(library).write_bytes(library_bytes[:18] + elf_machine + library_bytes[20:40])
+                with self.subTest(message):
+                    output, _ = cases.run_python(load.format(before=before), XSEG_LIBRARY=library)
+                    self.assertIn(f"xseg: cannot load the library, {library}: ", output)
+                    self.assertIn(message, output)
 
     def test_missing_function_is_reported_at_the_call(self):
-        out, _ = cases.said("import xseg._library as library\n"
-                            "try: library.call('xseg_trim', None, None, None, None)\n"
-                            "except Exception as refusal: print(repr(refusal))", XSEG_LIBRARY=os.environ["XSEG_DRIVER"])
-        self.assertIn("UnsupportedError(", out)
-        self.assertIn("xseg_trim: function not found in the library, ", out)
+        output, _ = cases.run_python("import xseg._library as library\ntry: library.call('xseg_trim', None, None, None, None)\n"
+                                     "except Exception as error: print(repr(error))", XSEG_LIBRARY=os.environ["XSEG_DRIVER"])
+        self.assertIn("UnsupportedError(", output)
+        self.assertIn("xseg_trim: function not found in the library, ", output)
 
     def test_headers_and_simulator_are_found(self):
-        out, _ = cases.said("import xseg._library as library; print(library.include(), library.simulator())")
-        include, simulator = out.split()
+        output, _ = cases.run_python("import xseg._library as library; print(library.include(), library.simulator())")
+        include, simulator_path = output.split()
         self.assertTrue(pathlib.Path(include, "xseg/xseg.h").exists())
-        self.assertTrue(pathlib.Path(simulator).samefile(os.environ["XSEG_DRIVER"]))
+        self.assertTrue(pathlib.Path(simulator_path).samefile(os.environ["XSEG_DRIVER"]))
 
     def test_missing_command_is_reported(self):
         with self.assertRaisesRegex(AssertionError, r"status 1:\nxseg: command not found, .*bin/xseg; install the wheel"):
-            cases.said("import runpy; runpy.run_module('xseg', run_name='__main__')")
+            cases.run_python("import runpy; runpy.run_module('xseg', run_name='__main__')")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Functions of the tests of the Python package: a child process, and results as TAP.
+"""Common functions of the tests of the Python package: child processes, and results as TAP.
 
-Each test is started as NAME.py ROOT COMPILER...; PYTHONPATH has the package, XSEG_LIBRARY the library that was built,
-and XSEG_DRIVER the simulated driver.
+Each test is started as NAME.py ROOT COMPILER... with the package in PYTHONPATH, the library of the build in XSEG_LIBRARY,
+and the simulated driver in XSEG_DRIVER.
 """
 import os
 import pathlib
@@ -17,44 +17,44 @@ ROOT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
 COMPILER = sys.argv[2:]
 
 
-def skip_all(why):
-    """End: nothing of this test can run here."""
-    print(f"1..0 # SKIP {why}")
+def skip_all(reason):
+    """Reports that the whole test is skipped, and exits."""
+    print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 
 
 def skip_sanitized():
-    """End where Python cannot load what was built."""
+    """Skips the test if Python cannot load the libraries of the build."""
     if re.search(rb"__[at]san_init", pathlib.Path(os.environ["XSEG_DRIVER"]).read_bytes()):
         skip_all("Python cannot load a library that is built with a sanitizer")
 
 
-skip_sanitized()  # before anything else is imported that loads it
+skip_sanitized()  # before an import loads a library
 
 
-def said(program, *arguments, status=0, **variables):
-    """What a Python program prints on both streams, in a process of its own that has to end with this status."""
-    done = subprocess.run([sys.executable, *arguments, "-c", program], capture_output=True, text=True, timeout=120,
-                          check=False, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
-    if done.returncode != status:
-        raise AssertionError(f"status {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout, done.stderr
+def run_python(program, *arguments, status=0, **variables):
+    """Runs a Python program in a new process, checks its exit status, and returns standard output and standard error."""
+    completed = subprocess.run([sys.executable, *arguments, "-c", program], capture_output=True, text=True, timeout=120,
+                               check=False, stdin=subprocess.DEVNULL, env={**os.environ, **variables})
+    if completed.returncode != status:
+        raise AssertionError(f"status {completed.returncode}:\n{completed.stdout}{completed.stderr}")
+    return completed.stdout, completed.stderr
 
 
-def complaints(text):
-    """Standard error without the line by which a library that checks itself says so."""
+def without_self_checks(text):
+    """Returns standard error without the message of a library with self-checks."""
     return "".join(line for line in text.splitlines(keepends=True) if "self-checks: " not in line)
 
 
-def in_threads(work, *arguments):
-    """Calls a function in a thread for each argument; returns the errors that the calls raised."""
+def run_in_threads(function, *arguments):
+    """Calls a function in one thread per argument, and returns the exceptions of the calls."""
     failures = []
 
     def call(argument):
         try:
-            work(argument)
-        except Exception as failure:  # pylint: disable=broad-exception-caught
-            failures.append(failure)
+            function(argument)
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            failures.append(error)
 
     threads = [threading.Thread(target=call, args=(argument,)) for argument in arguments]
     for thread in threads:
@@ -65,36 +65,36 @@ def in_threads(work, *arguments):
 
 
 class Tap(unittest.TestResult):
-    """One line for each case."""
+    """Prints the result of each case as a line of TAP."""
 
-    def tell(self, test, good, note=""):
+    def print_result(self, test, passed, note=""):
         name = test.id().removeprefix("__main__.")
-        print(f"{'ok' if good else 'not ok'} {self.testsRun} - {name}{note}", flush=True)
+        print(f"{'ok' if passed else 'not ok'} {self.testsRun} - {name}{note}", flush=True)
 
-    def complain(self, test, failure):
-        self.tell(test, False)
-        print("".join(f"# {line}\n" for line in self._exc_info_to_string(failure, test).splitlines()), end="")
+    def print_failure(self, test, error):
+        self.print_result(test, False)
+        print("".join(f"# {line}\n" for line in self._exc_info_to_string(error, test).splitlines()), end="")
 
     def addSuccess(self, test):
         super().addSuccess(test)
-        self.tell(test, True)
+        self.print_result(test, True)
 
     def addFailure(self, test, err):
         super().addFailure(test, err)
-        self.complain(test, err)
+        self.print_failure(test, err)
 
     def addError(self, test, err):
         super().addError(test, err)
-        self.complain(test, err)
+        self.print_failure(test, err)
 
     def addSubTest(self, test, subtest, err):
         super().addSubTest(test, subtest, err)
         if err is not None:
-            self.complain(subtest, err)
+            self.print_failure(subtest, err)
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
-        self.tell(test, True, f" # SKIP {reason}")
+        self.print_result(test, True, f" # SKIP {reason}")
 
 
 def main():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Structures and constants of the ctypes binding equal those that a C compiler reads from the headers."""
+"""Tests that structures and constants of the ctypes binding equal those that a C compiler reads from the headers."""
 import ctypes
 import pathlib
 import re
@@ -12,17 +12,17 @@ from xseg import _errors, _functions, _library, _records, _structs
 
 
 def structures():
-    return {name: kind for name, kind in vars(_structs).items()
-            if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and name.startswith("xseg_")}
+    return {name: structure for name, structure in vars(_structs).items()
+            if isinstance(structure, type) and issubclass(structure, ctypes.Structure) and name.startswith("xseg_")}
 
 
-def answer(lines):
-    """What a C program of these statements prints, as a dictionary."""
+def run_c_program(lines):
+    """Runs a C program with these statements, and returns its output as a dictionary."""
     with tempfile.TemporaryDirectory() as folder:
         source, program = pathlib.Path(folder, "layout.c"), pathlib.Path(folder, "layout")
-        peers = "".join(f'#include "xseg/{path.name}"\n' for path in sorted((cases.ROOT / "include/xseg").glob("*.h"))
-                        if path.name != "sim.h")
-        source.write_text(f"#include <stdio.h>\n{peers}int main(void)\n{{\n" + "\n".join(lines) + "\nreturn 0;\n}\n",
+        includes = "".join(f'#include "xseg/{path.name}"\n' for path in sorted((cases.ROOT / "include/xseg").glob("*.h"))
+                           if path.name != "sim.h")
+        source.write_text(f"#include <stdio.h>\n{includes}int main(void)\n{{\n" + "\n".join(lines) + "\nreturn 0;\n}\n",
                           encoding="utf-8")
         subprocess.run([*cases.COMPILER, "-std=c11", f"-I{cases.ROOT / 'include'}", "-o", program, source], check=True)
         text = subprocess.run([program], check=True, capture_output=True, text=True).stdout
@@ -30,7 +30,7 @@ def answer(lines):
 
 
 class Layout(unittest.TestCase):
-    def test_structures_have_their_size_and_members_their_place(self):
+    def test_sizes_and_member_offsets_equal_those_of_the_headers(self):
         expected, lines = {}, []
         for name, kind in structures().items():
             expected[name] = ctypes.sizeof(kind)
@@ -41,12 +41,12 @@ class Layout(unittest.TestCase):
                 lines.append(f'printf("{name}.{member} %zu\\n", offsetof(struct {name}, {member}));')
                 lines.append(f'printf("{name}.{member}: %zu\\n", sizeof(((struct {name} *)0)->{member}));')
         self.assertGreater(len(expected), 400)
-        self.assertEqual(expected, answer(lines))
+        self.assertEqual(expected, run_c_program(lines))
 
-    def test_numbers_are_those_of_the_headers(self):
+    def test_constants_equal_those_of_the_headers(self):
         numbers = {name: value for name, value in vars(_structs).items() if name.startswith("XSEG_")}
         self.assertGreater(len(numbers), 60)
-        self.assertEqual(numbers, answer([f'printf("{name} %lld\\n", (long long){name});' for name in numbers]))
+        self.assertEqual(numbers, run_c_program([f'printf("{name} %lld\\n", (long long){name});' for name in numbers]))
 
     def test_nonzero_defaults_equal_those_of_the_headers(self):
         for name, kind in structures().items():
@@ -57,41 +57,39 @@ class Layout(unittest.TestCase):
             lines = [f"static const struct {name} start = {macro};", "const unsigned char *bytes = (const void *)&start;",
                      'for (size_t i = 0; i < sizeof(start); i++) printf("%zu %u\\n", i, bytes[i]);']
             with self.subTest(name):
-                made = bytes(_records.structure(kind))
-                if name == "xseg_block_info":  # nobody starts from it but to be filled in
+                defaults = bytes(_records.structure(kind))
+                if name == "xseg_block_info":  # an output structure without defaults
                     continue
-                self.assertEqual({str(place): value for place, value in enumerate(made)}, answer(lines))
+                self.assertEqual({str(offset): value for offset, value in enumerate(defaults)}, run_c_program(lines))
 
-    def test_the_library_has_every_function(self):
+    def test_library_exports_every_function(self):
         exported = set(re.findall(r"^  (xseg_\w+);", (cases.ROOT / "src/xseg.map").read_text(), re.MULTILINE))
         self.assertEqual(exported, set(_functions.FUNCTIONS))
         for name in exported:
             self.assertIsInstance(getattr(_library.load(), name), ctypes._CFuncPtr)
 
-    def test_every_status_has_its_class(self):
+    def test_every_status_has_an_exception_class(self):
         statuses = {value: name for name, value in vars(_structs).items() if name.startswith("XSEG_ERR_")}
         self.assertEqual(set(statuses), set(_errors.ERRORS))
         for value, kind in _errors.ERRORS.items():
-            words = re.findall(r"[A-Z][a-z]+", kind.__name__.removesuffix("Error"))
-            self.assertEqual("XSEG_ERR_" + "_".join(words).upper(), statuses[value])
+            name_parts = re.findall(r"[A-Z][a-z]+", kind.__name__.removesuffix("Error"))
+            self.assertEqual("XSEG_ERR_" + "_".join(name_parts).upper(), statuses[value])
 
     def test_records_have_every_member_of_their_structure(self):
-        for record, kind, others in (
+        for record, kind, structure_only in (
                 (_records.Stat, _structs.xseg_stat, set()), (_records.TrimResult, _structs.xseg_trim_result, set()),
                 (_records.Limits, _structs.xseg_limits, {"has_fraction", "has_rejection_fraction"}),
                 (_records.ConfigKey, _structs.xseg_config_key, set()),
                 (_records.Statistics, _structs.xseg_statistics, set()), (_records.Reason, _structs.xseg_reason, set()),
                 (_records.ExplainResult, _structs.xseg_explain_result, {"reasons"}),
-                (_records.BlockInfo, _structs.xseg_block_info, set()),
-                (_records.DriverCall, _structs.xseg_driver_call, set()),
-                (_records.DeviceStats, _structs.xseg_device_stats, set()),
-                (_records.RangeInfo, _structs.xseg_range_info, set()),
+                (_records.BlockInfo, _structs.xseg_block_info, set()), (_records.DriverCall, _structs.xseg_driver_call, set()),
+                (_records.DeviceStats, _structs.xseg_device_stats, set()), (_records.RangeInfo, _structs.xseg_range_info, set()),
                 (_records.BudgetEntry, _structs.xseg_budget_entry, set())):
             members = {name for name, _ in kind._fields_} - {"struct_size"}
-            self.assertEqual(set(record._fields) ^ members, others)
-        self.assertEqual([f"XSEG_REASON_{one.name}" for one in _records.ReasonKind],
+            self.assertEqual(set(record._fields) ^ members, structure_only)
+        self.assertEqual([f"XSEG_REASON_{constant.name}" for constant in _records.ReasonKind],
                          [name for name in vars(_structs) if name.startswith("XSEG_REASON_")])
-        self.assertEqual([f"XSEG_BLOCK_{one.name}" for one in _records.BlockState],
+        self.assertEqual([f"XSEG_BLOCK_{constant.name}" for constant in _records.BlockState],
                          [name for name in vars(_structs) if name.startswith("XSEG_BLOCK_")])
 
 

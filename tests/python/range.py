@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Elastic ranges from Python, on the simulated driver."""
+"""Tests of elastic ranges in Python, on the simulated driver."""
 import ctypes
 import gc
 import os
@@ -7,7 +7,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 
 import cases
 import dlpack
-import machine
+import simulation
 import xseg
 from cases import MIB
 from xseg import _library
@@ -15,8 +15,8 @@ from xseg import _library
 PAGE = 2 * MIB
 
 
-class Case(machine.StreamCase):
-    """A machine whose memory has contents, and a range of 64 granules."""
+class Case(simulation.StreamCase):
+    """A test case with memory contents and a range of 64 granules."""
 
     config = "expandable_segments:True,page_cache_mb:0"
 
@@ -29,256 +29,251 @@ class Case(machine.StreamCase):
         del self.range
         super().tearDown()
 
-    def fill(self, offset, text):
-        machine.checked("cuMemcpyHtoD_v2", c_uint64(self.range.address + offset), text, c_size_t(len(text)))
+    def fill(self, offset, data):
+        simulation.call_driver("cuMemcpyHtoD_v2", c_uint64(self.range.address + offset), data, c_size_t(len(data)))
 
     def read(self, offset, size):
         return self.read_at(self.range.address + offset, size)
 
     @staticmethod
     def read_at(address, size):
-        text = ctypes.create_string_buffer(size)
-        machine.checked("cuMemcpyDtoH_v2", text, c_uint64(address), c_size_t(size))
-        return text.raw
-
-    @staticmethod
-    def right(address):
-        """What the device may do at an address: 1 for reading, 3 for writing as well."""
-        flags, location = ctypes.c_ulonglong(), (c_int * 2)(1, 0)
-        machine.checked("cuMemGetAccess", byref(flags), location, c_uint64(address))
-        return flags.value
+        data = ctypes.create_string_buffer(size)
+        simulation.call_driver("cuMemcpyDtoH_v2", data, c_uint64(address), c_size_t(size))
+        return data.raw
 
 
 class Ranges(Case):
     def test_memory_is_mapped_and_unmapped_at_fixed_addresses(self):
-        one, address = self.range, self.range.address
-        self.assertEqual((one.size, one.page_bytes, one.device), (64 * PAGE, PAGE, 0))
-        self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
-        one.commit(3 * PAGE, 5 * PAGE)
-        self.assertEqual(machine.simulator.xseg_sim_used(0), 5 * PAGE)
+        range_, address = self.range, self.range.address
+        self.assertEqual((range_.size, range_.page_bytes, range_.device), (64 * PAGE, PAGE, 0))
+        self.assertEqual(simulation.simulator.xseg_sim_used(0), 0)
+        range_.commit(3 * PAGE, 5 * PAGE)
+        self.assertEqual(simulation.simulator.xseg_sim_used(0), 5 * PAGE)
         self.assertEqual(self.allocator.statistics().allocated_bytes.all.current, 5 * PAGE)
         self.fill(7 * PAGE, b"a block")
         self.assertEqual(self.read(7 * PAGE, 7), b"a block")
-        one.decommit(3 * PAGE, 5 * PAGE)
-        self.assertEqual((one.info().committed_bytes, machine.simulator.xseg_sim_used(0)), (0, 0))
-        self.assertEqual(one.address, address)
-        one.release()
-        one.release()
-        self.assertEqual((one.address, one.handle), (0, 0))
+        range_.decommit(3 * PAGE, 5 * PAGE)
+        self.assertEqual((range_.info().committed_bytes, simulation.simulator.xseg_sim_used(0)), (0, 0))
+        self.assertEqual(range_.address, address)
+        range_.release()
+        range_.release()
+        self.assertEqual((range_.address, range_.handle), (0, 0))
 
-    def test_info_tells_what_it_is_and_has(self):
-        with self.allocator.range(8 * PAGE, limit_bytes=4 * PAGE) as one:
-            one.prepare(PAGE + 1)
-            one.set_quota(3 * PAGE)
-            own = one.pool.handle
-            self.assertEqual(one.info(), xseg.RangeInfo(
-                base=one.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=own, limit_bytes=4 * PAGE, quota_bytes=3 * PAGE,
+    def test_info_reports_properties_and_sizes(self):
+        with self.allocator.range(8 * PAGE, limit_bytes=4 * PAGE) as range_:
+            range_.prepare(PAGE + 1)
+            range_.set_quota(3 * PAGE)
+            pool = range_.pool.handle
+            self.assertEqual(range_.info(), xseg.RangeInfo(
+                base=range_.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=pool, limit_bytes=4 * PAGE, quota_bytes=3
+                * PAGE,
                 committed_bytes=0, pending_unmap_bytes=0, mapped_bytes=0, physical_bytes=0, prepared_bytes=2 * PAGE, recommits=0))
-            creates = machine.simulator.xseg_sim_calls(b"cuMemCreate")
-            one.commit(0, 2 * PAGE)
-            self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemCreate"), creates)
-            found = one.info()
-            self.assertEqual((found.committed_bytes, found.mapped_bytes, found.physical_bytes, found.prepared_bytes),
+            creates = simulation.simulator.xseg_sim_calls(b"cuMemCreate")
+            range_.commit(0, 2 * PAGE)
+            self.assertEqual(simulation.simulator.xseg_sim_calls(b"cuMemCreate"), creates)
+            info = range_.info()
+            self.assertEqual((info.committed_bytes, info.mapped_bytes, info.physical_bytes, info.prepared_bytes),
                              (2 * PAGE, 2 * PAGE, 2 * PAGE, 0))
-            one.set_quota(0)
-            one.decommit(0, 2 * PAGE)
+            range_.set_quota(0)
+            range_.decommit(0, 2 * PAGE)
         self.assertIsNone(self.range.info().limit_bytes)
 
     def test_memory_is_unmapped_in_stream_order(self):
-        one, (own, other) = self.range, self.streams
-        one.commit(0, 4 * PAGE, own)
-        own.launch()
-        one.decommit(0, 4 * PAGE, stream=own)
-        self.assertEqual((one.info().pending_unmap_bytes, machine.simulator.xseg_sim_used(0)), (4 * PAGE, 4 * PAGE))
-        one.commit(0, PAGE, own)
-        self.assertEqual(one.info().recommits, 1)
-        one.commit(PAGE, PAGE, other)
-        self.assertEqual(machine.simulator.cuStreamQuery(c_void_p(other.number)), 600)
-        own.finish()
-        one.decommit(0, 2 * PAGE, other)
-        self.assertEqual(one.info().pending_unmap_bytes, 0)
+        range_, (first_stream, second_stream) = self.range, self.streams
+        range_.commit(0, 4 * PAGE, first_stream)
+        first_stream.launch()
+        range_.decommit(0, 4 * PAGE, stream=first_stream)
+        self.assertEqual((range_.info().pending_unmap_bytes, simulation.simulator.xseg_sim_used(0)), (4 * PAGE, 4 * PAGE))
+        range_.commit(0, PAGE, first_stream)
+        self.assertEqual(range_.info().recommits, 1)
+        range_.commit(PAGE, PAGE, second_stream)
+        self.assertEqual(simulation.simulator.cuStreamQuery(c_void_p(second_stream.stream_handle)), 600)
+        first_stream.finish()
+        range_.decommit(0, 2 * PAGE, second_stream)
+        self.assertEqual(range_.info().pending_unmap_bytes, 0)
 
     def test_held_memory_remains_mapped_until_its_release(self):
-        one = self.range
-        one.commit(0, 2 * PAGE)
-        one.hold(0, PAGE)
-        one.decommit(0, 2 * PAGE)
-        self.assertEqual(one.info().pending_unmap_bytes, PAGE)
-        self.assertRaisesRegex(xseg.BusyError, "held", one.release)
-        one.unhold(0, PAGE)
-        self.assertEqual(one.info().mapped_bytes, 0)
-        self.assertRaisesRegex(xseg.ArgumentError, "is not held", one.unhold, 0, PAGE)
+        range_ = self.range
+        range_.commit(0, 2 * PAGE)
+        range_.hold(0, PAGE)
+        range_.decommit(0, 2 * PAGE)
+        self.assertEqual(range_.info().pending_unmap_bytes, PAGE)
+        self.assertRaisesRegex(xseg.BusyError, "held", range_.release)
+        range_.unhold(0, PAGE)
+        self.assertEqual(range_.info().mapped_bytes, 0)
+        self.assertRaisesRegex(xseg.ArgumentError, "is not held", range_.unhold, 0, PAGE)
 
     def test_page_can_be_mapped_at_several_addresses(self):
-        one = self.range
-        one.commit(0, 2 * PAGE)
+        range_ = self.range
+        range_.commit(0, 2 * PAGE)
         self.fill(PAGE, b"a prefix")
-        one.alias(10 * PAGE, PAGE, one, PAGE)
-        with self.allocator.range(4 * PAGE, pool=one.pool) as other:
-            other.alias(0, PAGE, one)
-            self.assertEqual(other.info().committed_bytes, PAGE)
-            other.decommit(0, PAGE)
-        self.assertEqual((self.read(10 * PAGE, 8), machine.simulator.xseg_sim_used(0)), (b"a prefix", 2 * PAGE))
-        one.decommit(0, 2 * PAGE)
-        self.assertEqual((self.read(10 * PAGE, 8), machine.simulator.xseg_sim_used(0)), (b"a prefix", PAGE))
-        one.decommit(10 * PAGE, PAGE)
+        range_.alias(10 * PAGE, PAGE, range_, PAGE)
+        with self.allocator.range(4 * PAGE, pool=range_.pool) as other_range:
+            other_range.alias(0, PAGE, range_)
+            self.assertEqual(other_range.info().committed_bytes, PAGE)
+            other_range.decommit(0, PAGE)
+        self.assertEqual((self.read(10 * PAGE, 8), simulation.simulator.xseg_sim_used(0)), (b"a prefix", 2 * PAGE))
+        range_.decommit(0, 2 * PAGE)
+        self.assertEqual((self.read(10 * PAGE, 8), simulation.simulator.xseg_sim_used(0)), (b"a prefix", PAGE))
+        range_.decommit(10 * PAGE, PAGE)
 
-    def test_a_range_belongs_to_a_pool(self):
-        with self.allocator.pool(name="cache") as pool, self.allocator.range(8 * PAGE, pool=pool, page_bytes=4 * MIB) as one:
-            self.assertIs(one.pool, pool)
-            self.assertEqual(one.page_bytes, 4 * MIB)
-            one.commit(0, 4 * MIB)
+    def test_range_can_belong_to_a_pool(self):
+        with self.allocator.pool(name="cache") as pool, self.allocator.range(8 * PAGE, pool=pool, page_bytes=4 * MIB) as range_:
+            self.assertIs(range_.pool, pool)
+            self.assertEqual(range_.page_bytes, 4 * MIB)
+            range_.commit(0, 4 * MIB)
             self.assertEqual(pool.statistics().allocated_bytes.all.current, 4 * MIB)
             with pool.paused("host"):
-                self.assertEqual((one.info().mapped_bytes, machine.simulator.xseg_sim_used(0)), (0, 0))
-                self.assertRaises(xseg.PausedError, one.commit, 4 * MIB, 4 * MIB)
-            one.decommit(0, 4 * MIB)
+                self.assertEqual((range_.info().mapped_bytes, simulation.simulator.xseg_sim_used(0)), (0, 0))
+                self.assertRaises(xseg.PausedError, range_.commit, 4 * MIB, 4 * MIB)
+            range_.decommit(0, 4 * MIB)
             with self.assertRaisesRegex(xseg.ArgumentError, "name is set together with pool"):
                 self.allocator.range(PAGE, pool=pool, name="another")
         self.assertRaisesRegex(xseg.ArgumentError, "pool was released", self.allocator.range, PAGE, pool=pool)
 
-    def test_a_pool_of_its_own_ends_with_it(self):
-        one = self.allocator.range(PAGE, name="blocks")
-        own = one.pool
-        self.assertIs(one.pool, own)
-        own.set_limit(4 * PAGE)
-        self.assertEqual(own.limits().hard_bytes, 4 * PAGE)
-        one.release()
-        self.assertEqual(own.handle, 0)
+    def test_own_pool_is_released_with_the_range(self):
+        range_ = self.allocator.range(PAGE, name="blocks")
+        pool = range_.pool
+        self.assertIs(range_.pool, pool)
+        pool.set_limit(4 * PAGE)
+        self.assertEqual(pool.limits().hard_bytes, 4 * PAGE)
+        range_.release()
+        self.assertEqual(pool.handle, 0)
 
-    def test_failures_are_exceptions_with_the_library_s_sentence(self):
-        one, (own, _) = self.range, self.streams
-        one.commit(0, PAGE, own)
-        for kind, words, call in (
-                (xseg.ArgumentError, "granule is committed, offset 0", lambda: one.commit(0, 2 * PAGE)),
-                (xseg.ArgumentError, "is not committed", lambda: one.decommit(PAGE, PAGE)),
-                (xseg.ArgumentError, f"the page size is {PAGE} bytes", lambda: one.commit(1, PAGE)),
-                (xseg.ArgumentError, f"size exceeds the range, {64 * PAGE} bytes at offset {PAGE}; the range has {64 * PAGE} bytes",
-                 lambda: one.commit(PAGE, 64 * PAGE)),
-                (xseg.ArgumentError, f"offset is out of range, -{PAGE}", lambda: one.commit(-PAGE, PAGE)),
-                (xseg.ArgumentError, "is committed", lambda: one.alias(0, PAGE, one, 0)),
-                (xseg.ArgumentError, "quota exceeds the size or limit_bytes of the range", lambda: one.set_quota(65 * PAGE)),
-                (xseg.ArgumentError, f"size exceeds the range, {65 * PAGE} bytes; the range has {64 * PAGE} bytes", lambda: one.prepare(65 * PAGE)),
+    def test_errors_raise_their_class_with_the_message_of_the_library(self):
+        range_, (stream, _) = self.range, self.streams
+        range_.commit(0, PAGE, stream)
+        for kind, message, call in (
+                (xseg.ArgumentError, "granule is committed, offset 0", lambda: range_.commit(0, 2 * PAGE)),
+                (xseg.ArgumentError, "is not committed", lambda: range_.decommit(PAGE, PAGE)),
+                (xseg.ArgumentError, f"the page size is {PAGE} bytes", lambda: range_.commit(1, PAGE)),
+                (xseg.ArgumentError, f"size exceeds the range, {64 * PAGE} bytes at offset {PAGE}; the range has {64 * PAGE} "
+                                     f"bytes", lambda: range_.commit(PAGE, 64 * PAGE)),
+                (xseg.ArgumentError, f"offset is out of range, -{PAGE}", lambda: range_.commit(-PAGE, PAGE)),
+                (xseg.ArgumentError, "is committed", lambda: range_.alias(0, PAGE, range_, 0)),
+                (xseg.ArgumentError, "quota exceeds the size or limit_bytes of the range", lambda: range_.set_quota(65 * PAGE)),
+                (xseg.ArgumentError, f"size exceeds the range, {65 * PAGE} bytes; the range has {64 * PAGE} bytes",
+                 lambda: range_.prepare(65 * PAGE)),
                 (xseg.ArgumentError, "size is not a multiple of the page size, 1 bytes", lambda: self.allocator.range(1)),
                 (xseg.NoAddressesError, "size exceeds the virtual addresses of a device", lambda: self.allocator.range(1 << 60)),
                 (xseg.ArgumentError, "size is out of range, -1", lambda: self.allocator.range(-1)),
-                (TypeError, "stream is not a handle, 'a'", lambda: one.commit(PAGE, PAGE, "a")),
-                (xseg.BusyError, f"memory of the range is committed, {PAGE} bytes; decommit it first", one.release)):
-            with self.subTest(words), self.assertRaisesRegex(kind, words):
+                (TypeError, "stream is not a handle, 'a'", lambda: range_.commit(PAGE, PAGE, "a")),
+                (xseg.BusyError, f"memory of the range is committed, {PAGE} bytes; decommit it first", range_.release)):
+            with self.subTest(message), self.assertRaisesRegex(kind, message):
                 call()
         self.allocator.set_limits(hard_bytes=2 * PAGE)
-        with self.assertRaisesRegex(xseg.LimitError, r"xseg_limits_set\(\)") as refusal:
-            one.commit(PAGE, 2 * PAGE, own)
-        self.assertIsInstance(refusal.exception, MemoryError)
-        self.assertEqual(one.info().committed_bytes, PAGE)
+        with self.assertRaisesRegex(xseg.LimitError, r"xseg_limits_set\(\)") as raised:
+            range_.commit(PAGE, 2 * PAGE, stream)
+        self.assertIsInstance(raised.exception, MemoryError)
+        self.assertEqual(range_.info().committed_bytes, PAGE)
 
     def test_destroyed_range_is_rejected(self):
-        one = self.allocator.range(PAGE)
-        view = one.view()
-        one.release()
-        other = xseg.open("expandable_segments:True")
-        closed = other.range(PAGE)
-        other.close()
-        for gone in (one, closed):
-            for call, arguments in ((gone.commit, (0, PAGE)), (gone.info, ()), (gone.view, ()), (gone.hold, (0, PAGE)),
-                                    (gone.set_quota, (0,)), (self.range.alias, (0, PAGE, gone))):
+        range_ = self.allocator.range(PAGE)
+        view = range_.view()
+        range_.release()
+        other_allocator = xseg.open("expandable_segments:True")
+        range_of_closed_allocator = other_allocator.range(PAGE)
+        other_allocator.close()
+        for invalid in (range_, range_of_closed_allocator):
+            for call, arguments in ((invalid.commit, (0, PAGE)), (invalid.info, ()), (invalid.view, ()),
+                                    (invalid.hold, (0, PAGE)), (invalid.set_quota, (0,)), (self.range.alias, (0, PAGE, invalid))):
                 self.assertRaisesRegex(xseg.ArgumentError, "range was released, or its allocator was closed", call, *arguments)
         self.assertRaisesRegex(xseg.ArgumentError, "range was released", view.__dlpack__)
-        closed.release()
+        range_of_closed_allocator.release()
 
 
-class Endings(Case):
+class Destruction(Case):
     def test_range_is_destroyed_with_its_last_reference_in_stream_order(self):
-        one, (own, other) = self.allocator.range(64 * PAGE), self.streams
-        one.commit(0, 2 * PAGE, own)
-        one.commit(5 * PAGE, PAGE, other)
-        one.alias(63 * PAGE, PAGE, one, 0)
+        range_, (first_stream, second_stream) = self.allocator.range(64 * PAGE), self.streams
+        range_.commit(0, 2 * PAGE, first_stream)
+        range_.commit(5 * PAGE, PAGE, second_stream)
+        range_.alias(63 * PAGE, PAGE, range_, 0)
         self.assertRaises(xseg.BusyError, self.allocator.close)
-        waits = machine.simulator.xseg_sim_calls(b"cuStreamWaitEvent")
-        del one
-        self.assertEqual(machine.simulator.xseg_sim_calls(b"cuStreamWaitEvent"), waits + 1)
-        self.assertEqual(machine.simulator.xseg_sim_used(0), 0)
+        event_waits = simulation.simulator.xseg_sim_calls(b"cuStreamWaitEvent")
+        del range_
+        self.assertEqual(simulation.simulator.xseg_sim_calls(b"cuStreamWaitEvent"), event_waits + 1)
+        self.assertEqual(simulation.simulator.xseg_sim_used(0), 0)
 
-    def test_its_end_becomes_no_part_of_a_capture(self):
-        one, graph, nodes = self.allocator.range(2 * PAGE), c_void_p(), c_size_t(9)
-        for place, stream in enumerate(self.streams):
-            one.commit(place * PAGE, PAGE, stream)
-        number, captured = one.handle, self.streams[1].number
-        machine.checked("cuStreamBeginCapture_v2", c_void_p(captured), c_int(2))
-        del one
+    def test_destruction_during_a_capture_adds_no_nodes(self):
+        range_, graph, nodes = self.allocator.range(2 * PAGE), c_void_p(), c_size_t(9)
+        for index, stream in enumerate(self.streams):
+            range_.commit(index * PAGE, PAGE, stream)
+        handle, captured = range_.handle, self.streams[1].stream_handle
+        simulation.call_driver("cuStreamBeginCapture_v2", c_void_p(captured), c_int(2))
+        del range_
         gc.collect()
-        machine.checked("cuStreamEndCapture", c_void_p(captured), byref(graph))
-        machine.checked("cuGraphGetNodes", graph, None, byref(nodes))
-        machine.checked("cuGraphDestroy", graph)
+        simulation.call_driver("cuStreamEndCapture", c_void_p(captured), byref(graph))
+        simulation.call_driver("cuGraphGetNodes", graph, None, byref(nodes))
+        simulation.call_driver("cuGraphDestroy", graph)
         self.assertEqual(nodes.value, 0)
-        _library.call("xseg_range_decommit", number, 0, 2 * PAGE, captured)
-        _library.call("xseg_range_release", number)
+        _library.call("xseg_range_decommit", handle, 0, 2 * PAGE, captured)
+        _library.call("xseg_range_release", handle)
 
-    def test_held_memory_keeps_the_range(self):
-        one = self.allocator.range(2 * PAGE)
-        one.hold(0, PAGE)
-        number = one.handle
-        del one
+    def test_held_memory_retains_the_range(self):
+        range_ = self.allocator.range(2 * PAGE)
+        range_.hold(0, PAGE)
+        handle = range_.handle
+        del range_
         gc.collect()
-        _library.call("xseg_range_unhold", number, 0, PAGE, 0)
-        _library.call("xseg_range_release", number)
+        _library.call("xseg_range_unhold", handle, 0, PAGE, 0)
+        _library.call("xseg_range_release", handle)
 
-    def test_an_exception_is_not_hidden_by_what_is_committed(self):
+    def test_exception_in_a_with_statement_with_committed_memory_is_raised(self):
         with self.assertRaises(ZeroDivisionError):
-            with self.allocator.range(4 * PAGE) as one:
-                one.commit(0, PAGE)
-                _ = 1 // (one.info().pending_unmap_bytes)
+            with self.allocator.range(4 * PAGE) as range_:
+                range_.commit(0, PAGE)
+                _ = 1 // (range_.info().pending_unmap_bytes)
         with self.assertRaises(xseg.BusyError):
-            with one:
+            with range_:
                 pass
-        del one
+        del range_
 
-    def test_a_forked_child_leaves_it_alone(self):
-        one = self.allocator.range(4 * PAGE)
-        one.commit(0, PAGE)
+    def test_forked_child_does_not_destroy_the_range(self):
+        range_ = self.allocator.range(4 * PAGE)
+        range_.commit(0, PAGE)
         child = os.fork()
         if child == 0:
             try:
-                one.commit(PAGE, PAGE)
+                range_.commit(PAGE, PAGE)
             except xseg.ForkedError:
-                del one
+                del range_
                 gc.collect()
                 os._exit(17)
             os._exit(0)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 17)
-        one.decommit(0, PAGE)
-        one.release()
+        range_.decommit(0, PAGE)
+        range_.release()
 
 
 class Views(Case):
-    def test_a_view_is_any_part_and_says_where_it_lies(self):
-        one = self.range
+    def test_view_has_the_address_and_size_of_its_part(self):
+        range_ = self.range
         for offset, size, bytes_ in ((0, None, 64 * PAGE), (5, 1000, 1000), (PAGE - 1, None, 63 * PAGE + 1), (64 * PAGE, None, 0),
                                      (7, 0, 0)):
-            view = one.view(offset, size)
-            self.assertEqual((view.pointer, view.size, view.offset), (one.address + offset, bytes_, offset))
+            view = range_.view(offset, size)
+            self.assertEqual((view.pointer, view.size, view.offset), (range_.address + offset, bytes_, offset))
             self.assertEqual(view.__cuda_array_interface__, {
-                "shape": (bytes_,), "typestr": "|u1", "data": (one.address + offset, False), "version": 3, "strides": None,
+                "shape": (bytes_,), "typestr": "|u1", "data": (range_.address + offset, False), "version": 3, "strides": None,
                 "stream": None})
         for offset, size in ((0, 64 * PAGE + 1), (64 * PAGE + 1, None)):
             with self.subTest(offset), self.assertRaisesRegex(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes"):
-                one.view(offset, size)
+                range_.view(offset, size)
 
-    def test_a_tensor_is_of_addresses_with_and_without_memory(self):
+    def test_tensor_includes_uncommitted_addresses(self):
         view = self.range.view(PAGE // 2, 3 * PAGE)
         self.assertEqual(view.__dlpack_device__(), (2, 0))
-        calls = machine.simulator.xseg_sim_calls(None)
+        calls = simulation.simulator.xseg_sim_calls(None)
         for version in (None, (1, 0)):
-            consumer = dlpack.Consumer(view.__dlpack__(stream=self.streams[0].number, max_version=version))
+            consumer = dlpack.Consumer(view.__dlpack__(stream=self.streams[0].stream_handle, max_version=version))
             tensor = consumer.managed.tensor
             self.assertEqual((tensor.data, tensor.device_type, tensor.device_id), (view.pointer, 2, 0))
             self.assertEqual((tensor.ndim, tensor.shape[0], tensor.strides[0], tensor.bits), (1, 3 * PAGE, 1, 8))
             consumer.delete()
-        self.assertEqual(machine.simulator.xseg_sim_calls(None), calls)
+        self.assertEqual(simulation.simulator.xseg_sim_calls(None), calls)
         self.assertRaises(BufferError, view.__dlpack__, copy=True)
         self.assertRaises(BufferError, view.__dlpack__, dl_device=(2, 1))
 
-    def test_the_tensor_stays_and_what_may_be_touched_grows(self):
+    def test_tensor_remains_valid_while_memory_is_committed(self):
         consumer = dlpack.Consumer(self.range.view().__dlpack__())
         for count in range(1, 4):
             self.range.commit((count - 1) * PAGE, PAGE)
@@ -287,69 +282,70 @@ class Views(Case):
         self.range.decommit(0, 3 * PAGE)
         consumer.delete()
 
-    def test_views_and_their_tensors_hold_the_range(self):
-        one = self.allocator.range(4 * PAGE)
-        consumers = [dlpack.Consumer(one.view(PAGE).__dlpack__()), dlpack.Consumer(one.view(0, 1).__dlpack__())]
-        view, address = one.view(), one.address
+    def test_views_and_their_tensors_retain_the_range(self):
+        range_ = self.allocator.range(4 * PAGE)
+        consumers = [dlpack.Consumer(range_.view(PAGE).__dlpack__()), dlpack.Consumer(range_.view(0, 1).__dlpack__())]
+        view, address = range_.view(), range_.address
         for consumer in consumers:
-            self.assertRaisesRegex(xseg.BusyError, "range is exported by DLPack", one.release)
+            self.assertRaisesRegex(xseg.BusyError, "range is exported by DLPack", range_.release)
             consumer.delete()
-        del one
+        del range_
         gc.collect()
         self.assertEqual(view.pointer, address)
-        reserved = machine.simulator.xseg_sim_calls(b"cuMemAddressFree")
+        address_frees = simulation.simulator.xseg_sim_calls(b"cuMemAddressFree")
         del view
         gc.collect()
-        self.assertEqual(machine.simulator.xseg_sim_calls(b"cuMemAddressFree"), reserved + 1)
+        self.assertEqual(simulation.simulator.xseg_sim_calls(b"cuMemAddressFree"), address_frees + 1)
 
 
 class Threads(Case):
     def test_threads_commit_concurrently(self):
-        def work(first):
+        def commit_and_decommit(first):
             for _ in range(50):
                 self.range.commit(first * PAGE, 4 * PAGE)
                 self.range.decommit(first * PAGE, 4 * PAGE)
 
-        self.assertEqual((cases.in_threads(work, 0, 4, 8, 12), self.range.info().committed_bytes), ([], 0))
+        self.assertEqual((cases.run_in_threads(commit_and_decommit, 0, 4, 8, 12), self.range.info().committed_bytes), ([], 0))
 
-    def test_no_call_waits_for_python_s_lock_with_a_lock_of_the_library_s(self):
-        """One thread makes pages ahead, and Python is told of all that happens; another one allocates and frees without letting
-        go of Python's lock, as PyTorch does.  Were they to wait for each other, the process would not end."""
+    def test_no_call_acquires_the_gil_with_a_locked_library_mutex(self):
+        """One thread prepares pages, with callbacks in Python for all events; another thread allocates and frees without
+        releasing the GIL, as PyTorch does.  A wrong lock order would deadlock the process."""
         program = """
 import ctypes, sys, threading, xseg
 from xseg import _functions, _library, _records, _structs
 PAGE = 2 << 20
-heard, fields = [], dict(_structs.xseg_observer._fields_)
+notifications, fields = [], dict(_structs.xseg_observer._fields_)
 sys.setswitchinterval(1e-5)
-allocator = xseg.open("expandable_segments:True,page_cache_mb:0", log=lambda level, line: heard.append("log"))
-calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("on_trace", "on_map", "on_unmap")}
-observer, number = _records.structure(_structs.xseg_observer, **calls), ctypes.c_uint64()
-_library.call("xseg_observer_add", allocator.handle, ctypes.byref(observer), ctypes.byref(number))
-keeping, pointer, everything = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.where()
+allocator = xseg.open("expandable_segments:True,page_cache_mb:0", log=lambda level, line: notifications.append("log"))
+calls = {name: fields[name](lambda _, event, name=name: notifications.append(name))
+         for name in ("on_trace", "on_map", "on_unmap")}
+observer, observer_id = _records.structure(_structs.xseg_observer, **calls), ctypes.c_uint64()
+_library.call("xseg_observer_add", allocator.handle, ctypes.byref(observer), ctypes.byref(observer_id))
+library, pointer, scope = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.where()  # PyDLL: calls keep the GIL
 for name in ("xseg_alloc", "xseg_free", "xseg_trim"):
-    getattr(keeping, name).argtypes = _functions.FUNCTIONS[name][1]
+    getattr(library, name).argtypes = _functions.FUNCTIONS[name][1]
 cache, ready, done = allocator.range(64 * PAGE), threading.Event(), threading.Event()
 
-def work():
+def use_range():
     while not done.is_set():
         cache.prepare(8 * PAGE)
         cache.commit(0, 16 * PAGE)
         cache.decommit(0, 16 * PAGE)
         ready.set()
 
-thread = threading.Thread(target=work)
+thread = threading.Thread(target=use_range)
 thread.start()
 ready.wait()
 for _ in range(200):
-    assert keeping.xseg_alloc(allocator.handle, 0, 50 << 20, None, ctypes.byref(pointer)) == 0
-    assert keeping.xseg_free(allocator.handle, pointer) == 0
-    assert keeping.xseg_trim(allocator.handle, ctypes.byref(everything), None, None) == 0
+    assert library.xseg_alloc(allocator.handle, 0, 50 << 20, None, ctypes.byref(pointer)) == 0
+    assert library.xseg_free(allocator.handle, pointer) == 0
+    assert library.xseg_trim(allocator.handle, ctypes.byref(scope), None, None) == 0
 done.set()
 thread.join()
-_library.call("xseg_observer_remove", allocator.handle, number)
-print(sorted(set(heard)))
+_library.call("xseg_observer_remove", allocator.handle, observer_id)
+print(sorted(set(notifications)))
 """
-        self.assertEqual(cases.said(program)[0], "['log', 'on_map', 'on_trace', 'on_unmap']\n")
+        self.assertEqual(cases.run_python(program)[0], "['log', 'on_map', 'on_trace', 'on_unmap']\n")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: MIT
-"""Registrations and descriptors from Python, on the simulated driver."""
+"""Tests of registrations and dma-buf descriptors in Python, on the simulated driver."""
 import gc
 import os
 
 import cases
-import machine
+import simulation
 import xseg
 from cases import MIB
 
 
 class Registrar:
     def __init__(self):
-        self.there, self.calls, self.refuses = {}, [], False
+        self.registered, self.calls, self.is_failing = {}, [], False
 
     def enter(self, address, size):
-        if self.refuses:
+        if self.is_failing:
             raise OverflowError("no more regions")
         self.calls.append("enter")
-        self.there[address] = size
+        self.registered[address] = size
         return f"region {len(self.calls)}"
 
     def leave(self, address, size, region):
         self.calls.append(f"leave {region}")
-        assert self.there.pop(address) == size
+        assert self.registered.pop(address) == size
 
 
-class Registrations(machine.Case):
+class Registrations(simulation.Case):
     def setUp(self):
         super().setUp()
         self.allocator = xseg.open("expandable_segments:True,rdma:True")
@@ -35,105 +35,104 @@ class Registrations(machine.Case):
         self.allocator.close()
         super().tearDown()
 
-    def register(self, address, size, **others):
-        return self.allocator.register(address, size, self.registrar.enter, self.registrar.leave, **others)
+    def register(self, address, size, **options):
+        return self.allocator.register(address, size, self.registrar.enter, self.registrar.leave, **options)
 
-    def test_functions_follow_the_memory(self):
+    def test_enter_and_leave_follow_mapped_memory(self):
         block = self.allocator.allocate(100 * MIB)
         address = block.pointer
-        with self.register(address, 200 * MIB) as one:
-            self.assertEqual(self.registrar.there, {address: 100 * MIB})
-            more = self.allocator.allocate(40 * MIB)
-            self.assertEqual(self.registrar.there, {address: 100 * MIB, address + 100 * MIB: 40 * MIB})
+        with self.register(address, 200 * MIB) as registration:
+            self.assertEqual(self.registrar.registered, {address: 100 * MIB})
+            other_block = self.allocator.allocate(40 * MIB)
+            self.assertEqual(self.registrar.registered, {address: 100 * MIB, address + 100 * MIB: 40 * MIB})
             self.assertEqual(self.allocator.statistics().registered_bytes, 140 * MIB)
-            more.free()
+            other_block.free()
             self.allocator.trim()
-            self.assertEqual(self.registrar.there, {address: 100 * MIB})
-            self.assertIsNone(one.refusal)
+            self.assertEqual(self.registrar.registered, {address: 100 * MIB})
+            self.assertIsNone(registration.refusal)
         self.assertEqual(self.registrar.calls, ["enter", "enter", "leave region 2", "leave region 1"])
-        one.end()
+        registration.end()
         block.free()
 
-    def test_it_ends_with_its_last_reference(self):
+    def test_last_reference_ends_the_registration(self):
         block = self.allocator.allocate(20 * MIB)
-        one = self.register(block.pointer, 20 * MIB)
+        registration = self.register(block.pointer, 20 * MIB)
         self.assertRaises(xseg.BusyError, self.allocator.close)
-        del one
+        del registration
         gc.collect()
-        self.assertEqual(self.registrar.there, {})
+        self.assertEqual(self.registrar.registered, {})
         block.free()
 
-    def test_it_may_be_dropped_within_its_own_function(self):
-        block = self.allocator.allocate(20 * MIB)
-        kept = []
+    def test_registration_may_be_dropped_in_its_callback(self):
+        block, registrations = self.allocator.allocate(20 * MIB), []
 
         def drop(*_):
-            kept.clear()
+            registrations.clear()
             gc.collect()
 
-        kept.append(self.allocator.register(block.pointer, 100 * MIB, lambda *_: None, drop))
+        registrations.append(self.allocator.register(block.pointer, 100 * MIB, lambda *_: None, drop))
         with self.allocator.allocate(60 * MIB):
             pass
         self.allocator.trim()
-        self.assertEqual(kept, [])
-        # The functions are there as long as the library may call them; now it ends, with another one or with the allocator.
+        self.assertEqual(registrations, [])
+        # Callbacks exist as long as the library may call them; the end of another registration or of the allocator ends this one.
         self.assertEqual(self.allocator.statistics().registered_bytes, 20 * MIB)
         self.register(block.pointer, 20 * MIB).end()
         self.assertEqual(self.allocator.statistics().registered_bytes, 0)
         block.free()
 
-    def test_a_forked_child_leaves_it_alone(self):
+    def test_forked_child_does_not_end_the_registration(self):
         block = self.allocator.allocate(20 * MIB)
-        one, file = self.register(block.pointer, 20 * MIB), self.allocator.dmabuf(block.pointer, MIB, pin=True)
+        registration, dmabuf = self.register(block.pointer, 20 * MIB), self.allocator.dmabuf(block.pointer, MIB, pin=True)
         child = os.fork()
         if child == 0:
-            del one, file
+            del registration, dmabuf
             gc.collect()
-            os._exit(len(self.registrar.there) != 1)
+            os._exit(len(self.registrar.registered) != 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
-        one.end()
-        file.close()
+        registration.end()
+        dmabuf.close()
         block.free()
 
     def test_exception_of_enter_is_the_cause(self):
         block = self.allocator.allocate(20 * MIB)
-        self.registrar.refuses = True
-        with self.assertRaises(xseg.UnsupportedError) as refused:
+        self.registrar.is_failing = True
+        with self.assertRaises(xseg.UnsupportedError) as raised:
             self.register(block.pointer, 20 * MIB)
-        self.assertIsInstance(refused.exception.__cause__, OverflowError)
-        self.registrar.refuses = False
-        with self.register(block.pointer, 100 * MIB) as one:
-            self.registrar.refuses = True
-            more = self.allocator.allocate(40 * MIB)
-            self.assertIsInstance(one.refusal, OverflowError)
-            self.assertEqual(len(self.registrar.there), 1)
-            more.free()
+        self.assertIsInstance(raised.exception.__cause__, OverflowError)
+        self.registrar.is_failing = False
+        with self.register(block.pointer, 100 * MIB) as registration:
+            self.registrar.is_failing = True
+            other_block = self.allocator.allocate(40 * MIB)
+            self.assertIsInstance(registration.refusal, OverflowError)
+            self.assertEqual(len(self.registrar.registered), 1)
+            other_block.free()
         block.free()
 
-    def test_with_a_pin_memory_stays(self):
+    def test_registration_with_a_pin_keeps_memory_mapped(self):
         block = self.allocator.allocate(20 * MIB)
         with self.register(block.pointer, 20 * MIB, pin=True):
             block.free()
             self.assertEqual(self.allocator.trim().released, 0)
         self.assertEqual(self.allocator.trim().released, 20 * MIB)
 
-    def test_errors_are_the_library_s(self):
+    def test_errors_of_the_library_are_raised(self):
         self.assertRaises(xseg.NotAllocatedError, self.register, 1 << 40, MIB)
         self.assertRaises(xseg.ArgumentError, self.allocator.dmabuf, 0, MIB)
 
-    def test_a_descriptor_names_a_range(self):
+    def test_descriptor_covers_an_address_range(self):
         block = self.allocator.allocate(50 * MIB)
-        with self.allocator.dmabuf(block.pointer + 12345, 30 * MIB, pin=True) as one:
-            self.assertEqual(one.offset, 12345 % 4096)
-            os.fstat(one.fileno())
+        with self.allocator.dmabuf(block.pointer + 12345, 30 * MIB, pin=True) as descriptor:
+            self.assertEqual(descriptor.offset, 12345 % 4096)
+            os.fstat(descriptor.fileno())
             block.free()
             self.assertEqual(self.allocator.trim().released, 20 * MIB)
-            file = one.fileno()
-        self.assertEqual(one.fileno(), -1)
-        self.assertRaises(OSError, os.fstat, file)
+            number = descriptor.fileno()
+        self.assertEqual(descriptor.fileno(), -1)
+        self.assertRaises(OSError, os.fstat, number)
         self.assertEqual(self.allocator.trim().released, 40 * MIB)
 
-    def test_a_pool_is_made_for_single_pages_before_its_first_block(self):
+    def test_single_page_mode_is_set_before_the_first_block(self):
         pool = self.allocator.pool()
         pool.set_single_page()
         with pool.allocate(21 * MIB) as block:

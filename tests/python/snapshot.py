@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Snapshots agree with the other reports of the library, and PyTorch's tools can read them."""
+"""Tests that snapshots agree with other reports of the library, and that PyTorch's tools can read them."""
 import contextlib
 import importlib.util
 import io
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 import cases
-import machine
+import simulation
 import xseg
 from cases import MIB, ROOT
 from xseg import _library
@@ -24,7 +24,7 @@ import rewind_snapshot  # noqa: E402  pylint: disable=wrong-import-position
 
 STATES = {xseg.BlockState.ALLOCATED: "active_allocated", xseg.BlockState.PENDING_FREE: "active_pending_free",
           xseg.BlockState.CACHED: "inactive"}
-ALL = "expandable_segments:True,history:all,history_stacks:all"
+FULL_HISTORY = "expandable_segments:True,history:all,history_stacks:all"
 
 
 def read(path):
@@ -32,25 +32,25 @@ def read(path):
         return pickle.load(file)
 
 
-def summed(snapshot, key):
-    """A figure of all segments."""
+def sum_of_segments(snapshot, key):
+    """Returns the sum of a value over all segments."""
     return sum(segment[key] for segment in snapshot["segments"])
 
 
-class Case(machine.Case):
+class Case(simulation.Case):
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()  # pylint: disable=consider-using-with
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def open(self, config=ALL):
+    def open(self, config=FULL_HISTORY):
         allocator = xseg.open(config, log=lambda level, line: None)
         self.addCleanup(allocator.close)
         return allocator
 
-    def write(self, allocator, **options):
-        """A snapshot, taken back from its end."""
+    def write_and_check(self, allocator, **options):
+        """Writes a snapshot, checks that undoing its events from the last to the first is consistent, and returns it."""
         path = self.folder / "snapshot.pickle"
         allocator.snapshot(path, **options)
         self.assertEqual(list(self.folder.iterdir()), [path])
@@ -59,56 +59,54 @@ class Case(machine.Case):
         rewind_snapshot.check(snapshot)
         return snapshot
 
-    def equal(self, one, other, where):
-        """As assertEqual(), of deep values; the first difference is named."""
-        if isinstance(one, (dict, list)) and type(one) is type(other) and len(one) == len(other):
-            for key in one if isinstance(one, dict) else range(len(one)):
-                self.equal(one[key], other[key], f"{where}[{key!r}]")
-        elif where.endswith("['time_us']"):
-            self.assertAlmostEqual(one, other, delta=1000, msg=where)  # two readings of the clock
+    def expect_equal(self, actual, expected, path):
+        """Compares nested values; the message has the path of the first difference."""
+        if isinstance(actual, (dict, list)) and type(actual) is type(expected) and len(actual) == len(expected):
+            for key in actual if isinstance(actual, dict) else range(len(actual)):
+                self.expect_equal(actual[key], expected[key], f"{path}[{key!r}]")
+        elif path.endswith("['time_us']"):
+            self.assertAlmostEqual(actual, expected, delta=1000, msg=path)  # two clock reads
         else:
-            self.assertEqual(one, other, where)
+            self.assertEqual(actual, expected, path)
 
 
 class Contents(Case):
     def fill(self, allocator):
-        """Blocks of all states, small and large, in two pools."""
-        stream = machine.Stream()
-        pool = allocator.pool(name="second")
+        """Creates small and large blocks of all states in two pools."""
+        stream, pool = simulation.Stream(), allocator.pool(name="second")
         blocks = [allocator.allocate(size) for size in (100, 600, 3 * MIB, 30 * MIB, 41 * MIB)]
         blocks += [pool.allocate(5 * MIB), allocator.allocate(7 * MIB, stream=stream)]
-        for at in (4, 1):
-            blocks.pop(at).free()
-        waits = allocator.allocate(9 * MIB)
+        for index in (4, 1):
+            blocks.pop(index).free()
+        pending_block = allocator.allocate(9 * MIB)
         stream.launch()
-        waits.record_stream(stream)
-        waits.free()
+        pending_block.record_stream(stream)
+        pending_block.free()
         return blocks, pool, stream
 
     def expect_state(self, allocator, snapshot):
-        walked = [(one.base, one.bytes, STATES[one.state]) for one in allocator.blocks() if one.state in STATES]
+        expected = [(block.base, block.bytes, STATES[block.state]) for block in allocator.blocks() if block.state in STATES]
         blocks = [(block["address"], block["size"], block["state"])
                   for segment in snapshot["segments"] for block in segment["blocks"]]
-        self.assertEqual(sorted(blocks), sorted(walked))
-        stats, explained = allocator.statistics(), allocator.explain()
-        self.assertEqual(summed(snapshot, "total_size"), stats.reserved_bytes.all.current)
-        self.assertEqual(summed(snapshot, "allocated_size"), stats.allocated_bytes.all.current)
-        self.assertEqual(summed(snapshot, "active_size"), stats.active_bytes.all.current)
-        self.assertEqual(summed(snapshot, "requested_size"), stats.requested_bytes.all.current)
+        self.assertEqual(sorted(blocks), sorted(expected))
+        stats, report = allocator.statistics(), allocator.explain()
+        self.assertEqual(sum_of_segments(snapshot, "total_size"), stats.reserved_bytes.all.current)
+        self.assertEqual(sum_of_segments(snapshot, "allocated_size"), stats.allocated_bytes.all.current)
+        self.assertEqual(sum_of_segments(snapshot, "active_size"), stats.active_bytes.all.current)
+        self.assertEqual(sum_of_segments(snapshot, "requested_size"), stats.requested_bytes.all.current)
         device, = snapshot["xseg"]["devices"]
-        self.assertEqual(device["reserved"], explained.reserved)
-        self.assertEqual(sum(page[1] for page in device["pages"]), explained.reserved)
+        self.assertEqual(device["reserved"], report.reserved)
+        self.assertEqual(sum(page[1] for page in device["pages"]), report.reserved)
         self.assertEqual(sorted((page[0], page[1], page[2]) for page in device["pages"]),
-                         sorted((one.base, one.bytes, one.kind.name.lower()) for one in explained.reasons))
+                         sorted((reason.base, reason.bytes, reason.kind.name.lower()) for reason in report.reasons))
 
-    def test_settings_of_pytorch(self):
-        """Keys without an effect are in the settings as they were named, and not in the configuration."""
+    def test_settings_have_the_keys_of_pytorch(self):
+        """Keys without an effect are in the settings of PyTorch, but not in the configuration."""
         ignored = {"backend": "native", "pinned_num_register_threads": "8", "pinned_max_cached_size_mb": "7",
                    "pinned_use_cuda_host_register": "True", "release_lock_on_cudamalloc": "True"}
-        text = ",".join(f"{key}:{value}" for key, value in ignored.items())
-        allocator = self.open(text + ",max_split_size_mb:64")
+        allocator = self.open(",".join(f"{key}:{value}" for key, value in ignored.items()) + ",max_split_size_mb:64")
         allocator.configure("pinned_num_register_threads:4")
-        snapshot = self.write(allocator)
+        snapshot = self.write_and_check(allocator)
         settings = snapshot["allocator_settings"]
         self.assertEqual(dict(item.split(":") for item in settings.pop("PYTORCH_CUDA_ALLOC_CONF").split(",")),
                          {**ignored, "pinned_num_register_threads": "4", "max_split_size_mb": "64"})
@@ -119,12 +117,12 @@ class Contents(Case):
             "roundup_power2_divisions": {str(1 << i): 0 for i in range(16)}})
         self.assertFalse(any(key in snapshot["xseg"]["configuration"] for key in ignored))
 
-    def test_state_is_what_the_other_reports_say(self):
-        for config in (ALL, "expandable_segments:False", "history:state", "expandable_segments:True,history:all"):
+    def test_state_equals_other_reports(self):
+        for config in (FULL_HISTORY, "expandable_segments:False", "history:state", "expandable_segments:True,history:all"):
             with self.subTest(config=config):
                 allocator = self.open(config)
                 blocks, pool, stream = self.fill(allocator)
-                snapshot = self.write(allocator)
+                snapshot = self.write_and_check(allocator)
                 self.expect_state(allocator, snapshot)
                 self.assertEqual(any(snapshot["device_traces"]), "history:all" in config)
                 self.assertIn("history:", snapshot["xseg"]["configuration"])
@@ -136,40 +134,39 @@ class Contents(Case):
                 allocator.close()
                 stream.destroy()
 
-    def test_history_can_be_left_out(self):
+    def test_history_can_be_omitted(self):
         allocator = self.open()
         with allocator.allocate(MIB):
-            snapshot = self.write(allocator, events=False)
+            snapshot = self.write_and_check(allocator, events=False)
             self.assertFalse(any(snapshot["device_traces"]))
             self.expect_state(allocator, snapshot)
 
-    def test_the_oldest_events_are_left_out_and_counted(self):
+    def test_oldest_events_beyond_the_limit_are_omitted_and_counted(self):
         allocator = self.open()
         for _ in range(2000):
             allocator.allocate(MIB).free()
-        whole = self.write(allocator)
-        self.assertEqual(whole["xseg"]["devices"][0]["left_out"], 0)
-        entries = whole["device_traces"][0]
-        snapshot = self.write(allocator, host_bytes=64 * 1000)
-        fewer, left_out = snapshot["device_traces"][0], snapshot["xseg"]["devices"][0]["left_out"]
-        self.assertTrue(0 < len(fewer) <= 1000)
-        self.equal([dict(entry, frames=[]) for entry in fewer],
-                   [dict(entry, frames=[]) for entry in entries[-len(fewer):]], "")
-        self.assertEqual((left_out + len(fewer), snapshot["xseg"]["devices"][0]["lost"]), (len(entries), 0))
+        complete = self.write_and_check(allocator)
+        self.assertEqual(complete["xseg"]["devices"][0]["left_out"], 0)
+        entries = complete["device_traces"][0]
+        snapshot = self.write_and_check(allocator, host_bytes=64 * 1000)
+        truncated, left_out = snapshot["device_traces"][0], snapshot["xseg"]["devices"][0]["left_out"]
+        self.assertTrue(0 < len(truncated) <= 1000)
+        self.expect_equal([dict(entry, frames=[]) for entry in truncated],
+                          [dict(entry, frames=[]) for entry in entries[-len(truncated):]], "")
+        self.assertEqual((left_out + len(truncated), snapshot["xseg"]["devices"][0]["lost"]), (len(entries), 0))
 
-    def test_events_say_who_and_where(self):
+    def test_events_have_labels_and_stacks(self):
         allocator = self.open()
         with allocator.label("activations \u2713"):
             block = allocator.allocate(3 * MIB)
         _library.call("xseg_history_annotate", allocator.handle, 0, "step 7".encode())
-        snapshot = self.write(allocator)
+        snapshot = self.write_and_check(allocator)
         event = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"][-1]
-        self.assertEqual((event["addr"], event["size"], event["user_metadata"]),
-                         (block.pointer, 3 * MIB, "activations \u2713"))
+        self.assertEqual((event["addr"], event["size"], event["user_metadata"]), (block.pointer, 3 * MIB, "activations \u2713"))
         self.assertTrue(event["frames"] and all(set(frame) >= {"name", "filename", "line"} for frame in event["frames"]))
-        self.assertEqual([(one["stage"], one["name"]) for one in snapshot["external_annotations"]],
+        self.assertEqual([(annotation["stage"], annotation["name"]) for annotation in snapshot["external_annotations"]],
                          [("START", "step 7"), ("END", "step 7")])
-        state, = (one for segment in snapshot["segments"] for one in segment["blocks"] if one["address"] == block.pointer)
+        state, = (entry for segment in snapshot["segments"] for entry in segment["blocks"] if entry["address"] == block.pointer)
         self.assertIs(state["frames"], event["frames"])
         block.free()
 
@@ -180,157 +177,156 @@ class Contents(Case):
         pool = allocator.pool()
         block = pool.allocate(20 * MIB)
         pool.pause(keep="nothing")
-        away = self.write(allocator)
-        self.assertEqual([segment["total_size"] for segment in away["xseg"]["paused"]], [20 * MIB])
-        self.assertEqual(away["segments"], [])
+        paused_snapshot = self.write_and_check(allocator)
+        self.assertEqual([segment["total_size"] for segment in paused_snapshot["xseg"]["paused"]], [20 * MIB])
+        self.assertEqual(paused_snapshot["segments"], [])
         pool.resume()
-        snapshot = self.write(allocator)
+        snapshot = self.write_and_check(allocator)
         trace, causes = snapshot["device_traces"][0], snapshot["xseg"]["devices"][0]["causes"]
         self.assertEqual([(cause, trace[entry]["action"]) for entry, cause in causes],
                          [("trim", "segment_unmap"), ("pause", "segment_unmap"), ("resume", "segment_map")])
         self.assertEqual(snapshot["xseg"]["paused"], [])
         block.free()
 
-    def refuse(self, allocator, most_bytes=None):
-        """Let a request be refused; returns the snapshot of that."""
+    def fail_request(self, allocator, max_bytes=None):
+        """Makes a request that fails, and returns its out-of-memory snapshot."""
         self.assertRaises(MemoryError, allocator.allocate, 1 << 45)
-        written, = self.folder.iterdir()
-        snapshot = read(written)
-        if most_bytes is not None:
-            self.assertLessEqual(written.stat().st_size, most_bytes)
-        written.unlink()
+        path, = self.folder.iterdir()
+        snapshot = read(path)
+        if max_bytes is not None:
+            self.assertLessEqual(path.stat().st_size, max_bytes)
+        path.unlink()
         return snapshot
 
     def test_failed_request_is_the_last_event(self):
-        allocator = self.open(f"{ALL},oom_snapshot:{self.folder}")
+        allocator = self.open(f"{FULL_HISTORY},oom_snapshot:{self.folder}")
         block = allocator.allocate(30 * MIB)
-        snapshot = self.refuse(allocator)
+        snapshot = self.fail_request(allocator)
         rewind_snapshot.check(snapshot)
         last = snapshot["device_traces"][0][-1]
         self.assertEqual((last["action"], last["size"]), ("oom", 1 << 45))
-        self.assertEqual(last["device_free"], allocator.statistics().device_bytes - machine.simulator.xseg_sim_used(0))
-        self.assertEqual(summed(snapshot, "allocated_size"), 30 * MIB)
+        self.assertEqual(last["device_free"], allocator.statistics().device_bytes - simulation.simulator.xseg_sim_used(0))
+        self.assertEqual(sum_of_segments(snapshot, "allocated_size"), 30 * MIB)
         block.free()
 
-    def test_a_refusal_without_history_has_the_state(self):
+    def test_snapshot_of_a_failed_request_without_history_has_the_state(self):
         allocator = self.open(f"oom_snapshot:{self.folder}")
         block = allocator.allocate(30 * MIB)
-        snapshot = self.refuse(allocator)
-        self.assertEqual(summed(snapshot, "allocated_size"), 30 * MIB)
+        snapshot = self.fail_request(allocator)
+        self.assertEqual(sum_of_segments(snapshot, "allocated_size"), 30 * MIB)
         self.assertFalse(any(snapshot["device_traces"]))
         block.free()
 
-    def test_bounds_of_a_refusal_leave_the_oldest_out(self):
+    def test_limits_of_out_of_memory_snapshots_omit_the_oldest_events(self):
         for keys in ("oom_snapshot_ms:1", "oom_snapshot_mb:1"):
-            allocator = self.open(f"{ALL},{keys},oom_snapshot:{self.folder}")
+            allocator = self.open(f"{FULL_HISTORY},{keys},oom_snapshot:{self.folder}")
             for _ in range(8000):
                 allocator.allocate(MIB).free()
-            snapshot = self.refuse(allocator, most_bytes=MIB)
+            snapshot = self.fail_request(allocator, max_bytes=MIB)
             rewind_snapshot.check(snapshot)
             self.assertGreater(snapshot["xseg"]["devices"][0]["left_out"], 1000, keys)
-            # Three events of each block; those around them: the segment comes and goes, with its cause, and the refusal.
+            # Three events per block; mapping and unmapping of the segment, with its cause; and the failed request.
             self.assertIn(snapshot["xseg"]["devices"][0]["left_out"] + len(snapshot["device_traces"][0]),
                           range(24002, 24005), keys)
             allocator.close()
 
-    def test_a_place_that_cannot_be_written(self):
+    def test_unwritable_path_is_reported(self):
         with self.assertRaisesRegex(xseg.FileError, r'cannot be written, ".*/none/file" \(No such file or directory\)'):
             self.open().snapshot(self.folder / "none/file")
 
 
-class Replayed(Case):
-    def replayed(self, path):
+class Replay(Case):
+    def replay_json(self, path):
         tool = pathlib.Path(os.environ["XSEG_LIBRARY"]).parent / "xseg"
-        done = subprocess.run([tool, "replay", "--json", path], capture_output=True, text=True, check=False, timeout=100)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)
+        completed = subprocess.run([tool, "replay", "--json", path], capture_output=True, text=True, check=False, timeout=100)
+        self.assertEqual(completed.returncode, 0, completed.stderr)
+        return json.loads(completed.stdout)
 
     def compare_peaks(self, allocator):
-        """The replay of a snapshot has the peaks of the allocator; returns the replay and the snapshot."""
+        """Compares the peaks of a replay with those of the allocator, and returns the replay and the snapshot."""
         path, stats = self.folder / "snapshot.pickle", allocator.statistics()
         allocator.snapshot(path)
-        said = self.replayed(path)
-        self.assertEqual([said[f"peak_{name}"] for name in ("requested", "allocated", "reserved")],
-                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak,
-                          stats.reserved_bytes.all.peak])
-        return said, read(path)
+        result = self.replay_json(path)
+        self.assertEqual([result[f"peak_{name}"] for name in ("requested", "allocated", "reserved")],
+                         [stats.requested_bytes.all.peak, stats.allocated_bytes.all.peak, stats.reserved_bytes.all.peak])
+        return result, read(path)
 
     def expect_peaks(self, config, streams=()):
-        allocator, draw, held = self.open(f"{config},history:all"), random.Random(5), []
+        allocator, draw, blocks = self.open(f"{config},history:all"), random.Random(5), []
         for _ in range(1500):
-            if held and draw.random() < 0.5:
-                held.pop(draw.randrange(len(held))).free()
+            if blocks and draw.random() < 0.5:
+                blocks.pop(draw.randrange(len(blocks))).free()
             else:
                 size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
-                held.append(allocator.allocate(size, stream=draw.choice(streams) if streams else None))
-        said, snapshot = self.compare_peaks(allocator)
+                blocks.append(allocator.allocate(size, stream=draw.choice(streams) if streams else None))
+        result, snapshot = self.compare_peaks(allocator)
         rewind_snapshot.check(snapshot)
-        self.assertIn(config, said["config"])
-        for block in held:
+        self.assertIn(config, result["config"])
+        for block in blocks:
             block.free()
 
-    def expect_short(self, config, seed, streams, trims):
-        """As expect_peaks(), of a program that its hard limit leaves short of memory, and that goes on to its end."""
-        allocator, draw, held, short = self.open(f"{config},history:all"), random.Random(seed), [], 0
-        for number in range(600):
-            if trims and number % 50 == 49:
+    def expect_peaks_with_failures(self, config, seed, streams, trims):
+        """As expect_peaks(), with requests that fail at the hard limit; returns the number of failures and the causes."""
+        allocator, draw, blocks, failed_requests = self.open(f"{config},history:all"), random.Random(seed), [], 0
+        for step in range(600):
+            if trims and step % 50 == 49:
                 allocator.trim(wait=True)
-            if held and draw.random() < 0.52:
-                held.pop(draw.randrange(len(held))).free()
+            if blocks and draw.random() < 0.52:
+                blocks.pop(draw.randrange(len(blocks))).free()
                 continue
             size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
             try:
-                held.append(allocator.allocate(size, stream=draw.choice(streams)))
+                blocks.append(allocator.allocate(size, stream=draw.choice(streams)))
             except MemoryError:
-                short += 1
-                held.pop(0).free()
-        said, snapshot = self.compare_peaks(allocator)
+                failed_requests += 1
+                blocks.pop(0).free()
+        result, snapshot = self.compare_peaks(allocator)
         causes = {cause for _, cause in snapshot["xseg"]["devices"][0]["causes"]}
-        self.assertEqual((said["oom_at"], said.get("failed_served", 0)), (-1, 0))
-        for block in held:
+        self.assertEqual((result["oom_at"], result.get("failed_served", 0)), (-1, 0))
+        for block in blocks:
             block.free()
-        held.clear()
-        block = None  # the last of the loop
+        blocks.clear()
+        block = None  # release the reference of the loop
         allocator.close()
-        return short, causes
+        return failed_requests, causes
 
-    def test_short_of_memory(self):
-        """What the allocator takes from other streams, or gives back to have room, no trim of the program is."""
-        streams = [machine.Stream() for _ in range(2)]
+    def test_replay_of_a_program_with_failed_requests_has_its_peaks(self):
+        """Remapping and unmapping by the out-of-memory fallback chain must not be replayed as trims of the program."""
+        streams = [simulation.Stream() for _ in range(2)]
         self.addCleanup(lambda: [stream.destroy() for stream in streams])
         for config, trims in (("expandable_segments:True", False), ("expandable_segments:False", False),
                               ("expandable_segments:True,history_stacks:all", False),
                               ("expandable_segments:True,history_stacks:all", True)):
-            refusals, seen = 0, set()
+            failed_requests, all_causes = 0, set()
             for seed in range(8):
                 with self.subTest(config=config, trims=trims, seed=seed):
-                    short, causes = self.expect_short(f"{config},hard_limit_mb:700", seed, streams, trims)
-                    refusals, seen = refusals + short, seen | causes
-            self.assertGreater(refusals, 0)
-            self.assertIn("remap" if "True" in config else "trim", seen)
+                    failures, causes = self.expect_peaks_with_failures(f"{config},hard_limit_mb:700", seed, streams, trims)
+                    failed_requests, all_causes = failed_requests + failures, all_causes | causes
+            self.assertGreater(failed_requests, 0)
+            self.assertIn("remap" if "True" in config else "trim", all_causes)
 
-    def test_expandable(self):
+    def test_replay_has_the_peaks_with_expandable_segments(self):
         self.expect_peaks("expandable_segments:True")
 
-    def test_several_streams(self):
-        streams = [machine.Stream() for _ in range(3)]
+    def test_replay_has_the_peaks_with_several_streams(self):
+        streams = [simulation.Stream() for _ in range(3)]
         self.addCleanup(lambda: [stream.destroy() for stream in streams])
         self.expect_peaks("expandable_segments:True", streams)
 
 
-def torch_tool():
-    """PyTorch's command for snapshots, from where torch is installed; it imports the standard library alone."""
-    found = [pathlib.Path(place) / "torch/cuda/_memory_viz.py" for place in sys.path]
-    for root in (os.environ.get("XSEG_REFERENCE"), pathlib.Path.home() / ".cache/xseg/torch-2.15.0"):
-        if root:
-            found += sorted(pathlib.Path(root).glob("**/site-packages/torch/cuda/_memory_viz.py"))
-    return next((path for path in found if path.is_file()), None)
+def find_torch_tool():
+    """Returns the path of PyTorch's command for snapshots, which imports only the standard library, or None."""
+    candidates = [pathlib.Path(folder) / "torch/cuda/_memory_viz.py" for folder in sys.path]
+    for environment_root in (os.environ.get("XSEG_REFERENCE"), pathlib.Path.home() / ".cache/xseg/torch-2.15.0"):
+        if environment_root:
+            candidates += sorted(pathlib.Path(environment_root).glob("**/site-packages/torch/cuda/_memory_viz.py"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
-class PyTorch(Case):
+class PyTorchTools(Case):
     def setUp(self):
         super().setUp()
-        self.tool = torch_tool()
+        self.tool = find_torch_tool()
         if self.tool is None:
             self.skipTest("PyTorch is not installed; run python3 tests/support/torch_environment.py python")
         self.allocator = self.open()
@@ -341,10 +337,10 @@ class PyTorch(Case):
         self.allocator.snapshot(self.path)
 
     def run_tool(self, *arguments, **variables):
-        done = subprocess.run([sys.executable, self.tool, *arguments], capture_output=True, text=True, check=False, timeout=60,
-                              env={**os.environ, **variables})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
+        completed = subprocess.run([sys.executable, self.tool, *arguments], capture_output=True, text=True, check=False,
+                                   timeout=60, env={**os.environ, **variables})
+        self.assertEqual(completed.returncode, 0, completed.stderr)
+        return completed.stdout
 
     def module(self):
         spec = importlib.util.spec_from_file_location("memory_viz", self.tool)
@@ -352,21 +348,20 @@ class PyTorch(Case):
         spec.loader.exec_module(module)
         return module
 
-    def test_trace(self):
-        said = self.run_tool("trace", self.path)
-        self.assertIn(f"{len(read(self.path)['device_traces'][0])} entries", said)
-        self.assertIn("a = seg_0[0:1.0MiB]", said)
-        self.assertIn("del b # 5.0MiB", said)
+    def test_command_trace_reads_the_snapshot(self):
+        output = self.run_tool("trace", self.path)
+        self.assertIn(f"{len(read(self.path)['device_traces'][0])} entries", output)
+        self.assertIn("a = seg_0[0:1.0MiB]", output)
+        self.assertIn("del b # 5.0MiB", output)
 
-    def test_stats(self):
-        stats = self.allocator.statistics()
-        said = self.run_tool("stats", self.path)
-        self.assertIn(f"segments: {len(read(self.path)['segments'])}\n", said)
-        self.assertIn(f"total_reserved: {stats.reserved_bytes.all.current / MIB:.1f}MiB\n", said)
-        self.assertIn(f"total_allocated: {stats.requested_bytes.all.current / MIB:.1f}MiB\n", said)
+    def test_command_stats_reads_the_snapshot(self):
+        stats, output = self.allocator.statistics(), self.run_tool("stats", self.path)
+        self.assertIn(f"segments: {len(read(self.path)['segments'])}\n", output)
+        self.assertIn(f"total_reserved: {stats.reserved_bytes.all.current / MIB:.1f}MiB\n", output)
+        self.assertIn(f"total_allocated: {stats.requested_bytes.all.current / MIB:.1f}MiB\n", output)
 
-    def test_segments_and_memory(self):
-        """Each line has a stack and its bytes: all segments, and all that is live."""
+    def test_flame_graphs_have_the_reserved_and_requested_bytes(self):
+        """Each line has a stack and its bytes: of all segments, or of all allocated blocks."""
         module, snapshot = self.module(), read(self.path)
         lines = module.segments(snapshot, format_flamegraph=lambda text: text).splitlines()
         self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines),
@@ -375,28 +370,28 @@ class PyTorch(Case):
         self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines if "active_allocated" in line),
                          self.allocator.statistics().requested_bytes.all.current)
 
-    def test_pictures(self):
-        """As Debian's package has the script that PyTorch would fetch."""
-        places = [pathlib.Path.home() / ".cache/flamegraph.pl", *pathlib.Path("/usr").glob("**/flamegraph.pl")]
-        script = next((path for path in places if path.is_file()), None)
+    def test_commands_draw_flame_graphs(self):
+        """Uses the script of Debian's package in place of the one that PyTorch would download."""
+        candidates = [pathlib.Path.home() / ".cache/flamegraph.pl", *pathlib.Path("/usr").glob("**/flamegraph.pl")]
+        script = next((path for path in candidates if path.is_file()), None)
         if script is None:
             self.skipTest("flamegraph.pl is not installed; run .ci/setup libdevel-nytprof-perl")
         (self.folder / ".cache").mkdir()
         shutil.copy(script, self.folder / ".cache/flamegraph.pl")
         for command in ("segments", "memory"):
-            picture = self.folder / f"{command}.svg"
-            self.run_tool(command, self.path, "-o", picture, HOME=str(self.folder))
-            self.assertIn("<svg", picture.read_text(encoding="utf-8"))
+            image = self.folder / f"{command}.svg"
+            self.run_tool(command, self.path, "-o", image, HOME=str(self.folder))
+            self.assertIn("<svg", image.read_text(encoding="utf-8"))
 
-    def test_comparison(self):
+    def test_two_snapshots_can_be_compared(self):
         before = read(self.path)
         self.blocks.append(self.allocator.allocate(200 * MIB))
         self.allocator.snapshot(self.path)
         after = read(self.path)
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
             text = self.module().compare(before["segments"], after["segments"], format_flamegraph=lambda lines: lines)
-        self.assertIn("only_after", text + said.getvalue())
-        self.assertEqual(summed(after, "total_size"), self.allocator.statistics().reserved_bytes.all.current)
+        self.assertIn("only_after", text + output.getvalue())
+        self.assertEqual(sum_of_segments(after, "total_size"), self.allocator.statistics().reserved_bytes.all.current)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg export --perfetto` as a user runs it: export.py TOOL SOURCE_ROOT.
+"""Tests of `xseg export --perfetto`: export.py TOOL SOURCE_ROOT.
 
 Traces are read with the Python package perfetto, which .ci/setup --perfetto installs in .deps/perfetto.  Without the
 package, these cases are skipped.
@@ -27,11 +27,11 @@ except ImportError:
 SNAPSHOTS = sorted(folder_case.SNAPSHOTS.glob("*.pickle.zst"))
 BASE = 0x7f0000000000
 COUNTERS = ("reserved", "allocated", "pending", "cached")
-SKIPPED = 77
+EXIT_SKIPPED = 77
 
 
 class Trace:
-    """A trace as Perfetto understands it: tracks with their events, names in place of their numbers."""
+    """A parsed Perfetto trace: tracks with their events, and interned strings by ID."""
 
     def __init__(self, data):
         trace = protos.Trace()
@@ -39,9 +39,9 @@ class Trace:
         self.tracks, self.children, self.events = {}, collections.defaultdict(list), collections.defaultdict(list)
         self.names, self.keys, self.texts = {}, {}, {}
         self.clock, self.packets = None, len(trace.packet)
-        for number, packet in enumerate(trace.packet):
+        for index, packet in enumerate(trace.packet):
             assert packet.trusted_packet_sequence_id == 1
-            assert packet.sequence_flags == (1 if number == 0 else 2)
+            assert packet.sequence_flags == (1 if index == 0 else 2)
             self.add(packet)
 
     def add(self, packet):
@@ -49,11 +49,11 @@ class Trace:
             self.clock = packet.clock_snapshot.primary_trace_clock
             assert packet.trace_packet_defaults.timestamp_clock_id == self.clock
             assert packet.clock_snapshot.clocks[0].clock_id == self.clock
-        for field, known in (("event_names", self.names), ("debug_annotation_names", self.keys),
-                             ("debug_annotation_string_values", self.texts)):
-            for one in getattr(packet.interned_data, field):
-                assert one.iid not in known
-                known[one.iid] = one.str.decode() if known is self.texts else one.name
+        for field, strings in (("event_names", self.names), ("debug_annotation_names", self.keys),
+                               ("debug_annotation_string_values", self.texts)):
+            for interned in getattr(packet.interned_data, field):
+                assert interned.iid not in strings
+                strings[interned.iid] = interned.str.decode() if strings is self.texts else interned.name
         if packet.HasField("track_descriptor"):
             track = packet.track_descriptor
             assert track.uuid not in self.tracks and (not track.parent_uuid or track.parent_uuid in self.tracks)
@@ -66,11 +66,11 @@ class Trace:
             self.events[event.track_uuid].append((packet.timestamp // 1000, event))
 
     def find(self, *names):
-        """The tracks of a path of names, from a device on."""
-        found = self.children[0] if not names[0] else [u for u in self.children[0] if self.tracks[u].name.endswith(names[0])]
+        """Returns the UUIDs of the tracks with a path of names, which begins with a device."""
+        uuids = self.children[0] if not names[0] else [u for u in self.children[0] if self.tracks[u].name.endswith(names[0])]
         for name in names[1:]:
-            found = [child for uuid in found for child in self.children[uuid] if self.tracks[child].name == name]
-        return found
+            uuids = [child for uuid in uuids for child in self.children[uuid] if self.tracks[child].name == name]
+        return uuids
 
     def counter(self, *names):
         uuid, = self.find(*names)
@@ -79,10 +79,10 @@ class Trace:
 
     def annotations(self, event):
         values = {}
-        for one in event.debug_annotations:
-            field = one.WhichOneof("value")
-            value = getattr(one, field)
-            values[self.keys[one.name_iid]] = self.texts[value] if field == "string_value_iid" else value
+        for annotation in event.debug_annotations:
+            field = annotation.WhichOneof("value")
+            value = getattr(annotation, field)
+            values[self.keys[annotation.name_iid]] = self.texts[value] if field == "string_value_iid" else value
         return values
 
     def instants(self, *names):
@@ -91,11 +91,11 @@ class Trace:
         return [(time, self.names[event.name_iid], self.annotations(event)) for time, event in self.events[uuid]]
 
     def slices(self, *names):
-        """(begin, end, name, annotations) of tracks of one name; the end is None where there is none."""
+        """Returns (begin, end, name, annotations) of each slice in the tracks of a name; `end` is None without an end."""
         slices = []
         for uuid in self.find(*names):
             is_open = False
-            for time, event in sorted(self.events[uuid], key=lambda one: one[0]):
+            for time, event in sorted(self.events[uuid], key=lambda event: event[0]):
                 if event.type == protos.TrackEvent.TYPE_SLICE_BEGIN:
                     assert not is_open, "slices of a track overlap"
                     slices.append([time, None, self.names[event.name_iid], self.annotations(event)])
@@ -103,20 +103,20 @@ class Trace:
                     assert event.type == protos.TrackEvent.TYPE_SLICE_END and is_open
                     slices[-1][1] = time
                 is_open = not is_open
-        return sorted(slices, key=lambda one: one[0])
+        return sorted(slices, key=lambda event: event[0])
 
 
-def integral(values, end):
-    return sum(value * (after - time) for (time, value), (after, _) in zip(values, [*values[1:], (end, 0)]))
+def integrate(values, end):
+    return sum(value * (next_time - time) for (time, value), (next_time, _) in zip(values, [*values[1:], (end, 0)]))
 
 
 class ExportTest(ToolCase):
-    def run_tool(self, *arguments, status=0, **more):
-        ran = self.tool(*arguments, status=status, cwd=self.folder, text=False, **more)
-        return ran.stdout, ran.stderr
+    def run_tool(self, *arguments, status=0, **options):
+        completed = self.tool(*arguments, status=status, cwd=self.folder, text=False, **options)
+        return completed.stdout, completed.stderr
 
-    def export(self, *arguments, status=0, **more):
-        return self.run_tool("export", "--perfetto", *arguments, status=status, **more)[1]
+    def export(self, *arguments, status=0, **options):
+        return self.run_tool("export", "--perfetto", *arguments, status=status, **options)[1]
 
     def file(self, contents, name="job.pickle"):
         return super().file(contents, name)
@@ -127,48 +127,47 @@ class ExportTest(ToolCase):
         self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("out.perfetto.")], [])
         return Trace((self.folder / "out.perfetto").read_bytes())
 
-    def blamed(self, path):
+    def read_report(self, path):
         return json.loads(self.run_tool("blame", "--json", path)[0])
 
 
 @unittest.skipUnless(protos, "the Python package perfetto is not installed; run .ci/setup --perfetto")
 class Counters(ExportTest):
     def test_counters_match_the_program_at_every_event(self):
-        for seed, early in ((1, 0), (2, 150), (3, 400)):
-            program = view_program.Program(seed, 600, early)
-            # Each event has a time of its own, so that each state can be looked up.
-            for number, entry in enumerate(program.trace):
-                entry["time_us"] = 10 ** 15 + 10 * number
+        for seed, skipped in ((1, 0), (2, 150), (3, 400)):
+            program = view_program.Program(seed, 600, skipped)
+            # Times are distinct, so that a state can be found by its time.
+            for index, entry in enumerate(program.trace):
+                entry["time_us"] = 10 ** 15 + 10 * index
             trace = self.trace(program.snapshot())
-            told = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}
-            now = {}
-            for number, state in enumerate(program.states[1:]):
-                now.update({name: values[10 ** 15 + 10 * number] for name, values in told.items()
-                            if 10 ** 15 + 10 * number in values})
-                self.assertEqual((now["reserved"], now["cached"]), (state["reserved"], state["cached"]))
-                self.assertEqual(now["reserved"], now["allocated"] + now["pending"] + now["cached"])
+            counters, current = {name: dict(trace.counter("device 0", name)) for name in COUNTERS}, {}
+            for index, state in enumerate(program.states[1:]):
+                current.update({name: values[10 ** 15 + 10 * index] for name, values in counters.items()
+                                if 10 ** 15 + 10 * index in values})
+                self.assertEqual((current["reserved"], current["cached"]), (state["reserved"], state["cached"]))
+                self.assertEqual(current["reserved"], current["allocated"] + current["pending"] + current["cached"])
 
-    def test_totals_are_those_of_blame_and_replay(self):
+    def test_totals_equal_those_of_blame_and_replay(self):
         program, compared = view_program.Program(4, 900, 100), set()
         for path in [*SNAPSHOTS, self.file(program.snapshot())]:
             with self.subTest(path=path.name):
-                blame, trace = self.blamed(path), self.trace(path)
+                blame, trace = self.read_report(path), self.trace(path)
                 device = f"device {blame['device']}"
                 values = {name: trace.counter(device, name) for name in COUNTERS}
-                began = min(counter[0][0] for counter in values.values())
+                start_time = min(counter[0][0] for counter in values.values())
                 for name in ("reserved", "allocated"):
-                    self.assertEqual(integral(values[name], began + blame["duration_us"]), int(blame[name]), name)
+                    self.assertEqual(integrate(values[name], start_time + blame["duration_us"]), int(blame[name]), name)
                 self.assertEqual(max(value for _, value in values["reserved"]), blame["peak"]["reserved"])
                 if path.name == "job.pickle":
                     continue
                 replay = json.loads(self.run_tool("replay", "--json", path)[0])
-                used, now = 0, {}
+                used, current = 0, {}
                 steps = sorted([(event, name) for name in ("allocated", "pending") for event in values[name]],
-                               key=lambda one: one[0][0])
+                               key=lambda item: item[0][0])
                 for (_, value), name in steps:
-                    now[name] = value
-                    used = max(used, now.get("allocated", 0) + now.get("pending", 0))
-                # What a block of a classic segment had beyond its rounded request is not in the file where it was freed.
+                    current[name] = value
+                    used = max(used, current.get("allocated", 0) + current.get("pending", 0))
+                # The rounding of a freed block in a classic segment is not in the file.
                 names = {name for _, name, _ in trace.instants(device, "segments")}
                 if "segment_alloc" in names:
                     self.assertTrue(replay["peak_requested"] <= used <= replay["peak_active"])
@@ -177,7 +176,7 @@ class Counters(ExportTest):
                 compared.add("segment_alloc" in names)
         self.assertEqual(compared, {False, True})
 
-    def test_pools_have_counters_where_there_are_several(self):
+    def test_pools_have_counters_if_there_are_several(self):
         self.assertEqual(self.trace(view_program.Program(5, 80).snapshot()).find("device 0", "pool default"), [])
         trace = self.trace(two_pools())
         for name in COUNTERS:
@@ -186,11 +185,11 @@ class Counters(ExportTest):
         self.assertEqual(trace.counter("device 0", "pool default", "reserved"), [(1_000_000, 2 * MIB)])
         self.assertEqual(trace.counter("device 0", "pool (0, 3)", "allocated"), [(1_000_000, 0), (1_000_007, MIB)])
 
-    def test_pools_of_entries_that_name_none_are_those_of_the_segments(self):
-        trace = self.trace(older())
+    def test_entries_without_pool_belong_to_the_pool_of_their_segment(self):
+        trace = self.trace(snapshot_without_pool_ids())
         for pool in ("pool default", "pool (0, 3)"):
             counters = [dict(trace.counter("device 0", pool, name)) for name in COUNTERS]
-            for reserved, allocated, pending, cached in states(counters):
+            for reserved, allocated, pending, cached in iterate_states(counters):
                 self.assertEqual(reserved, allocated + pending + cached)
                 self.assertLessEqual(cached, reserved)
         self.assertEqual(trace.counter("device 0", "pool (0, 3)", "reserved"), [(1_000_005, 2 * MIB), (1_000_010, 4 * MIB)])
@@ -198,9 +197,9 @@ class Counters(ExportTest):
         self.assertEqual({event[2]["pool"] for event in trace.instants("device 0", "segments")}, {"(0, 3)"})
 
     def test_block_of_an_unmapped_segment_counts_for_the_default_pool(self):
-        snapshot = older()
+        snapshot = snapshot_without_pool_ids()
         snapshot["device_traces"][0][:0] = [
-            older_entry(action, BASE + (2 << 30), size, time) for action, size, time in (
+            entry_without_pool_id(action, BASE + (2 << 30), size, time) for action, size, time in (
                 ("alloc", MIB, 1), ("free_requested", MIB, 2), ("free_completed", MIB, 2), ("segment_free", 2 * MIB, 3),
                 ("segment_alloc", 2 * MIB, 4), ("alloc", 2 * MIB, 5))]
         snapshot["segments"].append({"device": 0, "address": BASE + (2 << 30), "total_size": 2 * MIB, "stream": 16,
@@ -210,29 +209,32 @@ class Counters(ExportTest):
                  if values["address"] == BASE + (2 << 30)]
         self.assertEqual(pools, [(1_000_001, "default"), (1_000_005, "(0, 7)")])
 
-    def test_a_block_in_memory_of_several_pools_counts_for_each(self):
-        # What an unmap returned is in no segment at the end, so it is the default pool's.
-        snapshot = older()
+    def test_block_in_segments_of_several_pools_counts_for_each_pool(self):
+        # Memory that was unmapped is in no segment at the end, so it belongs to the default pool.
+        snapshot = snapshot_without_pool_ids()
         snapshot["device_traces"][0][:] = [
-            older_entry("alloc", BASE + MIB, 2 * MIB, 5), older_entry("free_requested", BASE + MIB, 2 * MIB, 6),
-            older_entry("free_completed", BASE + MIB, 2 * MIB, 8), older_entry("segment_unmap", BASE + 2 * MIB, 2 * MIB, 9)]
+            entry_without_pool_id("alloc", BASE + MIB, 2 * MIB, 5),
+            entry_without_pool_id("free_requested", BASE + MIB, 2 * MIB, 6),
+            entry_without_pool_id("free_completed", BASE + MIB, 2 * MIB, 8),
+            entry_without_pool_id("segment_unmap", BASE + 2 * MIB, 2 * MIB, 9)]
         snapshot["segments"][0].update(total_size=2 * MIB, blocks=[])
         trace = self.trace(snapshot)
         for pool in ("pool default", "pool (0, 3)"):
             self.assertEqual([value for _, value in trace.counter("device 0", pool, "allocated")], [0, MIB, 0])
             self.assertEqual([value for _, value in trace.counter("device 0", pool, "pending")], [0, MIB, 0])
-            for reserved, allocated, pending, cached in states([dict(trace.counter("device 0", pool, name)) for name in COUNTERS]):
+            counters = [dict(trace.counter("device 0", pool, name)) for name in COUNTERS]
+            for reserved, allocated, pending, cached in iterate_states(counters):
                 self.assertEqual(reserved, allocated + pending + cached)
 
-    def test_each_device_has_its_tracks(self):
+    def test_each_device_has_separate_tracks(self):
         snapshot = view_program.Program(6, 100).snapshot()
         snapshot["device_traces"].append([dict(snapshot["device_traces"][0][0])])
         trace = self.trace(snapshot)
         self.assertEqual([trace.tracks[uuid].name for uuid in trace.children[0]],
-                         [f"{self.folder}/job.pickle, device {number}" for number in (0, 1)])
+                         [f"{self.folder}/job.pickle, device {index}" for index in (0, 1)])
         self.assertEqual(len(self.trace(snapshot, "--device", "1").children[0]), 1)
 
-    def test_the_clock_is_stated(self):
+    def test_clock_follows_the_times_of_the_entries(self):
         snapshot = view_program.Program(7, 50).snapshot()
         self.assertEqual(self.trace(snapshot).clock, protos.BUILTIN_CLOCK_REALTIME)
         for entry in snapshot["device_traces"][0]:
@@ -250,43 +252,44 @@ class Counters(ExportTest):
                          "the file; 0 inconsistent entries or blocks are omitted")
 
 
-def entry(action, addr, size, time, pool=(0, 0), **more):
-    return {"action": action, "addr": addr, "size": size, "stream": 16, "time_us": time, "pool_id": pool, **more}
+def entry(action, addr, size, time, pool=(0, 0), **fields):
+    return {"action": action, "addr": addr, "size": size, "stream": 16, "time_us": time, "pool_id": pool, **fields}
 
 
-def older_entry(action, addr, size, time):
-    """An entry as releases wrote it that had no `pool_id`."""
+def entry_without_pool_id(action, addr, size, time):
+    """Returns an entry in the format of releases without `pool_id`."""
     return {"action": action, "addr": addr, "size": size, "stream": 16, "time_us": 1_000_000 + time, "frames": []}
 
 
-def older():
-    """An expandable segment of a private pool that grows, in a file of such a release; and one of the default pool."""
-    trace = [older_entry("alloc", BASE, 2 * MIB, 5), older_entry("free_requested", BASE, 2 * MIB, 6),
-             older_entry("free_completed", BASE, 2 * MIB, 6), older_entry("segment_map", BASE + 2 * MIB, 2 * MIB, 10),
-             older_entry("alloc", BASE, 4 * MIB, 11)]
+def snapshot_without_pool_ids():
+    """Returns a growing expandable segment of a private pool, and a segment of the default pool, without `pool_id` in entries."""
+    trace = [entry_without_pool_id("alloc", BASE, 2 * MIB, 5), entry_without_pool_id("free_requested", BASE, 2 * MIB, 6),
+             entry_without_pool_id("free_completed", BASE, 2 * MIB, 6),
+             entry_without_pool_id("segment_map", BASE + 2 * MIB, 2 * MIB, 10), entry_without_pool_id("alloc", BASE, 4 * MIB, 11)]
     segments = [{"device": 0, "address": BASE, "total_size": 4 * MIB, "stream": 16, "is_expandable": True,
                  "segment_type": "large", "segment_pool_id": (0, 3),
-                 "blocks": [{"address": BASE, "size": 4 * MIB, "requested_size": 4 * MIB, "state": "active_allocated", "frames": []}]},
+                 "blocks": [{"address": BASE, "size": 4 * MIB, "requested_size": 4 * MIB, "state": "active_allocated",
+                             "frames": []}]},
                 {"device": 0, "address": BASE + (1 << 30), "total_size": 2 * MIB, "stream": 0, "is_expandable": True,
                  "segment_type": "large", "segment_pool_id": (0, 0),
                  "blocks": [{"address": BASE + (1 << 30), "size": 2 * MIB, "requested_size": 0, "state": "inactive"}]}]
     return {"segments": segments, "device_traces": [trace]}
 
 
-def states(counters):
-    now = [0] * len(counters)
+def iterate_states(counters):
+    current = [0] * len(counters)
     for time in sorted(set().union(*counters)):
-        now = [counter.get(time, value) for counter, value in zip(counters, now)]
-        yield now
+        current = [counter.get(time, value) for counter, value in zip(counters, current)]
+        yield current
 
 
 def two_pools():
     blocks = [[{"address": BASE, "size": 2 * MIB, "requested_size": 0, "state": "inactive", "frames": []}],
               [{"address": BASE + 2 * MIB, "size": MIB, "requested_size": MIB, "state": "active_allocated", "frames": []},
                {"address": BASE + 3 * MIB, "size": MIB, "requested_size": 0, "state": "inactive", "frames": []}]]
-    segments = [{"device": 0, "address": BASE + number * 2 * MIB, "total_size": 2 * MIB, "stream": 16, "is_expandable": True,
-                 "segment_type": "large", "segment_pool_id": pool, "blocks": blocks[number]}
-                for number, pool in enumerate([(0, 0), (0, 3)])]
+    segments = [{"device": 0, "address": BASE + index * 2 * MIB, "total_size": 2 * MIB, "stream": 16, "is_expandable": True,
+                 "segment_type": "large", "segment_pool_id": pool, "blocks": blocks[index]}
+                for index, pool in enumerate([(0, 0), (0, 3)])]
     return {"segments": segments, "device_traces": [[entry("snapshot", 0, 0, 1_000_000),
                                                      entry("alloc", BASE + 2 * MIB, MIB, 1_000_007, (0, 3))]]}
 
@@ -296,95 +299,96 @@ class Events(ExportTest):
     frames = [{"name": "empty", "filename": "/x/site-packages/torch/f.py", "line": 9},
               {"name": "forward", "filename": "model.py", "line": 212}]
 
-    def own(self):
-        """A snapshot that tells causes: a pool that is paused for a while, a steal."""
+    def snapshot_with_causes(self):
+        """Returns a snapshot with causes: a pause and its resume, and a remapped page."""
         trace = [entry("segment_map", BASE, 4 * MIB, 10, (0, 3)), entry("segment_unmap", BASE, 2 * MIB, 20, (0, 3)),
                  entry("segment_unmap", BASE + 2 * MIB, 2 * MIB, 21, (0, 3)), entry("segment_map", BASE, 2 * MIB, 30, (0, 3)),
                  entry("segment_map", BASE + 2 * MIB, 2 * MIB, 31, (0, 3)), entry("segment_unmap", BASE, 4 * MIB, 40, (0, 3)),
                  {"action": "oom", "size": 1 << 30, "device_free": 77, "stream": 16, "time_us": 50, "pool_id": (0, 0),
                   "frames": self.frames}]
-        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "what comes later"]]
+        causes = [[1, "pause"], [2, "pause"], [3, "resume"], [4, "resume"], [5, "remap"], [6, "unknown"]]
         return {"segments": [], "device_traces": [trace], "xseg": {"devices": [{"device": 0, "causes": causes}]}}
 
     def test_segment_events_have_a_cause(self):
-        found = self.trace(self.own()).instants("device 0", "segments")
-        self.assertEqual([(time, name) for time, name, _ in found],
+        events = self.trace(self.snapshot_with_causes()).instants("device 0", "segments")
+        self.assertEqual([(time, name) for time, name, _ in events],
                          [(10, "segment_map"), (20, "segment_unmap: pause"), (21, "segment_unmap: pause"),
                           (30, "segment_map: resume"), (31, "segment_map: resume"), (40, "segment_unmap: remap")])
-        self.assertEqual(found[2][2], {"bytes": 2 * MIB, "address": BASE + 2 * MIB, "stream": 16, "pool": "(0, 3)"})
+        self.assertEqual(events[2][2], {"bytes": 2 * MIB, "address": BASE + 2 * MIB, "stream": 16, "pool": "(0, 3)"})
 
-    def test_a_pause_lasts_until_all_memory_is_back(self):
-        snapshot = self.own()
-        found = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
-        self.assertEqual([one[:3] for one in found], [[20, 31, "paused"]])
+    def test_pause_ends_when_all_memory_is_mapped_again(self):
+        snapshot = self.snapshot_with_causes()
+        events = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
+        self.assertEqual([slice_[:3] for slice_ in events], [[20, 31, "paused"]])
         snapshot["device_traces"][0] = snapshot["device_traces"][0][:4]
         snapshot["segments"] = [{"device": 0, "address": BASE, "total_size": 2 * MIB, "stream": 16, "is_expandable": True,
                                  "segment_pool_id": (0, 3), "blocks": []}]
         snapshot["xseg"]["devices"][0]["causes"] = snapshot["xseg"]["devices"][0]["causes"][:3]
-        found = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
-        self.assertEqual([one[:3] for one in found], [[20, None, "paused"]])
+        events = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
+        self.assertEqual([slice_[:3] for slice_ in events], [[20, None, "paused"]])
 
-    def test_a_request_that_failed_is_an_instant(self):
-        self.assertEqual(self.trace(self.own()).instants("device 0", "out of memory"),
+    def test_failed_request_is_an_instant(self):
+        self.assertEqual(self.trace(self.snapshot_with_causes()).instants("device 0", "out of memory"),
                          [(50, "out of memory", {"bytes": 1 << 30, "device_free": 77, "stream": 16, "pool": "default",
                                                  "site": "model.py:212 forward"})])
 
     def test_blocks_are_slices(self):
-        for seed, early in ((9, 0), (10, 120)):
-            program = view_program.Program(seed, 500, early)
+        for seed, skipped in ((9, 0), (10, 120)):
+            program = view_program.Program(seed, 500, skipped)
             trace = self.trace(program.snapshot(), "--blocks", "100000")
-            expected, there, began = [], {}, program.trace[0]["time_us"]
-            for one in program.trace:
-                if one["action"] == "alloc":
-                    there[one["addr"]] = (one["time_us"], view_program.rounded(one["size"]))
-                elif one["action"] == "free_completed":
-                    begin, size = there.pop(one["addr"], (began, view_program.rounded(one["size"])))
-                    expected.append((begin, one["time_us"], size, one["addr"]))
+            expected, allocated, start_time = [], {}, program.trace[0]["time_us"]
+            for entry_ in program.trace:
+                if entry_["action"] == "alloc":
+                    allocated[entry_["addr"]] = (entry_["time_us"], view_program.rounded(entry_["size"]))
+                elif entry_["action"] == "free_completed":
+                    begin, size = allocated.pop(entry_["addr"], (start_time, view_program.rounded(entry_["size"])))
+                    expected.append((begin, entry_["time_us"], size, entry_["addr"]))
             for address, (size, _, _) in program.blocks.items():
-                begin, _ = there.get(address, (began, 0))
+                begin, _ = allocated.get(address, (start_time, 0))
                 expected.append((begin, None, view_program.rounded(size), address))
-            found = [(begin, end, values["bytes"], values["address"])
-                     for begin, end, _, values in trace.slices("device 0", "blocks")]
-            order = lambda one: (one[0], one[3], one[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
-            self.assertEqual(sorted(found, key=order), sorted(expected, key=order))
+            events = [(begin, end, values["bytes"], values["address"])
+                      for begin, end, _, values in trace.slices("device 0", "blocks")]
+            order = lambda entry_: (entry_[0], entry_[3], entry_[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
+            self.assertEqual(sorted(events, key=order), sorted(expected, key=order))
             names = {name for _, _, name, _ in trace.slices("device 0", "blocks")}
             self.assertTrue(all(re.fullmatch(r"model\d\.py:\d+ layer\d|\(allocated before the recording began\)", name)
                                 for name in names), names)
 
     def test_largest_blocks_are_exported(self):
         program = view_program.Program(11, 500)
-        whole = self.trace(program.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
+        complete = self.trace(program.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
         end = program.trace[-1]["time_us"]
-        weights = sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in whole), reverse=True)
+        weights = sorted((values["bytes"] * ((end_ or end) - begin + 1) for begin, end_, _, values in complete), reverse=True)
         for count in (0, 1, 7):
             trace = self.trace(program.snapshot(), "--blocks", count)
-            some = trace.slices("device 0", "blocks")
-            self.assertEqual(sorted((values["bytes"] * ((stop or end) - begin + 1) for begin, stop, _, values in some),
+            exported = trace.slices("device 0", "blocks")
+            self.assertEqual(sorted((values["bytes"] * ((end_ or end) - begin + 1) for begin, end_, _, values in exported),
                                     reverse=True), weights[:count])
             for uuid in trace.find("device 0", "blocks"):
-                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and lifetime; "
-                                 f"{len(whole) - count} others are omitted")
+                self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and "
+                                                                 f"lifetime; {len(complete) - count} others are omitted")
 
-    def test_block_shows_its_wait_for_a_stream(self):
+    def test_block_has_the_time_of_its_pending_free(self):
         snapshot = two_pools()
         snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
                                          entry("free_completed", BASE + 2 * MIB, MIB, 1_000_015, (0, 3))]
         snapshot["segments"][1]["blocks"][0]["state"] = "inactive"
         (begin, end, name, values), = self.trace(snapshot).slices("device 0", "blocks")
-        self.assertEqual((begin, end, name, values["waited_us"], values["pool"]), (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
+        self.assertEqual((begin, end, name, values["waited_us"], values["pool"]),
+                         (1_000_007, 1_000_015, "(no stack)", 5, "(0, 3)"))
 
     def test_immediate_free_is_never_pending(self):
-        for between, pending in ((0, [0]), (1, [0, MIB, 0])):
+        for duration, pending in ((0, [0]), (1, [0, MIB, 0])):
             snapshot = two_pools()
             snapshot["device_traces"][0] += [entry("free_requested", BASE + 2 * MIB, MIB, 1_000_010, (0, 3)),
-                                             entry("free_completed", BASE + 2 * MIB, MIB, 1_000_010 + between, (0, 3))]
+                                             entry("free_completed", BASE + 2 * MIB, MIB, 1_000_010 + duration, (0, 3))]
             snapshot["segments"][1]["blocks"][0]["state"] = "inactive"
             trace = self.trace(snapshot)
             self.assertEqual([value for _, value in trace.counter("device 0", "pending")], pending)
             self.assertEqual([value for _, value in trace.counter("device 0", "allocated")], [0, MIB, 0])
 
     def test_names_are_valid_utf_8_for_any_file(self):
-        snapshot = self.own()
+        snapshot = self.snapshot_with_causes()
         snapshot["device_traces"][0][6]["frames"] = [{"name": "f\ud800ü", "filename": "m\n.py", "line": 1}]
         path = self.file(pickle.dumps(snapshot, 4).replace(b"m\n.py", b"m\xff.py"))
         self.assertIn("m\\xff.py:1 f", self.trace(path).instants("device 0", "out of memory")[0][2]["site"])
@@ -396,69 +400,70 @@ class Files(ExportTest):
         path.rename(self.folder / "standard input")
         self.export("standard input", "-o", "out.perfetto")
         with open(self.folder / "standard input", "rb") as file:
-            out, said = self.run_tool("export", "--perfetto", "-", "-o", "-", stdin=file)
-        self.assertEqual(said, "")
-        self.assertEqual(out, (self.folder / "out.perfetto").read_bytes())
+            output, error = self.run_tool("export", "--perfetto", "-", "-o", "-", stdin=file)
+        self.assertEqual(error, "")
+        self.assertEqual(output, (self.folder / "out.perfetto").read_bytes())
 
-    def test_bad_files_are_refused_and_leave_nothing(self):
-        whole = pickle.dumps(view_program.Program(13, 60).snapshot(), 4)
-        for contents, says in ((whole[:len(whole) // 2], "is truncated"), (b"hello", "it is a text file"),
-                               (b"\x80\x09" + whole[2:], "unsupported protocol, 9; pickle.dump(value, file, 4) writes a supported one"),
-                               (pickle.dumps({"a": 1}), "it is no memory snapshot"),
-                               (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
-                               (pickle.dumps(view_program.Program(13, 60).snapshot() | {"device_traces": []}),
-                                "_record_memory_history()"),
-                               (pickle.dumps(view_program.Program(13, 60).snapshot() | {"xseg": {"devices": [
+    def test_bad_files_are_rejected_without_an_output_file(self):
+        complete = pickle.dumps(view_program.Program(13, 60).snapshot(), 4)
+        for contents, message in ((complete[:len(complete) // 2], "is truncated"), (b"hello", "it is a text file"),
+                                  (b"\x80\x09" + complete[2:], "unsupported protocol, 9; pickle.dump(value, file, 4) writes a "
+                                                               "supported one"),
+                                  (pickle.dumps({"a": 1}), "it is no memory snapshot"),
+                                  (pickle.dumps({"segments": [], "device_traces": []}), "_record_memory_history()"),
+                                  (pickle.dumps(view_program.Program(13, 60).snapshot() | {"device_traces": []}),
+                                   "_record_memory_history()"),
+                                  (pickle.dumps(view_program.Program(13, 60).snapshot() | {"xseg": {"devices": [
                                    {"device": 0, "causes": [[60, "steal"]]}]}}), "a cause is not a list of an entry and a name")):
-            said = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
-            self.assertIn(says, said)
-            self.assertEqual(len(said.splitlines()), 1, said)
+            error = self.export(self.file(contents, "bad"), "-o", "out.perfetto", status=2)
+            self.assertIn(message, error)
+            self.assertEqual(len(error.splitlines()), 1, error)
             self.assertEqual(os.listdir(self.folder), ["bad"])
 
-    def test_bad_arguments_are_refused(self):
+    def test_bad_arguments_are_rejected(self):
         path = self.file(view_program.Program(14, 30).snapshot())
-        for arguments, says in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
-                                ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no entries"),
-                                ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
-                                ([path], "needs --output"), ([path, path, "-o", "out"], "export")):
-            self.assertIn(says, self.export(*arguments, status=2))
+        for arguments, message in ((["missing", "-o", "out"], "missing: cannot be opened: No such file"),
+                                   ([path, "--device", "7", "-o", "out"], "device 7 has no segments and no entries"),
+                                   ([path, "-o", "missing/out"], "missing/out cannot be written: No such file or directory"),
+                                   ([path], "needs --output"), ([path, path, "-o", "out"], "export")):
+            self.assertIn(message, self.export(*arguments, status=2))
         self.assertIn("needs --perfetto", self.run_tool("export", path, "-o", "out", status=2)[1])
         self.assertEqual(os.listdir(self.folder), [path.name])
 
-    def test_full_disk_is_reported_and_device_files_are_kept(self):
+    def test_full_disk_is_reported_and_device_files_remain(self):
         path = self.file(view_program.Program(15, 4000).snapshot())
         self.assertIn("/dev/full cannot be written: No space left", self.export(path, "-o", "/dev/full", status=2))
         self.assertTrue(pathlib.Path("/dev/full").is_char_device())
-        with open("/dev/full", "wb") as full:
-            self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full))
+        with open("/dev/full", "wb") as full_device:
+            self.assertIn("cannot be written: No space left", self.export(path, "-o", "-", status=2, stdout=full_device))
 
     def test_output_replaces_only_its_own_file(self):
         path = self.file(view_program.Program(15, 400).snapshot())
-        before = path.read_bytes()
+        contents = path.read_bytes()
         (self.folder / "same").hardlink_to(path)
         for output in (path.name, "same"):
             self.assertIn(f"{output} is an input file; choose another output file", self.export(path, "-o", output, status=2))
-        self.assertEqual(path.read_bytes(), before)
-        (self.folder / "out.part").write_text("the user's")
+        self.assertEqual(path.read_bytes(), contents)
+        (self.folder / "out.part").write_text("existing file")
         (self.folder / "out").symlink_to("elsewhere")
         (self.folder / "elsewhere").touch(0o640)
         self.assertEqual(self.export(path, "-o", "out"), "")
         self.assertTrue((self.folder / "out").is_symlink())
         self.assertGreater((self.folder / "elsewhere").stat().st_size, 1000)
-        self.assertEqual((self.folder / "out.part").read_text(), "the user's")
+        self.assertEqual((self.folder / "out.part").read_text(), "existing file")
 
-    def test_existing_file_is_kept_on_a_failed_write(self):
-        """The size of files is limited, which is a disk that fills up."""
+    def test_existing_file_remains_after_a_failed_write(self):
+        """A limit on the size of files simulates a full disk."""
         path = self.file(view_program.Program(16, 4000).snapshot())
         (self.folder / "out").write_text("before", encoding="utf-8")
-        said = self.run_tool("export", "--perfetto", path, "-o", "out", status=2, preexec_fn=limit)[1]
-        self.assertIn("out cannot be written: File too large", said)
+        error = self.run_tool("export", "--perfetto", path, "-o", "out", status=2, preexec_fn=limit_file_size)[1]
+        self.assertIn("out cannot be written: File too large", error)
         self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
         self.assertEqual(sorted(os.listdir(self.folder)), ["job.pickle", "out"])
 
 
-def limit():
-    """In the child: no file grows beyond 64 KiB, and a write that would make it grow fails."""
+def limit_file_size():
+    """Limits files of the child process to 64 KiB; a write past the limit fails instead of raising SIGXFSZ."""
     import resource  # pylint: disable=import-outside-toplevel
     import signal  # pylint: disable=import-outside-toplevel
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -469,5 +474,5 @@ if __name__ == "__main__":
     result = unittest.main(argv=sys.argv[:1], exit=False).result
     if result.wasSuccessful() and result.skipped:
         print("skipped:", result.skipped[0][1])
-        sys.exit(SKIPPED)
+        sys.exit(EXIT_SKIPPED)
     sys.exit(not result.wasSuccessful())

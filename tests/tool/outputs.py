@@ -19,7 +19,7 @@ import unittest
 import advise_ranks
 import compare
 from compare import json_keys
-from folder_case import CHECKED, ROOT, SNAPSHOTS
+from folder_case import SELF_CHECKS, ROOT, SNAPSHOTS
 
 TOOL = os.path.abspath(sys.argv[1])
 # tool/services compares the output of its page.
@@ -54,13 +54,13 @@ def files_of(page):
         folder = pathlib.Path(name)
         for path in [*SNAPSHOTS.glob("*.pickle.zst"), ROOT / "benchmarks/traces/llama_finetune.xtrace.zst"]:
             (folder / path.name).symlink_to(path)
-        for link, target in (("job.pickle", "train.pickle.zst"), ("before.pickle", "early.pickle.zst"), ("after.pickle", "late.pickle.zst"),
-                             ("trace.xtrace.zst", "llama_finetune.xtrace.zst")):
+        for link, target in (("job.pickle", "train.pickle.zst"), ("before.pickle", "early.pickle.zst"),
+                             ("after.pickle", "late.pickle.zst"), ("trace.xtrace.zst", "llama_finetune.xtrace.zst")):
             (folder / link).symlink_to(target)
         (folder / "snapshots").mkdir()
         for rank in range(8):
             if page == "replay.md":
-                contents = advise_ranks.rank_of_job(**({"grows": 46 * MIB} if rank == 5 else {}))
+                contents = advise_ranks.rank_of_job(**({"growth_per_step": 46 * MIB} if rank == 5 else {}))
             else:
                 contents = compare.job("stranded" if rank == 5 else "", compare.BASE + (rank << 32)).snapshot()
             (folder / f"snapshots/oom-rank{rank}-pid{4711 + rank}-1.pickle").write_bytes(pickle.dumps(contents, 4))
@@ -69,12 +69,12 @@ def files_of(page):
 
 def run(command, folder):
     """The output of a command, and its messages."""
-    done = subprocess.run([TOOL, *command.split()], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                          env={**os.environ, "NO_COLOR": "1"})
+    done = subprocess.run([TOOL, *command.split()], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          check=False, env={**os.environ, "NO_COLOR": "1"})
     # Like diff, `compare` reports a difference by its status.
     if done.returncode != (1 if command.startswith("compare ") else 0):
         raise AssertionError(f"xseg {command}: status {done.returncode}: {done.stderr}")
-    return done.stdout, CHECKED.sub("", done.stderr)
+    return done.stdout, SELF_CHECKS.sub("", done.stderr)
 
 
 class Outputs(unittest.TestCase):
@@ -123,7 +123,8 @@ class Keys(unittest.TestCase):
 
     def test_replay(self):
         with files_of("replay.md") as folder:
-            outputs = self.read(folder, "replay --json short.pickle.zst", "replay --json --config garbage_collection_threshold:0.8 ring.pickle.zst")
+            outputs = self.read(folder, "replay --json short.pickle.zst",
+                                "replay --json --config garbage_collection_threshold:0.8 ring.pickle.zst")
             (explained,) = self.read(folder, "replay --json --explain job.pickle")
         self.assertEqual(json_keys.paths(outputs, maps=["driver_calls"]), json_keys.documented(self.PAGE, "JSON of replay"))
         text = self.PAGE.read_text(encoding="utf-8").partition("`--explain` adds `explained`")[2].partition("\n\n")[0]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""With libxseg-preload.so in LD_PRELOAD, a program with a shared CUDA runtime gets its memory from xseg, without other
-changes.
+"""Tests of libxseg-preload.so in LD_PRELOAD, with which a program with a shared CUDA runtime allocates from xseg.
 
 preload.py PROGRAM RANDOM LIBRARY SANITIZER [SEED SEEDS STEPS]; PROGRAM is preloaded.c and RANDOM preloaded_random.c, with
 the runtime tests/support/runtime.c.  With SEED, only RANDOM runs, with SEEDS seeds, as in tests/campaign.
@@ -13,123 +12,122 @@ import sys
 import unittest
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/getting-started.md"
-# Two devices that keep contents, and handles of streams that are reused.
-TWO = {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1", "XSEG_SIM_REUSE_HANDLES": "1"}
+# Two devices with memory contents, and reused stream handles.
+TWO_DEVICES = {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1", "XSEG_SIM_REUSE_HANDLES": "1"}
 SEGMENTS = ("expandable_segments:True", "expandable_segments:False")
 
 
-def start(*command, **variables):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                          env={**os.environ, **variables})
-    return done.returncode, done.stdout, done.stderr
+def run_program(*command, **variables):
+    completed = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                               env={**os.environ, **variables})
+    return completed.returncode, completed.stdout, completed.stderr
 
 
 def sanitizers():
-    done = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True)
-    return re.findall(r"=> (\S*/lib[atu]\w*san\.so\S*)", done.stdout)
+    completed = subprocess.run(["ldd", PROGRAM], check=True, capture_output=True, text=True)
+    return re.findall(r"=> (\S*/lib[atu]\w*san\.so\S*)", completed.stdout)
 
 
 class Preload(unittest.TestCase):
-    def expect(self, case, without, with_it, **variables):
-        self.assertEqual(start(PROGRAM, case, **variables), (0, without, ""))
-        status, said, complaint = start(PROGRAM, case, LD_PRELOAD=PRELOADED, **variables)
-        self.assertEqual((status, said), (0, with_it), complaint)
-        return complaint
+    def expect_difference(self, case, expected_without, expected_with, **variables):
+        self.assertEqual(run_program(PROGRAM, case, **variables), (0, expected_without, ""))
+        status, output, error = run_program(PROGRAM, case, LD_PRELOAD=PRELOADED, **variables)
+        self.assertEqual((status, output), (0, expected_with), error)
+        return error
 
-    def expect_same(self, case, said, alone=True):
-        """The program sees no difference, on two devices, whichever segments xseg has.  alone: it runs without xseg, too."""
-        if alone:
-            self.assertEqual(start(PROGRAM, case, **TWO)[:2], (0, said))
+    def expect_same(self, case, expected, runs_without_xseg=True):
+        """Expects equal output with both kinds of segments on two devices, and without xseg if `runs_without_xseg`."""
+        if runs_without_xseg:
+            self.assertEqual(run_program(PROGRAM, case, **TWO_DEVICES)[:2], (0, expected))
         for segments in SEGMENTS:
             with self.subTest(segments=segments):
-                status, printed, complaint = start(PROGRAM, case, LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF=segments, **TWO)
-                self.assertEqual((status, printed), (0, said), complaint)
+                status, output, error = run_program(PROGRAM, case, LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF=segments, **TWO_DEVICES)
+                self.assertEqual((status, output), (0, expected), error)
 
-    def test_memory_comes_from_xseg_and_errors_are_those_of_the_runtime(self):
-        for behavior, case, without, with_it in (
-                ("freed memory is reused once it is idle", "again", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
+    def test_xseg_serves_requests_and_reports_errors_of_the_runtime(self):
+        for behavior, case, expected_without, expected_with in (
+                ("freed memory is reused once it is idle", "reuse", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("memory of streams is ordered by them", "async",
-                 "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
+                ("memory of streams is ordered by them", "async", "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n",
-                 None),
-                ("errors of xseg are errors of the runtime", "much", "too much: 2, last error 2\nnot mine: 1\n", None),
-                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n",
-                 "cuMemAlloc 0, cuMemCreate some\n"),
+                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n", None),
+                ("errors of xseg are errors of the runtime", "excessive_request",
+                 "excessive request: 2, last error 2\nforeign pointer: 1\n", None),
+                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n", "cuMemAlloc 0, cuMemCreate some\n"),
                 ("functions of the driver are interposed", "driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 1, cuMemCreate some\n"),
-                ("a forked child allocates from the runtime", "child", "the child went on\n", None)):
+                ("a forked child allocates from the runtime", "fork_child", "the child exited\n", None)):
             with self.subTest(behavior):
-                self.expect(case, without, with_it or without)
+                self.expect_difference(case, expected_without, expected_with or expected_without)
 
-    def test_a_free_by_the_driver_waits_for_the_device(self):
-        self.assertEqual(start(PROGRAM, "busy", LD_PRELOAD=PRELOADED)[:2], (0, "the same memory\n"))
+    def test_driver_free_waits_for_the_device(self):
+        self.assertEqual(run_program(PROGRAM, "free_of_busy_memory", LD_PRELOAD=PRELOADED)[:2], (0, "the same memory\n"))
 
-    def test_program_sees_no_difference_on_two_devices(self):
-        # Without xseg, the simulated cuMemFree does not wait, and other calls are counted.
-        for behavior, case, said, alone in (
+    def test_program_behaves_identically_on_two_devices(self):
+        # Without xseg, cuMemFree of the simulator does not wait, and the counts of calls differ.
+        for behavior, case, output, runs_without_xseg in (
                 ("a free waits for the device of the memory", "other_device", "the work has finished\n", False),
-                ("a reset frees the memory of its device", "reset", "nothing in use was handed out\n", True),
+                ("a reset frees the memory of its device", "reset", "no block was in use\n", True),
                 ("a reset repairs a device after a sticky error", "sticky", "the device is usable again\n", True),
-                ("every function frees the memory of every other", "mixed",
-                 "every function has freed the memory of every other\n", True),
+                ("every function frees the memory of every other", "cross_free",
+                 "each function has freed memory of each other function\n", True),
                 ("a call queries the context of its device once", "queries",
                  "cudaMalloc, cudaFree 2, cudaMallocAsync, cudaFreeAsync 2\n", False),
                 ("a reset frees the memory of busy threads", "reset_under_load", "all memory is free\n", True),
                 ("threads keep their memory during resets of another device", "threads",
                  "free memory was at most the total\n", True),
-                ("a child of busy threads allocates from the runtime", "forks", "no child was stopped\n", True)):
+                ("a child of busy threads allocates from the runtime", "fork_under_load", "no child was killed\n", True)):
             with self.subTest(behavior):
-                self.expect_same(case, said, alone)
+                self.expect_same(case, output, runs_without_xseg)
 
-    def test_a_child_that_is_forked_while_the_allocator_opens_goes_to_the_runtime(self):
-        # A key without effect is a warning, on which the opening thread waits.
-        status, said, complaint = start(PROGRAM, "opening", LD_PRELOAD=PRELOADED,
-                                        XSEG_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2", **TWO)
-        self.assertEqual((status, said), (0, "no child was stopped\n"), complaint)
+    def test_child_forked_during_open_allocates_from_the_runtime(self):
+        # The configuration has a key without effect, whose warning blocks the thread that opens the allocator.
+        status, output, error = run_program(PROGRAM, "fork_during_open", LD_PRELOAD=PRELOADED,
+                                            XSEG_ALLOC_CONF="expandable_segments:True,pinned_num_register_threads:2",
+                                            **TWO_DEVICES)
+        self.assertEqual((status, output), (0, "no child was killed\n"), error)
 
-    def test_random_calls_keep_the_promises_of_cuda(self):
-        machine = {**TWO, "XSEG_SIM_MEMORY_MB": "2048"}
+    def test_random_calls_have_the_documented_behavior_of_cuda(self):
+        environment = {**TWO_DEVICES, "XSEG_SIM_MEMORY_MB": "2048"}
         for seed in range(SEED, SEED + SEEDS):
             with self.subTest(seed=seed, preloaded=False):
-                self.assertEqual(start(RANDOM, str(seed), str(STEPS), **machine)[:2], (0, ""))
+                self.assertEqual(run_program(RANDOM, str(seed), str(STEPS), **environment)[:2], (0, ""))
             for segments in SEGMENTS:
                 with self.subTest(seed=seed, segments=segments):
-                    status, said, complaint = start(RANDOM, str(seed), str(STEPS), LD_PRELOAD=PRELOADED,
-                                                    XSEG_ALLOC_CONF=segments, **machine)
-                    self.assertEqual((status, said), (0, ""), complaint)
+                    status, output, error = run_program(RANDOM, str(seed), str(STEPS), LD_PRELOAD=PRELOADED,
+                                                        XSEG_ALLOC_CONF=segments, **environment)
+                    self.assertEqual((status, output), (0, ""), error)
 
-    def test_the_classic_path_serves_as_well(self):
-        said = start(PROGRAM, "again", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="expandable_segments:False")[1]
-        self.assertEqual(said, "the same memory\ncuMemAlloc 1, cuMemCreate none\n")
+    def test_classic_segments_reuse_freed_memory(self):
+        output = run_program(PROGRAM, "reuse", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="expandable_segments:False")[1]
+        self.assertEqual(output, "the same memory\ncuMemAlloc 1, cuMemCreate none\n")
 
-    def test_without_an_allocator_everything_is_as_before(self):
-        status, said, complaint = start(PROGRAM, "again", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="nonsense")
-        self.assertEqual((status, said), (0, "other memory\ncuMemAlloc 2, cuMemCreate none\n"))
-        self.assertIn("xseg-preload: cannot open an allocator, CUDA serves all requests: xseg_open: ", complaint)
-        self.assertIn("'nonsense' at column 1", complaint)
+    def test_invalid_configuration_leaves_requests_to_the_runtime(self):
+        status, output, error = run_program(PROGRAM, "reuse", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="nonsense")
+        self.assertEqual((status, output), (0, "other memory\ncuMemAlloc 2, cuMemCreate none\n"))
+        self.assertIn("xseg-preload: cannot open an allocator, CUDA serves all requests: xseg_open: ", error)
+        self.assertIn("'nonsense' at column 1", error)
 
-    def test_the_lines_of_the_page_run_as_they_stand(self):
-        text = PAGE.read_text(encoding="utf-8")
-        lines = re.search(r"```\n(LD_PRELOAD=.*?)```", text, re.DOTALL)[1].splitlines()
+    def test_commands_of_the_documentation_run_unchanged(self):
+        lines = re.search(r"```\n(LD_PRELOAD=.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1].splitlines()
         self.assertEqual(len(lines), 2)
         for line in lines:
             self.assertIn("libxseg-preload.so ./program", line)
-            command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} again")
-            done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
-            self.assertEqual((done.returncode, done.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate some\n"), done.stderr)
+            command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} reuse")
+            completed = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
+            self.assertEqual((completed.returncode, completed.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
+                             completed.stderr)
 
-    def test_a_program_without_cuda_notices_nothing(self):
+    def test_program_without_cuda_is_unaffected(self):
         if SANITIZER not in ("none", "coverage") and not sanitizers():
             self.skipTest(f"the program lacks {SANITIZER}, which the preloaded library needs")
-        done = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": PRELOADED}, check=False, capture_output=True)
-        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        completed = subprocess.run(["true"], env={**os.environ, "LD_PRELOAD": PRELOADED}, check=False, capture_output=True)
+        self.assertEqual((completed.returncode, completed.stderr), (0, b""))
 
 
 if __name__ == "__main__":
-    PROGRAM, RANDOM, LIBRARY, SANITIZER, *numbers = sys.argv[1:]
-    SEED, SEEDS, STEPS = map(int, numbers or (1, 4, 1500))
+    PROGRAM, RANDOM, LIBRARY, SANITIZER, *random_arguments = sys.argv[1:]
+    SEED, SEEDS, STEPS = map(int, random_arguments or (1, 4, 1500))
     PRELOADED = " ".join([*sanitizers(), LIBRARY])
-    names = ["Preload.test_random_calls_keep_the_promises_of_cuda"] if numbers else []
+    names = ["Preload.test_random_calls_have_the_documented_behavior_of_cuda"] if random_arguments else []
     unittest.main(argv=[sys.argv[0], *names], verbosity=2)

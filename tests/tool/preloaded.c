@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A program that does not know xseg, which preload.py starts with and without libxseg-preload.so: preloaded CASE. */
+/* A program that does not use xseg, which preload.py runs with and without libxseg-preload.so: preloaded CASE. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,14 +8,14 @@
 
 #include "tests/tool/preloaded.h"
 
-static atomic_bool is_good = true;
+static atomic_bool has_passed = true;
 
-static void check(bool holds, const char *what)
+static void check(bool condition, const char *description)
 {
-    if (holds)
+    if (condition)
         return;
-    printf("wrong: %s\n", what);
-    atomic_store(&is_good, false);
+    printf("wrong: %s\n", description);
+    atomic_store(&has_passed, false);
 }
 #define CHECK(what) check(what, #what)
 
@@ -27,13 +27,13 @@ static struct CUstream_st *new_stream(void)
     return stream;
 }
 
-static void calls(void)
+static void print_driver_calls(void)
 {
     printf("cuMemAlloc %" PRIu64 ", cuMemCreate %s\n", xseg_sim_calls("cuMemAlloc"),
            xseg_sim_calls("cuMemCreate") > 10 ? "some" : "none");
 }
 
-static void again(void)
+static void reuse(void)
 {
     struct CUstream_st *stream = new_stream();
     void *first = NULL, *second = NULL;
@@ -48,67 +48,67 @@ static void again(void)
     CHECK(cudaFree(NULL) == 0);
     CHECK(cudaStreamDestroy(stream) == 0);
     printf("%s\n", first == second ? "the same memory" : "other memory");
-    calls();
+    print_driver_calls();
 }
 
 static void async(void)
 {
-    struct CUstream_st *one = new_stream(), *other = new_stream();
+    struct CUstream_st *first_stream = new_stream(), *second_stream = new_stream();
     void *first = NULL, *second = NULL, *third = NULL;
 
-    CHECK(cudaMallocAsync(&first, 300 * MIB, one) == 0);
-    CHECK(xseg_sim_launch_on(other, FOREVER, (uintptr_t)first, 300 * MIB) == XSEG_OK);
-    CHECK(cudaFreeAsync(first, other) == 0);
-    CHECK(cudaMallocAsync(&second, 300 * MIB, one) == 0);
+    CHECK(cudaMallocAsync(&first, 300 * MIB, first_stream) == 0);
+    CHECK(xseg_sim_launch_on(second_stream, FOREVER, (uintptr_t)first, 300 * MIB) == XSEG_OK);
+    CHECK(cudaFreeAsync(first, second_stream) == 0);
+    CHECK(cudaMallocAsync(&second, 300 * MIB, first_stream) == 0);
     CHECK(second != first);
-    CHECK(xseg_sim_finish(other) == XSEG_OK);
-    CHECK(cudaMallocAsync(&third, 300 * MIB, one) == 0);
-    CHECK(cudaFreeAsync(second, one) == 0);
+    CHECK(xseg_sim_finish(second_stream) == XSEG_OK);
+    CHECK(cudaMallocAsync(&third, 300 * MIB, first_stream) == 0);
+    CHECK(cudaFreeAsync(second, first_stream) == 0);
     CHECK(cudaFree(third) == 0);
-    CHECK(cudaStreamDestroy(one) == 0);
-    CHECK(cuStreamDestroy_v2(other) == 0);
+    CHECK(cudaStreamDestroy(first_stream) == 0);
+    CHECK(cuStreamDestroy_v2(second_stream) == 0);
     printf("%s after the wait\n", third == first ? "the same memory" : "other memory");
-    calls();
+    print_driver_calls();
 }
 
 static void capture(void)
 {
     struct CUstream_st *stream = new_stream();
-    void *graph = NULL, *held = NULL, *wanted = NULL;
+    void *graph = NULL, *allocated = NULL, *unsupported = NULL;
 
-    CHECK(cudaMalloc(&held, MIB) == 0);
+    CHECK(cudaMalloc(&allocated, MIB) == 0);
     CHECK(cuStreamBeginCapture_v2(stream, 2) == 0);
-    CHECK(cudaMallocAsync(&wanted, MIB, stream) == 801);
-    const int result = cudaFreeAsync(held, stream);
+    CHECK(cudaMallocAsync(&unsupported, MIB, stream) == 801);
+    const int result = cudaFreeAsync(allocated, stream);
     printf("freeing within the capture: %d, last error %d\n", result, cudaGetLastError());
     CHECK(cuStreamEndCapture(stream, &graph) == 0);
     CHECK(cuGraphDestroy(graph) == 0);
-    CHECK(cudaFree(held) == 0);
+    CHECK(cudaFree(allocated) == 0);
     CHECK(cudaStreamDestroy(stream) == 0);
 }
 
-static void much(void)
+static void excessive_request(void)
 {
     void *ptr = NULL;
 
-    printf("too much: %d", cudaMalloc(&ptr, (size_t)1 << 50));
+    printf("excessive request: %d", cudaMalloc(&ptr, (size_t)1 << 50));
     printf(", last error %d\n", cudaGetLastError());
-    printf("not mine: %d\n", cudaFree((void *)(uintptr_t)(64 * MIB)));
+    printf("foreign pointer: %d\n", cudaFree((void *)(uintptr_t)(64 * MIB)));
 }
 
 static void info(void)
 {
-    size_t before = 0, held = 0, after = 0, total = 0;
+    size_t before = 0, allocated = 0, after = 0, total = 0;
     void *ptr = NULL;
 
     CHECK(cudaMemGetInfo(&before, &total) == 0);
     CHECK(cudaMalloc(&ptr, 640 * MIB) == 0);
-    CHECK(cudaMemGetInfo(&held, &total) == 0);
+    CHECK(cudaMemGetInfo(&allocated, &total) == 0);
     CHECK(cudaFree(ptr) == 0);
     CHECK(cudaMemGetInfo(&after, &total) == 0);
-    CHECK(before - held == 640 * MIB && after == before);
+    CHECK(before - allocated == 640 * MIB && after == before);
     CHECK(cuMemGetInfo_v2(&after, &total) == 0 && after == before);
-    calls();
+    print_driver_calls();
 }
 
 static void driver(void)
@@ -122,11 +122,11 @@ static void driver(void)
     CHECK(cuMemFree_v2(second) == 0);
     CHECK(cuMemAlloc_v2(&second, 0) == 1);
     printf("%s\n", first == second ? "the same memory" : "other memory");
-    calls();
+    print_driver_calls();
 }
 
-/* The simulated driver's own cuMemFree ends the process here. */
-static void busy(void)
+/* cuMemFree of the simulated driver would abort the process. */
+static void free_of_busy_memory(void)
 {
     struct CUstream_st *stream = new_stream();
     uint64_t first = 0, second = 0;
@@ -139,10 +139,10 @@ static void busy(void)
     printf("%s\n", first == second ? "the same memory" : "other memory");
 }
 
-/* A free waits for the device that has the memory, whichever is current, and the current device stays. */
+/* A free waits for the device of the memory, whichever device is current, and does not change the current device. */
 static void other_device(void)
 {
-    for (int way = 0; way < 4; way++) {
+    for (int variant = 0; variant < 4; variant++) {
         void *ptr = NULL, *context = NULL, *after = NULL;
         struct CUstream_st *stream;
         int device = -1;
@@ -151,13 +151,13 @@ static void other_device(void)
         stream = new_stream();
         CHECK(cudaMalloc(&ptr, 8 * MIB) == 0);
         CHECK(xseg_sim_launch_on(stream, FOREVER, (uintptr_t)ptr, 8 * MIB) == XSEG_OK);
-        CHECK(cudaSetDevice(way % 2) == 0);
+        CHECK(cudaSetDevice(variant % 2) == 0);
         CHECK(cuCtxGetCurrent(&context) == 0);
-        if (way < 2)
+        if (variant < 2)
             CHECK(cudaFree(ptr) == 0);
         else
             CHECK(cuMemFree_v2((uintptr_t)ptr) == 0);
-        CHECK(cudaGetDevice(&device) == 0 && device == way % 2);
+        CHECK(cudaGetDevice(&device) == 0 && device == variant % 2);
         CHECK(cuCtxGetCurrent(&after) == 0 && after == context);
         CHECK(cudaSetDevice(0) == 0);
         CHECK(cudaStreamQuery(stream) == 0);
@@ -166,51 +166,51 @@ static void other_device(void)
     printf("the work has finished\n");
 }
 
-/* A reset frees the memory of the device, and that of no other; streams that get the handles of destroyed streams have no
- * memory that is in use.  The third reset is one that no library can interpose. */
+/* A reset frees the memory of its device only; streams that reuse the handles of destroyed streams get no memory that is
+ * in use.  The third variant of the reset cannot be interposed. */
 static void reset(void)
 {
-    for (int way = 0; way < 3; way++) {
+    for (int variant = 0; variant < 3; variant++) {
         int (*driver_reset)(int) = NULL;
         struct CUstream_st *stream[4];
-        void *old = NULL, *other = NULL, *used[4], *next = NULL;
+        void *previous = NULL, *other = NULL, *busy[4], *probe = NULL;
         size_t free_bytes = 0, total = 0;
 
         CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other, MIB) == 0);
-        CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&old, MIB) == 0);
-        CHECK(cudaMalloc(&next, 40 * MIB) == 0 && cudaFree(next) == 0);
-        if (way == 0)
+        CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&previous, MIB) == 0);
+        CHECK(cudaMalloc(&probe, 40 * MIB) == 0 && cudaFree(probe) == 0);
+        if (variant == 0)
             CHECK(cudaDeviceReset() == 0);
-        if (way == 1)
+        if (variant == 1)
             CHECK(cuDevicePrimaryCtxReset_v2(0) == 0);
-        if (way == 2) {
+        if (variant == 2) {
             void *driver = dlopen(getenv("XSEG_DRIVER"), RTLD_NOW);
             CHECK(symbol_find(driver, "cuDevicePrimaryCtxReset_v2", &driver_reset) &&
                   driver_reset(0) == 0);
         }
         CHECK(cudaMemGetInfo(&free_bytes, &total) == 0);
-        CHECK(way == 2 || free_bytes == total);
-        CHECK(cudaFree(old) == 1 && cudaGetLastError() == 1);
+        CHECK(variant == 2 || free_bytes == total);
+        CHECK(cudaFree(previous) == 1 && cudaGetLastError() == 1);
         for (int i = 0; i < 4; i++) {
             stream[i] = new_stream();
-            CHECK(cudaMallocAsync(&used[i], 8 * MIB, stream[i]) == 0);
-            CHECK(xseg_sim_launch_on(stream[i], FOREVER, (uintptr_t)used[i], 8 * MIB) == XSEG_OK);
+            CHECK(cudaMallocAsync(&busy[i], 8 * MIB, stream[i]) == 0);
+            CHECK(xseg_sim_launch_on(stream[i], FOREVER, (uintptr_t)busy[i], 8 * MIB) == XSEG_OK);
         }
         for (int i = 0; i < 4; i++) {
-            CHECK(cudaMalloc(&next, 8 * MIB) == 0);
-            CHECK(cuMemsetD8_v2((uintptr_t)next, 0, 8 * MIB) == 0);
+            CHECK(cudaMalloc(&probe, 8 * MIB) == 0);
+            CHECK(cuMemsetD8_v2((uintptr_t)probe, 0, 8 * MIB) == 0);
             for (int k = 0; k < 4; k++)
-                CHECK(next != used[k] || cudaStreamQuery(stream[k]) == 0);
+                CHECK(probe != busy[k] || cudaStreamQuery(stream[k]) == 0);
         }
         CHECK(cudaDeviceReset() == 0);
         CHECK(cudaSetDevice(1) == 0);
         CHECK(cuMemsetD8_v2((uintptr_t)other, 0, MIB) == 0);
         CHECK(cudaFree(other) == 0);
     }
-    printf("nothing in use was handed out\n");
+    printf("no block was in use\n");
 }
 
-/* A call queries the ID of the context once, however many devices have allocators. */
+/* A call queries the ID of the context once, independent of the number of devices with allocators. */
 static void queries(void)
 {
     void *ptr = NULL;
@@ -230,7 +230,7 @@ static void queries(void)
     CHECK(cudaStreamDestroy(stream) == 0);
 }
 
-/* After an error from which a device does not recover, a reset makes it usable again. */
+/* A reset makes a device usable again after a sticky error. */
 static void sticky(void)
 {
     void *ptr = NULL, *other = NULL;
@@ -250,27 +250,27 @@ static void sticky(void)
     printf("the device is usable again\n");
 }
 
-static int (*found_alloc)(uint64_t *, size_t), (*found_free)(uint64_t);
-/* NULL: the simulated driver has neither. */
+static int (*alloc_by_lookup)(uint64_t *, size_t), (*free_by_lookup)(uint64_t);
+/* NULL with the simulated driver. */
 static int (*alloc_async)(uint64_t *, size_t, struct CUstream_st *);
 static int (*free_async)(uint64_t, struct CUstream_st *);
 
-enum { ALLOCATE = 8, FREE = 9, PITCHED = 7 };
+enum { ALLOCATE_FUNCTIONS = 8, FREE_FUNCTIONS = 9, PITCHED = 7 };
 
-static int allocate_by(unsigned way, void **ptr, struct CUstream_st *stream)
+static int allocate_by(unsigned function, void **ptr, struct CUstream_st *stream)
 {
     uint64_t address = 0;
     size_t pitch = 0;
     int result;
 
-    switch (way) {
+    switch (function) {
     case 0:
         return cudaMalloc(ptr, MIB);
     case 1:
         return cudaMallocAsync(ptr, MIB, stream);
     case 2:
         return cudaMallocAsync_ptsz(ptr, MIB, NULL);
-    case 3: /* the stream's device counts */
+    case 3: /* the device of the stream, not the current one */
         CHECK(cudaSetDevice(1) == 0);
         result = cudaMallocAsync(ptr, MIB, stream);
         CHECK(cudaSetDevice(0) == 0);
@@ -278,31 +278,31 @@ static int allocate_by(unsigned way, void **ptr, struct CUstream_st *stream)
     case PITCHED:
         return cudaMallocPitch(ptr, &pitch, MIB, 1);
     case 4:
-        result = found_alloc(&address, MIB);
+        result = alloc_by_lookup(&address, MIB);
         break;
     default:
-        result = way == 5 && alloc_async ? alloc_async(&address, MIB, stream)
-                                         : cuMemAlloc_v2(&address, MIB);
+        result = function == 5 && alloc_async ? alloc_async(&address, MIB, stream)
+                                              : cuMemAlloc_v2(&address, MIB);
     }
     *ptr = (void *)(uintptr_t)address;
     return result;
 }
 
-/* Ways from 7 on free with device 1 current. */
-static int free_by(unsigned way, void *ptr, struct CUstream_st *const *stream, bool is_pitched)
+/* Functions from 7 on free while device 1 is current. */
+static int free_by(unsigned function, void *ptr, struct CUstream_st *const *stream, bool is_pitched)
 {
     const uint64_t address = (uintptr_t)ptr;
 
-    CHECK(cudaSetDevice(way >= 7) == 0);
-    switch (way) {
+    CHECK(cudaSetDevice(function >= 7) == 0);
+    switch (function) {
     case 1:
         return cuMemFree_v2(address);
     case 2:
-        return found_free(address);
+        return free_by_lookup(address);
     case 3:
     case 4:
-        return cudaFreeAsync(ptr, stream[way - 3]);
-    case 5: /* memory of the driver goes to the driver, which has no such function */
+        return cudaFreeAsync(ptr, stream[function - 3]);
+    case 5: /* pitched memory belongs to the driver, which has no such function */
         return free_async && !is_pitched ? free_async(address, stream[0]) : cudaFree(ptr);
     case 6:
     case 7:
@@ -314,8 +314,8 @@ static int free_by(unsigned way, void *ptr, struct CUstream_st *const *stream, b
     }
 }
 
-/* A block that one function allocated is freed by every other one. */
-static void mixed(void)
+/* Each function frees blocks of each function that allocates. */
+static void cross_free(void)
 {
     struct CUstream_st *stream[2];
     void *symbol;
@@ -326,44 +326,44 @@ static void mixed(void)
         stream[device] = new_stream();
     }
     CHECK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &symbol, 12000, 0, &status) == 0);
-    memcpy(&found_alloc, &symbol, sizeof(symbol));
+    memcpy(&alloc_by_lookup, &symbol, sizeof(symbol));
     CHECK(cuGetProcAddress_v2("cuMemFree", &symbol, 12000, 0, &status) == 0);
-    memcpy(&found_free, &symbol, sizeof(symbol));
+    memcpy(&free_by_lookup, &symbol, sizeof(symbol));
     (void)symbol_find(RTLD_DEFAULT, "cuMemAllocAsync", &alloc_async);
     (void)symbol_find(RTLD_DEFAULT, "cuMemFreeAsync", &free_async);
-    for (unsigned way = 0; way < ALLOCATE * FREE; way++) {
-        const unsigned allocate = way % ALLOCATE;
+    for (unsigned pair = 0; pair < ALLOCATE_FUNCTIONS * FREE_FUNCTIONS; pair++) {
+        const unsigned allocate = pair % ALLOCATE_FUNCTIONS;
         void *ptr = NULL;
 
         CHECK(cudaSetDevice(0) == 0);
         CHECK(allocate_by(allocate, &ptr, stream[0]) == 0);
         CHECK(xseg_sim_launch_on(stream[0], 1000, (uintptr_t)ptr, MIB) == XSEG_OK);
         CHECK(xseg_sim_finish(stream[0]) == XSEG_OK);
-        CHECK(free_by(way / ALLOCATE, ptr, stream, allocate == PITCHED) == 0);
+        CHECK(free_by(pair / ALLOCATE_FUNCTIONS, ptr, stream, allocate == PITCHED) == 0);
         CHECK(cudaGetLastError() == 0);
         CHECK(cudaFree(ptr) == 1 && cudaGetLastError() == 1);
         CHECK(cudaFreeAsync(ptr, stream[0]) == 1 && cudaGetLastError() == 1);
         CHECK(cuMemFree_v2((uintptr_t)ptr) == 1);
     }
-    printf("every function has freed the memory of every other\n");
+    printf("each function has freed memory of each other function\n");
 }
 
 /* --- Threads and processes. --- */
 
 #define THREADS 4
 
-static atomic_bool is_over;
+static atomic_bool should_stop;
 
-static void *fail(const char *what)
+static void *fail(const char *description)
 {
-    check(false, what);
+    check(false, description);
     return NULL;
 }
 
-/* A thread frees a block of another thread. */
-static _Atomic(void *) passed_on;
+/* The block that the next thread frees. */
+static _Atomic(void *) shared_block;
 
-static size_t churned_bytes(uint64_t tag)
+static size_t tagged_bytes(uint64_t tag)
 {
     return 300 * 1024 * (size_t)(tag & 0xff);
 }
@@ -373,24 +373,24 @@ static bool has_tag(const void *ptr, uint64_t *tag)
     uint64_t last;
 
     memcpy(tag, ptr, sizeof(*tag));
-    memcpy(&last, (const char *)ptr + churned_bytes(*tag) - sizeof(last), sizeof(last));
+    memcpy(&last, (const char *)ptr + tagged_bytes(*tag) - sizeof(last), sizeof(last));
     return *tag == last;
 }
 
-/* Allocate and free until the end; contents stay. */
-static void *churn(void *argument)
+/* Allocate blocks and free those of other threads, whose contents must be unchanged. */
+static void *exchange_blocks(void *argument)
 {
-    const uint64_t number = (uintptr_t)argument + 1;
+    const uint64_t thread_index = (uintptr_t)argument + 1;
     struct CUstream_st *stream = NULL;
 
     if (cudaSetDevice(0) != 0)
         return fail("cudaSetDevice");
     if (cudaStreamCreateWithFlags(&stream, 1) != 0)
         return fail("cudaStreamCreateWithFlags");
-    for (uint64_t i = 0; !atomic_load(&is_over); i++) {
-        const uint64_t tag = i << 8 | number;
-        const size_t bytes = churned_bytes(tag);
-        uint64_t found;
+    for (uint64_t i = 0; !atomic_load(&should_stop); i++) {
+        const uint64_t tag = i << 8 | thread_index;
+        const size_t bytes = tagged_bytes(tag);
+        uint64_t tag_in_block;
         void *ptr = NULL;
 
         if ((i % 4 == 1   ? cudaMallocAsync(&ptr, bytes, stream)
@@ -399,10 +399,10 @@ static void *churn(void *argument)
             return fail("cudaMalloc");
         memcpy(ptr, &tag, sizeof(tag));
         memcpy((char *)ptr + bytes - sizeof(tag), &tag, sizeof(tag));
-        ptr = atomic_exchange(&passed_on, ptr);
+        ptr = atomic_exchange(&shared_block, ptr);
         if (!ptr)
             continue;
-        if (!has_tag(ptr, &found))
+        if (!has_tag(ptr, &tag_in_block))
             return fail("contents");
         if ((i % 3 == 1   ? cudaFreeAsync(ptr, stream)
              : i % 3 == 2 ? cudaFreeAsync_ptsz(ptr, NULL)
@@ -413,30 +413,30 @@ static void *churn(void *argument)
     return cudaStreamDestroy(stream) == 0 ? NULL : fail("cudaStreamDestroy");
 }
 
-static void *reset_often(void *unused)
+static void *reset_repeatedly(void *unused)
 {
     (void)unused;
     if (cudaSetDevice(1) != 0)
         return fail("cudaSetDevice");
-    while (!atomic_load(&is_over)) {
-        void *ptr = NULL, *next = NULL;
+    while (!atomic_load(&should_stop)) {
+        void *ptr = NULL, *large = NULL;
 
-        if (cudaMalloc(&ptr, 3 * MIB) != 0 || cudaMalloc(&next, 30 * MIB) != 0)
+        if (cudaMalloc(&ptr, 3 * MIB) != 0 || cudaMalloc(&large, 30 * MIB) != 0)
             return fail("cudaMalloc");
         if (cudaFree(ptr) != 0 || cudaDeviceReset() != 0)
             return fail("cudaDeviceReset");
-        if (cudaFree(next) != 1 || cudaGetLastError() != 1)
-            return fail("memory of before the reset");
+        if (cudaFree(large) != 1 || cudaGetLastError() != 1)
+            return fail("memory allocated before the reset");
     }
     return NULL;
 }
 
-/* Allocate and free on device 0, the device of every new thread.  Its resets free the memory concurrently. */
-static void *churn_on_reset(void *argument)
+/* Allocate and free on device 0, which is current in new threads.  Concurrent resets free the memory. */
+static void *allocate_during_resets(void *argument)
 {
     const bool is_async = (uintptr_t)argument % 2 == 1;
 
-    while (!atomic_load(&is_over)) {
+    while (!atomic_load(&should_stop)) {
         void *ptr = NULL;
 
         if ((is_async ? cudaMallocAsync_ptsz(&ptr, 3 * MIB, NULL) : cudaMalloc(&ptr, 3 * MIB)) == 0)
@@ -446,28 +446,30 @@ static void *churn_on_reset(void *argument)
     return NULL;
 }
 
-/* Allocate what cannot be allocated: much of the time is spent outside the allocator. */
-static void *ask_for_too_much(void *unused)
+/* Requests that exceed the device: much of their time is outside the allocator. */
+static void *request_excessive_memory(void *unused)
 {
     void *ptr = NULL;
 
     (void)unused;
-    while (!atomic_load(&is_over))
+    while (!atomic_load(&should_stop))
         if (cudaMalloc(&ptr, (size_t)1 << 50) != 2)
-            return fail("too much");
+            return fail("excessive request");
     return NULL;
 }
 
-static void start_threads(pthread_t *thread, void *(*first)(void *), void *(*others)(void *))
+static void start_threads(pthread_t *thread, void *(*first_function)(void *),
+                          void *(*other_functions)(void *))
 {
-    atomic_store(&is_over, false);
+    atomic_store(&should_stop, false);
     for (uintptr_t i = 0; i < THREADS; i++)
-        CHECK(pthread_create(&thread[i], NULL, i == 0 ? first : others, (void *)i) == 0);
+        CHECK(pthread_create(&thread[i], NULL, i == 0 ? first_function : other_functions,
+                             (void *)i) == 0);
 }
 
 static void join_threads(const pthread_t *thread)
 {
-    atomic_store(&is_over, true);
+    atomic_store(&should_stop, true);
     for (unsigned i = 0; i < THREADS; i++)
         CHECK(pthread_join(thread[i], NULL) == 0);
 }
@@ -475,10 +477,10 @@ static void join_threads(const pthread_t *thread)
 static void threads(void)
 {
     pthread_t thread[THREADS];
-    void *held = NULL;
+    void *allocated = NULL;
 
-    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&held, 64 * MIB) == 0);
-    start_threads(thread, reset_often, churn);
+    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&allocated, 64 * MIB) == 0);
+    start_threads(thread, reset_repeatedly, exchange_blocks);
     for (unsigned i = 0; i < 600; i++) {
         size_t free_bytes = 0, total = 0;
 
@@ -487,18 +489,18 @@ static void threads(void)
         CHECK(free_bytes + 64 * MIB <= total);
     }
     join_threads(thread);
-    CHECK(cudaFree(held) == 0);
+    CHECK(cudaFree(allocated) == 0);
     printf("free memory was at most the total\n");
 }
 
-/* No allocator opens between the end of the one before and the reset, where it would lose its memory. */
+/* No allocator may open between the destruction of the previous one and the reset, which would free its memory. */
 static void reset_under_load(void)
 {
     pthread_t thread[THREADS];
     size_t free_bytes = 0, total = 0;
 
     CHECK(cudaSetDevice(0) == 0);
-    start_threads(thread, churn_on_reset, churn_on_reset);
+    start_threads(thread, allocate_during_resets, allocate_during_resets);
     for (unsigned i = 0; i < 40; i++) {
         CHECK(cudaDeviceReset() == 0);
         (void)usleep(500);
@@ -509,41 +511,41 @@ static void reset_under_load(void)
     printf("all memory is free\n");
 }
 
-/* Fork a child, in which no call succeeds and none hangs. */
-static void fork_once(void *of_parent)
+/* Fork a child, in which calls fail and do not block. */
+static void fork_once(void *parent_block)
 {
     int status = 0;
     const pid_t pid = fork();
 
     if (pid == 0) {
         size_t free_bytes, total;
-        bool is_denied;
+        bool has_failed;
         void *ptr;
 
         (void)alarm(60);
         (void)dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
-        is_denied = cudaMalloc(&ptr, MIB) != 0 && cudaGetLastError() != 0;
-        is_denied = is_denied && cudaMallocAsync(&ptr, MIB, NULL) != 0;
-        is_denied = is_denied && cudaFree(of_parent) != 0 && cudaGetLastError() != 0;
-        is_denied = is_denied && cudaMemGetInfo(&free_bytes, &total) != 0;
-        is_denied = is_denied && cudaDeviceReset() != 0;
-        _exit(is_denied ? 7 : 8);
+        has_failed = cudaMalloc(&ptr, MIB) != 0 && cudaGetLastError() != 0;
+        has_failed = has_failed && cudaMallocAsync(&ptr, MIB, NULL) != 0;
+        has_failed = has_failed && cudaFree(parent_block) != 0 && cudaGetLastError() != 0;
+        has_failed = has_failed && cudaMemGetInfo(&free_bytes, &total) != 0;
+        has_failed = has_failed && cudaDeviceReset() != 0;
+        _exit(has_failed ? 7 : 8);
     }
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
-static void forks(void)
+static void fork_under_load(void)
 {
     pthread_t thread[THREADS];
-    void *held = NULL;
+    void *allocated = NULL;
 
-    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&held, MIB) == 0);
-    start_threads(thread, churn, ask_for_too_much);
-    for (unsigned i = 0; i < 60 && is_good; i++)
-        fork_once(held);
+    CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&allocated, MIB) == 0);
+    start_threads(thread, exchange_blocks, request_excessive_memory);
+    for (unsigned i = 0; i < 60 && has_passed; i++)
+        fork_once(allocated);
     join_threads(thread);
-    CHECK(cudaFree(held) == 0);
-    printf("no child was stopped\n");
+    CHECK(cudaFree(allocated) == 0);
+    printf("no child was killed\n");
 }
 
 static void *first_call(void *unused)
@@ -554,35 +556,35 @@ static void *first_call(void *unused)
     return cudaSetDevice(0) == 0 && cudaMalloc(&ptr, MIB) == 0 ? NULL : fail("cudaMalloc");
 }
 
-/* A child is forked while a thread opens the allocator: that thread waits to write to standard error, which is full. */
-static void opening(void)
+/* Fork while a thread opens the allocator; the thread blocks in a write to standard error, a full pipe. */
+static void fork_during_open(void)
 {
-    int ends[2], saved = dup(STDERR_FILENO);
+    int pipe_ends[2], saved_stderr = dup(STDERR_FILENO);
     char byte = 0;
     pthread_t thread;
 
-    CHECK(pipe(ends) == 0);
-    CHECK(fcntl(ends[1], F_SETFL, O_NONBLOCK) == 0);
-    while (write(ends[1], &byte, 1) == 1) {
+    CHECK(pipe(pipe_ends) == 0);
+    CHECK(fcntl(pipe_ends[1], F_SETFL, O_NONBLOCK) == 0);
+    while (write(pipe_ends[1], &byte, 1) == 1) {
     }
-    CHECK(fcntl(ends[1], F_SETFL, 0) == 0);
-    CHECK(dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+    CHECK(fcntl(pipe_ends[1], F_SETFL, 0) == 0);
+    CHECK(dup2(pipe_ends[1], STDERR_FILENO) == STDERR_FILENO);
     CHECK(pthread_create(&thread, NULL, first_call, NULL) == 0);
-    /* The runtime is started first; then the thread gets as far as it can. */
+    /* Wait until the runtime has initialized the driver and the thread is blocked. */
     while (xseg_sim_calls("cuInit") == 0)
         (void)usleep(1000);
     (void)usleep(100000);
     for (unsigned i = 0; i < 3; i++)
         fork_once(&byte);
-    CHECK(dup2(saved, STDERR_FILENO) == STDERR_FILENO);
-    CHECK(close(ends[1]) == 0);
-    while (read(ends[0], &byte, 1) == 1) {
+    CHECK(dup2(saved_stderr, STDERR_FILENO) == STDERR_FILENO);
+    CHECK(close(pipe_ends[1]) == 0);
+    while (read(pipe_ends[0], &byte, 1) == 1) {
     }
     CHECK(pthread_join(thread, NULL) == 0);
-    printf("no child was stopped\n");
+    printf("no child was killed\n");
 }
 
-static void child(void)
+static void fork_child(void)
 {
     void *ptr = NULL;
     int status = 0;
@@ -596,7 +598,7 @@ static void child(void)
     }
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 7);
     CHECK(cudaFree(ptr) == 0);
-    printf("the child went on\n");
+    printf("the child exited\n");
 }
 
 int main(int argc, char **argv)
@@ -604,28 +606,28 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"again", again},
+    } cases[] = {{"reuse", reuse},
                  {"async", async},
                  {"capture", capture},
-                 {"much", much},
+                 {"excessive_request", excessive_request},
                  {"info", info},
                  {"driver", driver},
-                 {"busy", busy},
+                 {"free_of_busy_memory", free_of_busy_memory},
                  {"other_device", other_device},
                  {"reset", reset},
                  {"sticky", sticky},
-                 {"mixed", mixed},
+                 {"cross_free", cross_free},
                  {"threads", threads},
-                 {"forks", forks},
-                 {"opening", opening},
-                 {"child", child},
+                 {"fork_under_load", fork_under_load},
+                 {"fork_during_open", fork_during_open},
+                 {"fork_child", fork_child},
                  {"queries", queries},
                  {"reset_under_load", reset_under_load}};
 
     for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)
         if (strcmp(cases[i].name, argv[1]) == 0) {
             cases[i].run();
-            return is_good ? 0 : 1;
+            return has_passed ? 0 : 1;
         }
     return 2;
 }

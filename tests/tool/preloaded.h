@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What preloaded.c and preloaded_random.c call: the CUDA runtime, and the driver, as programs do that use it themselves. */
+/* Functions of the CUDA runtime and of the driver that preloaded.c and preloaded_random.c call. */
 #ifndef XSEG_TESTS_TOOL_PRELOADED_H
 #define XSEG_TESTS_TOOL_PRELOADED_H
 

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Random calls of a program without xseg, compared with the documented behavior of CUDA: with libxseg-preload.so, and
- * without it, where the original runtime must have the same behavior.
+ * without it, to verify the rules with the original runtime.
  *
- * preloaded-random SEED STEPS; the exit status is 0, or a message has the step and the violated rule.  Requires a
+ * preloaded-random SEED STEPS; prints the step and the violated rule of a failure, and exits with 1.  Requires a
  * simulated machine with two devices and memory contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
  *
  * The rules:
  *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
- *     the stream of that work.  Its contents stay until it is freed.
- *   - cudaFree and cuMemFree wait for the device that has the block, whichever is current, and change no current device.
- *   - A block can be freed by each function, once; after the reset of its device, not at all.
- *   - Free memory and allocated blocks are together at most the total.
+ *     the stream of that work.  Its contents do not change until it is freed.
+ *   - cudaFree and cuMemFree wait for the device of the block, whichever device is current, and do not change the latter.
+ *   - Each function can free a block, once; no function can free it after the reset of its device.
+ *   - The sum of free memory and allocated blocks is at most the total.
  *   - cudaGetLastError returns the last result of the runtime.  A failed free does not change the block.
  */
 
 #include "tests/support/rng.h"
 #include "tests/tool/preloaded.h"
 
-#define BLOCKS  48u
-#define STREAMS 6u /* of the program; the per-thread default stream of each device follows */
-#define DEVICES 2u
-#define WORKS   256u
-#define NONE    (-1)
-#define ANY     (-2) /* blocks of every stream */
-#define LOST    (-3) /* blocks and work of a destroyed stream */
-#define RELAXED 2
-#define THREAD  1
+#define BLOCKS       48u
+#define STREAMS      6u /* of the program; the per-thread default stream of each device follows */
+#define DEVICES      2u
+#define WORK_COUNT   256u
+#define NONE         (-1)
+#define ANY_STREAM   (-2) /* blocks of every stream */
+#define DESTROYED    (-3) /* blocks and work of a destroyed stream */
+#define RELAXED      2
+#define THREAD_LOCAL 1
 
 #define PER_THREAD ((struct CUstream_st *)(uintptr_t)2)
 
 struct block {
     char *ptr; /* NULL: none */
     uint64_t bytes, tag;
-    int device, stream; /* of which the block is, or ANY, LOST */
-    bool is_driver;     /* an allocation of the simulated driver, perhaps */
+    int device, stream; /* the stream that orders the block, or ANY_STREAM, DESTROYED */
+    bool is_driver;     /* the simulated driver may have allocated the block */
 };
 
 struct work {
@@ -45,16 +45,16 @@ struct work {
 static uint64_t state;
 static unsigned step;
 static struct block blocks[BLOCKS];
-static struct work works[WORKS];
+static struct work pending[WORK_COUNT];
 static struct CUstream_st *streams[STREAMS + DEVICES]; /* NULL: none */
 static int device_of[STREAMS + DEVICES];
-static uint64_t freed[16]; /* addresses of blocks that were freed */
+static uint64_t freed_addresses[16]; /* the latest ones, a ring buffer */
 static unsigned freed_count;
 static uint64_t next_tag = 1;
 
-static uint64_t draw(uint64_t below)
+static uint64_t draw(uint64_t limit)
 {
-    return rng_next(&state) % below;
+    return rng_next(&state) % limit;
 }
 
 #define EXPECT(cond, ...)                               \
@@ -80,7 +80,7 @@ static struct CUstream_st *handle_of(int stream)
     return stream >= (int)STREAMS ? PER_THREAD : streams[stream];
 }
 
-/* Whether a stream has unfinished work, as the driver says.  The device of the stream is current afterwards. */
+/* Query whether a stream has unfinished work.  Makes the device of the stream current. */
 static bool is_busy(int stream)
 {
     set_device(device_of[stream]);
@@ -89,28 +89,28 @@ static bool is_busy(int stream)
     return result != 0;
 }
 
-/* Drop the work of a stream that has finished, and of everything on the device if `device` is given. */
-static void drop_works(int stream, int device)
+/* Mark the work of a stream or of a device as completed; NONE: no stream or no device. */
+static void complete_work(int stream, int device)
 {
-    for (unsigned i = 0; i < WORKS; i++)
-        if ((stream != NONE && works[i].stream == stream) ||
-            (device != NONE && works[i].device == device))
-            works[i].bytes = 0;
+    for (unsigned i = 0; i < WORK_COUNT; i++)
+        if ((stream != NONE && pending[i].stream == stream) ||
+            (device != NONE && pending[i].device == device))
+            pending[i].bytes = 0;
 }
 
-static void drop_finished(void)
+static void update_work(void)
 {
     for (int stream = 0; stream < (int)(STREAMS + DEVICES); stream++)
         if (streams[stream] && !is_busy(stream))
-            drop_works(stream, NONE);
+            complete_work(stream, NONE);
 }
 
-/* Whether a device has unfinished work of a stream; NONE: of any. */
+/* Whether a device has unfinished work of a stream, or of any stream (NONE). */
 static bool has_work(int device, int stream)
 {
-    for (unsigned i = 0; i < WORKS; i++)
-        if (works[i].bytes != 0 && works[i].device == device &&
-            (stream == NONE || works[i].stream == stream))
+    for (unsigned i = 0; i < WORK_COUNT; i++)
+        if (pending[i].bytes != 0 && pending[i].device == device &&
+            (stream == NONE || pending[i].stream == stream))
             return true;
     return false;
 }
@@ -125,7 +125,7 @@ static uint64_t base_of(const struct block *block)
     return (uint64_t)(uintptr_t)block->ptr;
 }
 
-/* Contents: a tag at both ends. */
+/* Write the contents of a block: a tag at its start and its end. */
 static void write_tags(struct block *block)
 {
     block->tag = next_tag++;
@@ -143,8 +143,8 @@ static void check_tags(const struct block *block)
            block->device);
 }
 
-/* A function of the runtime has returned an error; the last error is the same. */
-static void expect_last(int result, const char *call)
+/* Expect that cudaGetLastError returns the result of the last call. */
+static void expect_last_error(int result, const char *call)
 {
     const int last = cudaGetLastError();
 
@@ -153,7 +153,7 @@ static void expect_last(int result, const char *call)
 
 /* --- Steps. --- */
 
-/* A fault for the next call, which arm() sets and disarm() takes back. */
+/* The injected fault, which is active between set_fault() and clear_fault(). */
 static struct {
     bool is_set;
     const char *call;
@@ -161,26 +161,26 @@ static struct {
     int error;
 } fault;
 
-static void arm(void)
+static void set_fault(void)
 {
     if (fault.is_set)
         EXPECT(xseg_sim_fail(fault.call, fault.nth, fault.error) == XSEG_OK, "%s", fault.call);
 }
 
-static void disarm(void)
+static void clear_fault(void)
 {
     if (fault.is_set)
         EXPECT(xseg_sim_fail(NULL, 0, 0) == XSEG_OK, "no fault");
 }
 
-static struct block *find_block(bool is_wanted)
+static struct block *find_block(bool is_allocated)
 {
-    const unsigned from = (unsigned)draw(BLOCKS);
+    const unsigned start = (unsigned)draw(BLOCKS);
 
     for (unsigned i = 0; i < BLOCKS; i++) {
-        struct block *block = &blocks[(from + i) % BLOCKS];
+        struct block *block = &blocks[(start + i) % BLOCKS];
 
-        if ((block->ptr != NULL) == is_wanted)
+        if ((block->ptr != NULL) == is_allocated)
             return block;
     }
     return NULL;
@@ -196,43 +196,43 @@ static int draw_stream(void)
     return stream;
 }
 
-static void check_new(const struct block *block)
+static void check_new_block(const struct block *block)
 {
     int device = -1;
 
     EXPECT(block->ptr != NULL, "no address");
     EXPECT(cuPointerGetAttribute(&device, 9, base_of(block)) == 0 && device == block->device,
            "block of device %d on device %d", block->device, device);
-    drop_finished();
+    update_work();
     for (unsigned i = 0; i < BLOCKS; i++)
         EXPECT(&blocks[i] == block || !blocks[i].ptr ||
                    !overlaps(base_of(block), block->bytes, base_of(&blocks[i]), blocks[i].bytes),
                "%p is allocated", (void *)block->ptr);
-    for (unsigned i = 0; i < WORKS; i++)
-        EXPECT(works[i].bytes == 0 || works[i].stream == block->stream ||
-                   !overlaps(base_of(block), block->bytes, works[i].base, works[i].bytes),
-               "%p is used by stream %d, allocated for %d", (void *)block->ptr, works[i].stream,
+    for (unsigned i = 0; i < WORK_COUNT; i++)
+        EXPECT(pending[i].bytes == 0 || pending[i].stream == block->stream ||
+                   !overlaps(base_of(block), block->bytes, pending[i].base, pending[i].bytes),
+               "%p is used by stream %d, allocated for %d", (void *)block->ptr, pending[i].stream,
                block->stream);
 }
 
-static int look_up(const char *name, void *function, size_t bytes)
+static int get_entry_point(const char *name, void *function, size_t bytes)
 {
-    void *found = NULL;
+    void *function_address = NULL;
     int status = 0;
-    const int result = cudaGetDriverEntryPointByVersion(name, &found, 12000, 0, &status);
+    const int result = cudaGetDriverEntryPointByVersion(name, &function_address, 12000, 0, &status);
 
-    memcpy(function, &found, bytes);
+    memcpy(function, &function_address, bytes);
     return result;
 }
 
 static void allocate(void)
 {
-    static const uint64_t most[] = {4096, 1 << 20, 8 << 20, 64 << 20};
-    int (*found)(uint64_t *, size_t) = NULL;
+    static const uint64_t size_limits[] = {4096, 1 << 20, 8 << 20, 64 << 20};
+    int (*alloc)(uint64_t *, size_t) = NULL;
     struct block *block = find_block(false);
     const int current = (int)draw(DEVICES), stream = draw_stream();
     uint64_t address = 0;
-    const uint64_t calls = xseg_sim_calls("cuMemAlloc");
+    const uint64_t calls_before = xseg_sim_calls("cuMemAlloc");
     size_t pitch = 0;
     void *out = NULL;
     int result = 0;
@@ -240,54 +240,54 @@ static void allocate(void)
     if (!block)
         return;
     set_device(current);
-    block->bytes = 16 + draw(most[draw(4)]);
+    block->bytes = 16 + draw(size_limits[draw(4)]);
     block->device = current;
-    block->stream = ANY;
+    block->stream = ANY_STREAM;
     const uint64_t kind = draw(6);
     if (kind == 2)
-        EXPECT(look_up("cuMemAlloc", &found, sizeof(found)) == 0, "no cuMemAlloc");
-    arm();
+        EXPECT(get_entry_point("cuMemAlloc", &alloc, sizeof(alloc)) == 0, "no cuMemAlloc");
+    set_fault();
     switch (kind) {
     case 0:
         result = cudaMalloc(&out, block->bytes);
-        expect_last(result, "cudaMalloc");
+        expect_last_error(result, "cudaMalloc");
         break;
     case 1:
         result = cuMemAlloc_v2(&address, block->bytes);
         break;
     case 2:
-        result = found(&address, block->bytes);
+        result = alloc(&address, block->bytes);
         break;
-    case 3: /* the handle of a stream names its device, a default stream is the current one's */
+    case 3: /* a stream handle implies its device, a default stream the current device */
         block->stream = stream < (int)STREAMS ? stream : (int)STREAMS + current;
         block->device = device_of[block->stream];
         result = cudaMallocAsync(&out, block->bytes, handle_of(block->stream));
-        expect_last(result, "cudaMallocAsync");
+        expect_last_error(result, "cudaMallocAsync");
         break;
     case 4:
         block->stream = (int)STREAMS + current;
         result = cudaMallocAsync_ptsz(&out, block->bytes, NULL);
-        expect_last(result, "cudaMallocAsync_ptsz");
+        expect_last_error(result, "cudaMallocAsync_ptsz");
         break;
     default:
         result = cudaMallocPitch(&out, &pitch, block->bytes, 1);
-        expect_last(result, "cudaMallocPitch");
+        expect_last_error(result, "cudaMallocPitch");
     }
-    disarm();
+    clear_fault();
     if (result != 0)
         return;
     block->ptr = out ? out : (char *)(uintptr_t)address;
-    block->is_driver = xseg_sim_calls("cuMemAlloc") != calls;
-    check_new(block);
+    block->is_driver = xseg_sim_calls("cuMemAlloc") != calls_before;
+    check_new_block(block);
     write_tags(block);
 }
 
-/* Whether work of a stream may use a block: the block is the stream's, or all work before it has finished. */
+/* Whether work of a stream may use a block: it is ordered by this stream, or the work of its ordering stream has completed. */
 static bool may_use(const struct block *block, int stream)
 {
     if (device_of[stream] != block->device)
         return false;
-    return block->stream == ANY || block->stream == stream ||
+    return block->stream == ANY_STREAM || block->stream == stream ||
            !has_work(block->device, block->stream);
 }
 
@@ -297,88 +297,88 @@ static void launch(void)
     const int stream = draw_stream();
     unsigned i = 0;
 
-    drop_finished();
-    while (i < WORKS && works[i].bytes != 0)
+    update_work();
+    while (i < WORK_COUNT && pending[i].bytes != 0)
         i++;
-    if (!block || i == WORKS || !may_use(block, stream))
+    if (!block || i == WORK_COUNT || !may_use(block, stream))
         return;
     set_device(block->device);
     EXPECT(xseg_sim_launch_on(handle_of(stream), FOREVER, base_of(block), block->bytes) == XSEG_OK,
            "stream %d", stream);
-    works[i] = (struct work){base_of(block), block->bytes, block->device, stream};
+    pending[i] = (struct work){base_of(block), block->bytes, block->device, stream};
 }
 
 /* Whether a stream may free a block: no work of another stream uses it. */
 static bool may_free(const struct block *block, int stream)
 {
-    for (unsigned i = 0; i < WORKS; i++)
-        if (works[i].bytes != 0 && works[i].stream != stream &&
-            overlaps(base_of(block), block->bytes, works[i].base, works[i].bytes))
+    for (unsigned i = 0; i < WORK_COUNT; i++)
+        if (pending[i].bytes != 0 && pending[i].stream != stream &&
+            overlaps(base_of(block), block->bytes, pending[i].base, pending[i].bytes))
             return false;
-    return block->stream == ANY || block->stream == stream ||
+    return block->stream == ANY_STREAM || block->stream == stream ||
            !has_work(block->device, block->stream);
 }
 
-/* Free at an address by a function that is drawn; stream: NONE for a synchronous one; *waits: whether it waits for the device. */
+/* Free an address by a random function; stream: NONE for a synchronous function; *waits: the function waits for the device. */
 static int free_by(uint64_t address, int stream, bool *waits)
 {
-    int (*found)(uint64_t) = NULL, (*async)(uint64_t, struct CUstream_st *) = NULL;
+    int (*free_at)(uint64_t) = NULL, (*async)(uint64_t, struct CUstream_st *) = NULL;
     void *const ptr = (void *)(uintptr_t)address;
     int result;
 
     *waits = stream == NONE;
-    (void)symbol_find(RTLD_DEFAULT, "cuMemFreeAsync", &async); /* the simulated driver has none */
+    (void)symbol_find(RTLD_DEFAULT, "cuMemFreeAsync", &async); /* not in the simulated driver */
     if (stream != NONE && draw(3) == 0 && async) {
         result = async(address, handle_of(stream));
-        if (result != 302) /* neither xseg's nor the driver's */
+        if (result != 302) /* 302: the symbol does not exist */
             return result;
     }
     if (stream >= (int)STREAMS) {
         result = cudaFreeAsync_ptsz(ptr, NULL);
-        expect_last(result, "cudaFreeAsync_ptsz");
+        expect_last_error(result, "cudaFreeAsync_ptsz");
         return result;
     }
     if (stream != NONE) {
         result = cudaFreeAsync(ptr, handle_of(stream));
-        expect_last(result, "cudaFreeAsync");
+        expect_last_error(result, "cudaFreeAsync");
         return result;
     }
     *waits = true;
     if (draw(3) == 0)
         return cuMemFree_v2(address);
-    if (draw(3) == 0 && look_up("cuMemFree", &found, sizeof(found)) == 0)
-        return found(address);
-    (void)cudaGetLastError(); /* of the lookup */
+    if (draw(3) == 0 && get_entry_point("cuMemFree", &free_at, sizeof(free_at)) == 0)
+        return free_at(address);
+    (void)cudaGetLastError(); /* clear the error of the lookup */
     result = cudaFree(ptr);
-    expect_last(result, "cudaFree");
+    expect_last_error(result, "cudaFree");
     return result;
 }
 
-/* Free a block.  may_fail: by an injected error, which leaves the block as it was */
+/* Free a block.  may_fail: an injected error may fail the free, which then does not change the block. */
 static void free_block(struct block *block, bool may_fail)
 {
     int stream = draw(2) == 0 ? draw_stream() : NONE, current = (int)draw(DEVICES), after = -1;
     void *context = NULL, *context_after = NULL;
     bool waits = false;
 
-    drop_finished();
-    /* The default stream is the current device's. */
+    update_work();
+    /* A default stream belongs to the current device. */
     if (stream >= (int)STREAMS)
         current = device_of[stream];
     if (stream != NONE && !may_free(block, stream))
         stream = NONE;
     check_tags(block);
-    /* Other than a GPU's driver, the simulated one does not wait in cuMemFree. */
+    /* Unlike a GPU's driver, the simulated driver does not wait in cuMemFree. */
     if (block->is_driver) {
         set_device(block->device);
         EXPECT(cudaDeviceSynchronize() == 0, "device %d", block->device);
-        drop_works(NONE, block->device);
+        complete_work(NONE, block->device);
     }
     set_device(current);
     EXPECT(cuCtxGetCurrent(&context) == 0, "cuCtxGetCurrent");
-    arm();
+    set_fault();
     const int result = free_by(base_of(block), stream, &waits);
-    disarm();
+    clear_fault();
     EXPECT(cudaGetDevice(&after) == 0 && after == current, "device %d is current", after);
     EXPECT(cuCtxGetCurrent(&context_after) == 0 && context_after == context, "another context");
     EXPECT(result == 0 || may_fail, "error %d, stream %d, device %d of %d", result, stream, current,
@@ -391,16 +391,16 @@ static void free_block(struct block *block, bool may_fail)
         for (int i = 0; i < (int)(STREAMS + DEVICES); i++)
             EXPECT(!streams[i] || device_of[i] != block->device || !is_busy(i),
                    "stream %d has unfinished work", i);
-        drop_works(NONE, block->device);
+        complete_work(NONE, block->device);
     }
-    freed[freed_count++ % 16] = base_of(block);
+    freed_addresses[freed_count++ % 16] = base_of(block);
     block->ptr = NULL;
 }
 
-static void free_wrongly(void)
+static void free_invalid_address(void)
 {
     const struct block *block = find_block(true);
-    uint64_t address = freed[draw(16)];
+    uint64_t address = freed_addresses[draw(16)];
     bool waits;
 
     if (block && draw(2) == 0)
@@ -408,12 +408,12 @@ static void free_wrongly(void)
     for (unsigned i = 0; i < BLOCKS; i++)
         if (base_of(&blocks[i]) == address)
             return;
-    /* A free of the original runtime may wait for the device before it denies the address. */
-    if (address == 0)
+    if (address == 0) /* not an error */
         return;
     set_device((int)draw(DEVICES));
     EXPECT(free_by(address, NONE, &waits) != 0, "%#" PRIx64 " was freed", address);
-    drop_finished();
+    /* The original runtime may wait for the device before it rejects the address. */
+    update_work();
     for (unsigned i = 0; i < DEVICES; i++)
         if (draw(2) == 0)
             check_tags(block ? block : &blocks[0]);
@@ -428,19 +428,19 @@ static void create_stream(int stream)
     device_of[stream] = device;
 }
 
-/* Blocks and work of the stream are of no stream then; the work may be unfinished. */
-static void renew_stream(void)
+/* Destroy a stream, possibly with unfinished work, and create another one. */
+static void replace_stream(void)
 {
     const int stream = (int)draw(STREAMS);
     struct CUstream_st *const handle = streams[stream];
 
-    drop_finished();
-    for (unsigned i = 0; i < WORKS; i++)
-        if (works[i].stream == stream)
-            works[i].stream = LOST;
+    update_work();
+    for (unsigned i = 0; i < WORK_COUNT; i++)
+        if (pending[i].stream == stream)
+            pending[i].stream = DESTROYED;
     for (unsigned i = 0; i < BLOCKS; i++)
         if (blocks[i].stream == stream)
-            blocks[i].stream = LOST;
+            blocks[i].stream = DESTROYED;
     set_device((int)draw(DEVICES));
     EXPECT((draw(2) == 0 ? cudaStreamDestroy(handle) : cuStreamDestroy_v2(handle)) == 0,
            "stream %d", stream);
@@ -459,10 +459,10 @@ static void reset_device(void)
     else
         EXPECT(cuDevicePrimaryCtxReset_v2(device) == 0, "device %d", device);
     EXPECT(cudaDeviceReset() == 0, "device %d, again", device);
-    drop_works(NONE, device);
+    complete_work(NONE, device);
     for (unsigned i = 0; i < BLOCKS; i++)
         if (blocks[i].ptr && blocks[i].device == device) {
-            freed[freed_count++ % 16] = base_of(&blocks[i]);
+            freed_addresses[freed_count++ % 16] = base_of(&blocks[i]);
             blocks[i].ptr = NULL;
         }
     EXPECT(cudaMemGetInfo(&free_bytes, &total) == 0 && free_bytes == total,
@@ -474,29 +474,30 @@ static void reset_device(void)
 
 static void capture(void)
 {
-    const int stream = (int)draw(STREAMS), mode = draw(2) == 0 ? RELAXED : THREAD;
+    const int stream = (int)draw(STREAMS), mode = draw(2) == 0 ? RELAXED : THREAD_LOCAL;
     struct block *block = find_block(true);
     void *graph = NULL, *out = NULL;
 
     set_device(device_of[stream]);
     EXPECT(cuStreamBeginCapture_v2(streams[stream], mode) == 0, "stream %d", stream);
     const int result = cudaMallocAsync(&out, 4096, streams[stream]);
-    EXPECT(result != 0, "the stand-in has no nodes of memory");
-    expect_last(result, "cudaMallocAsync in a capture");
+    EXPECT(result != 0, "the runtime of the test does not support memory nodes");
+    expect_last_error(result, "cudaMallocAsync in a capture");
     if (block) {
-        const int freed_with = cudaFreeAsync(block->ptr, streams[stream]);
+        const int free_result = cudaFreeAsync(block->ptr, streams[stream]);
 
-        EXPECT(freed_with != 0, "a block that is no node of the graph was freed");
-        expect_last(freed_with, "cudaFreeAsync in a capture");
+        EXPECT(free_result != 0, "a block outside the graph was freed");
+        expect_last_error(free_result, "cudaFreeAsync in a capture");
         check_tags(block);
     }
-    if (block && mode == THREAD) {
-        const int freed_with = cudaFree(block->ptr);
+    if (block && mode == THREAD_LOCAL) {
+        const int free_result = cudaFree(block->ptr);
 
-        EXPECT(freed_with != 0 || block->device != device_of[stream], "the device was waited for");
-        expect_last(freed_with, "cudaFree in a capture");
-        if (freed_with == 0) {
-            drop_works(NONE, block->device);
+        EXPECT(free_result != 0 || block->device != device_of[stream],
+               "the function waited for the device");
+        expect_last_error(free_result, "cudaFree in a capture");
+        if (free_result == 0) {
+            complete_work(NONE, block->device);
             block->ptr = NULL;
         } else {
             check_tags(block);
@@ -506,18 +507,18 @@ static void capture(void)
         EXPECT(cuGraphDestroy(graph) == 0, "the graph");
 }
 
-static void inject(void)
+static void call_with_fault(void)
 {
     static const char *const calls[] = {"cuMemCreate",   "cuMemMap",         "cuMemSetAccess",
                                         "cuMemAlloc",    "cuEventCreate",    "cuEventRecord",
                                         "cuEventQuery",  "cuCtxSynchronize", "cuStreamSynchronize",
                                         "cuStreamGetId", "cuMemFree",        "cuMemAddressReserve"};
-    const bool is_any = draw(2) == 0;
+    const bool is_any_call = draw(2) == 0;
     struct block *block = find_block(true);
 
     fault.is_set = true;
-    fault.call = is_any ? NULL : calls[draw(sizeof(calls) / sizeof(calls[0]))];
-    fault.nth = 1 + draw(is_any ? 24 : 2);
+    fault.call = is_any_call ? NULL : calls[draw(sizeof(calls) / sizeof(calls[0]))];
+    fault.nth = 1 + draw(is_any_call ? 24 : 2);
     fault.error = draw(2) == 0 ? 2 : 999;
     if (draw(2) == 0)
         allocate();
@@ -528,25 +529,25 @@ static void inject(void)
         free_block(block, false);
 }
 
-static void ask_for_memory(void)
+static void query_memory(void)
 {
     size_t free_bytes = 0, total = 0;
-    uint64_t held = 0, rounded = 0;
+    uint64_t allocated = 0, rounded = 0;
     const int device = (int)draw(DEVICES);
 
     for (unsigned i = 0; i < BLOCKS; i++)
         if (blocks[i].ptr && blocks[i].device == device) {
-            held += blocks[i].bytes;
+            allocated += blocks[i].bytes;
             rounded += (blocks[i].bytes / (2 * MIB) + 2) * 2 * MIB;
         }
     set_device(device);
     EXPECT((draw(2) == 0 ? cudaMemGetInfo(&free_bytes, &total)
                          : cuMemGetInfo_v2(&free_bytes, &total)) == 0,
            "device %d", device);
-    EXPECT(free_bytes + held <= total, "%zu free and %" PRIu64 " allocated of %zu", free_bytes,
-           held, total);
+    EXPECT(free_bytes + allocated <= total, "%zu free and %" PRIu64 " allocated of %zu", free_bytes,
+           allocated, total);
     EXPECT(free_bytes + rounded >= total, "%zu free and %" PRIu64 " allocated of %zu", free_bytes,
-           held, total);
+           allocated, total);
 }
 
 int main(int argc, char **argv)
@@ -575,13 +576,13 @@ int main(int argc, char **argv)
         else if (kind < 78 && block)
             free_block(block, false);
         else if (kind < 81 && block)
-            free_wrongly();
+            free_invalid_address();
         else if (kind < 85)
-            ask_for_memory();
+            query_memory();
         else if (kind < 89)
-            renew_stream();
+            replace_stream();
         else if (kind < 92)
-            inject();
+            call_with_fault();
         else if (kind < 95)
             capture();
         else if (kind < 99)

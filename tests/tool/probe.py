@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg probe` as a user runs it: probe.py TOOL SOURCE_ROOT."""
+"""Tests of the command `xseg probe`: probe.py TOOL SOURCE_ROOT."""
 import json
 import os
 import pathlib
@@ -14,21 +14,19 @@ from folder_case import MIB, ROOT, TOOL, ToolCase
 sys.path.insert(0, str(ROOT / "tests/support"))
 import json_keys  # pylint: disable=wrong-import-position
 
-# Every call that the probe makes, cuGetErrorName aside.
-CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName",
-         "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease",
-         "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemGetInfo", "cuMemAlloc", "cuMemFree",
-         "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
-         "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle",
-         "cuStreamCreate", "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize",
-         "cuEventCreate", "cuEventDestroy", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent")
+# All driver functions that the probe calls, except cuGetErrorName.
+CALLS = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetAttribute",
+         "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuMemGetInfo",
+         "cuMemAlloc", "cuMemFree", "cuMemGetAllocationGranularity", "cuMemAddressReserve", "cuMemAddressFree", "cuMemCreate",
+         "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle", "cuStreamCreate",
+         "cuStreamDestroy", "cuStreamQuery", "cuStreamSynchronize", "cuEventCreate", "cuEventDestroy", "cuEventRecord",
+         "cuEventQuery", "cuStreamWaitEvent")
 
 
 def run(*options, **environment):
-    done = subprocess.run([TOOL, "probe", *options], check=False, text=True,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env={**os.environ, **environment})
-    return done.returncode, done.stdout
+    completed = subprocess.run([TOOL, "probe", *options], check=False, text=True, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+    return completed.returncode, completed.stdout
 
 
 class ProbeTest(ToolCase):
@@ -47,9 +45,9 @@ class ProbeTest(ToolCase):
         return rows[0]
 
 
-class Abilities(ProbeTest):
-    def test_a_page_of_text(self):
-        said = self.probe()
+class Capabilities(ProbeTest):
+    def test_text_report_has_all_sections(self):
+        output = self.probe()
         for line in (r"xseg uses +expandable segments\n", r"device +0 of 1: Simulated device 0",
                      r"memory +80.00 GiB, 80.00 GiB free\n",
                      r"granularity +minimum 2\.00 MiB, recommended 2\.00 MiB", r"cuMemUnmap +accepts several pages per call\n",
@@ -59,43 +57,44 @@ class Abilities(ProbeTest):
                      r"cuMemUnmap +128 x 2 MiB, 1 call +4,352.0 .* - +- +4,352.0\n",
                      r"cuMemCreate +20 MiB, 2 threads +10.0 .* - +- +-\n", r"cuStreamSynchronize +5.0 .* no +5.0\n",
                      r"\n  35 more rows of other sizes: --json or --table FILE\n"):
-            self.assertRegex(said, line)
-        self.assertNotIn("failed", said)
+            self.assertRegex(output, line)
+        self.assertNotIn("failed", output)
 
-    def test_an_integrated_device_uses_the_memory_of_the_host(self):
+    def test_integrated_device_reports_host_memory(self):
         unified = {"XSEG_SIM_MEMORY_MB": "16384", "XSEG_SIM_INTEGRATED": "1", "XSEG_SIM_HOST_MB": "2048",
                    "XSEG_SIM_PAGE_CACHE_MB": "10240"}
-        said = self.probe(**unified)
-        self.assertRegex(said, r"memory +16\.00 GiB, 4\.00 GiB free\n +integrated: the device uses the memory of the host\n"
-                               r" +14\.00 GiB free with reclaimable page cache; xseg leaves 1\.00 GiB free \(device_free_min_mb\)\n")
+        output = self.probe(**unified)
+        self.assertRegex(output, r"memory +16\.00 GiB, 4\.00 GiB free\n +integrated: the device uses the memory of the host\n"
+                                 r" +14\.00 GiB free with reclaimable page cache; xseg leaves 1\.00 GiB free "
+                                 r"\(device_free_min_mb\)\n")
         report = self.report(XSEG_ALLOC_CONF="device_free_min_mb:100", **unified)
         self.assertEqual((report["integrated"], report["free_bytes"], report["available_bytes"], report["free_min_bytes"]),
                          (True, 4096 * MIB, 14336 * MIB, 100 * MIB))
         report = self.report()
         self.assertEqual((report["integrated"], report["available_bytes"], report["free_min_bytes"]), (False, None, 0))
 
-    def test_the_same_as_json(self):
+    def test_json_has_device_and_capabilities(self):
         report = self.report(XSEG_SIM_MEMORY_MB="4096", XSEG_SIM_DEVICES="3")
         self.assertEqual((report["device"], report["devices"], report["total_bytes"]), (0, 3, 4096 * MIB))
         self.assertEqual((report["would_use"], report["failures"]), ("expandable", []))
         can = report["can"]
         self.assertEqual((can["granularity"], can["granularity_recommended"]), (2 * MIB, 2 * MIB))
-        for trial in ("vmm_probe", "access_of_several", "unmap_of_several", "descriptor_probe", "rdma_probe"):
-            self.assertEqual(can[trial], "passed", trial)
+        for test in ("vmm_probe", "access_of_several", "unmap_of_several", "descriptor_probe", "rdma_probe"):
+            self.assertEqual(can[test], "passed", test)
         self.assertEqual((can["fabric"], can["fabric_probe"]), (False, None))
 
-    def test_the_page_has_the_keys(self):
+    def test_documentation_lists_all_json_keys(self):
         report = json.loads(self.probe("--json", XSEG_SIM_FAIL="cuMemMap:1:801", status=1))
-        more = self.report()
-        self.assertEqual(json_keys.paths([report, more], maps=["first_us"]),
+        other = self.report()
+        self.assertEqual(json_keys.paths([report, other], maps=["first_us"]),
                          json_keys.documented(ROOT / "docs/top.md", "JSON of probe"))
 
-    def test_another_device(self):
+    def test_option_selects_the_device(self):
         self.assertEqual(self.report("--device", "1", XSEG_SIM_DEVICES="2")["name"], "Simulated device 1")
-        said = self.probe("--device", "2", XSEG_SIM_DEVICES="2", status=2)
-        self.assertIn("cuDeviceGet of device 2 failed with CUDA_ERROR_INVALID_DEVICE (101)", said)
+        output = self.probe("--device", "2", XSEG_SIM_DEVICES="2", status=2)
+        self.assertIn("cuDeviceGet of device 2 failed with CUDA_ERROR_INVALID_DEVICE (101)", output)
 
-    def test_without_virtual_memory_it_says_why(self):
+    def test_report_explains_classic_segments_without_virtual_memory(self):
         report = self.report(XSEG_SIM_VMM="0")
         self.assertEqual(report["would_use"], "classic")
         self.assertIn("no virtual memory management", report["why"])
@@ -103,29 +102,27 @@ class Abilities(ProbeTest):
         self.assertIn("cuMemAlloc", calls)
         self.assertFalse([call for call in calls if "Map" in call or "Create" in call and "Mem" in call])
 
-    def test_a_failed_trial_is_named(self):
-        # The first two are the trial's.
-        said = self.probe(XSEG_SIM_FAIL="cuMemMap:1:801", status=1)
-        self.assertRegex(said, r"xseg uses +classic segments: cuMemMap failed with "
-                               r"CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
-        self.assertRegex(said, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), test")
+    def test_failed_driver_test_is_named(self):
+        # The first two calls of cuMemMap belong to the test of virtual memory management.
+        output = self.probe(XSEG_SIM_FAIL="cuMemMap:1:801", status=1)
+        self.assertRegex(output, r"xseg uses +classic segments: cuMemMap failed with CUDA_ERROR_NOT_SUPPORTED \(801\)\n")
+        self.assertRegex(output, r"failed: cuMemMap with CUDA_ERROR_NOT_SUPPORTED \(801\), test")
 
-    def test_a_board_that_makes_no_pages_is_not_full(self):
-        said = self.probe(XSEG_SIM_FAIL="cuMemCreate:1+1", status=1)
-        self.assertRegex(said, r"xseg uses +classic segments: cuMemCreate failed with "
-                               r"CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
+    def test_failing_page_creation_on_an_empty_device_selects_classic_segments(self):
+        output = self.probe(XSEG_SIM_FAIL="cuMemCreate:1+1", status=1)
+        self.assertRegex(output, r"xseg uses +classic segments: cuMemCreate failed with CUDA_ERROR_OUT_OF_MEMORY \(2\)\n")
 
-    def test_page_by_page(self):
+    def test_driver_with_one_page_per_call_has_no_costs_of_batches(self):
         report = self.report(XSEG_SIM_BATCH="0")
         self.assertEqual(report["would_use"], "expandable")
         self.assertEqual(report["can"]["unmap_of_several"], "CUDA_ERROR_INVALID_VALUE")
         self.assertEqual(self.cost(report, "cuMemUnmap", 2 * MIB, 10, 10)["idle"]["median_us"], 340)
-        together = [row for row in report["costs"] if row["pages"] > row["calls"]]
-        self.assertEqual(len(together), 4)
-        for row in together:
+        batched = [row for row in report["costs"] if row["pages"] > row["calls"]]
+        self.assertEqual(len(batched), 4)
+        for row in batched:
             self.assertEqual((row["idle"], row["missing"]), (None, "the driver accepts one page per call"))
 
-    def test_memory_of_a_full_device_is_believed(self):
+    def test_full_device_is_reported_as_untested(self):
         report = json.loads(run("--json", XSEG_SIM_MEMORY_MB="2")[1])
         self.assertEqual(report["would_use"], "expandable")
         self.assertIn("not tested, not enough free memory", report["why"])
@@ -135,8 +132,7 @@ class Abilities(ProbeTest):
 class Costs(ProbeTest):
     def test_measured_costs_equal_the_presets(self):
         for preset, create, unmap in (("a100", 7.3, 34), ("a100_cold", 193, 25.6),
-                                      ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050),
-                                      ("none", 0, 0)):
+                                      ("consumer", 7.9, 11.5), ("rocm_slow", 62, 1050), ("none", 0, 0)):
             with self.subTest(preset):
                 report = self.report("--costs", preset)
                 self.assertEqual((report["costs_are"], report["preset"]), ("modeled", preset))
@@ -148,54 +144,49 @@ class Costs(ProbeTest):
         self.assertEqual(self.report(XSEG_SIM_COSTS="consumer")["preset"], "consumer")
         self.assertEqual(self.report("--costs", "none", XSEG_SIM_COSTS="consumer")["preset"], "none")
 
-    def test_tails_are_seen_as_a_spread(self):
+    def test_latency_tails_increase_the_spread_of_samples(self):
         idle = self.cost(self.report(XSEG_SIM_TAILS="7"), "cuMemSetAccess", 20 * MIB)["idle"]
         self.assertLess(idle["low_us"], idle["median_us"])
         self.assertLess(idle["median_us"], idle["high_us"])
 
-    def test_only_a_free_waits_for_the_device(self):
+    def test_only_cumemfree_waits_for_device_work(self):
         report = self.report()
-        waiting = {row["call"] for row in report["costs"] if row["waits_for_work"]}
-        self.assertEqual(waiting, {"cuMemFree"})
+        self.assertEqual({row["call"] for row in report["costs"] if row["waits_for_work"]}, {"cuMemFree"})
         self.assertEqual(self.cost(report, "cuMemFree", 20 * MIB)["busy"]["median_us"], 5000)
 
-    def test_sizes_that_do_not_fit_are_left_out(self):
-        said = self.probe(XSEG_SIM_MEMORY_MB="256")
-        self.assertIn("not enough free memory for sizes of 256.00 MiB and more", said)
-        self.assertNotRegex(said, r"cuMem\w+ +512 MiB")
-        self.assertRegex(said, r"cuMemCreate +64 MiB")
-        report = self.report(XSEG_SIM_MEMORY_MB="64")
-        for row in report["costs"]:
+    def test_sizes_beyond_free_memory_are_omitted(self):
+        output = self.probe(XSEG_SIM_MEMORY_MB="256")
+        self.assertIn("not enough free memory for sizes of 256.00 MiB and more", output)
+        self.assertNotRegex(output, r"cuMem\w+ +512 MiB")
+        self.assertRegex(output, r"cuMemCreate +64 MiB")
+        for row in self.report(XSEG_SIM_MEMORY_MB="64")["costs"]:
             if row["call"] == "cuMemAddressReserve" or row["call"] == "cuMemAddressFree":
                 continue
             fits = row["bytes"] * row["pages"] * row["threads"] <= 32 * MIB
-            self.assertEqual((row["idle"] is not None, row["missing"]),
-                             (fits, None if fits else "not enough free memory"), row)
+            self.assertEqual((row["idle"] is not None, row["missing"]), (fits, None if fits else "not enough free memory"), row)
 
-    def test_sizes_batches_and_threads(self):
-        report = self.report()
-        sizes = [mib * MIB for mib in (2, 4, 8, 20, 32, 64, 128, 256, 512)]
-        for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
-                     "cuMemAlloc", "cuMemFree"):
+    def test_costs_cover_sizes_batches_and_threads(self):
+        report, sizes = self.report(), [mib * MIB for mib in (2, 4, 8, 20, 32, 64, 128, 256, 512)]
+        for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease", "cuMemAlloc", "cuMemFree"):
             rows = self.rows(report, call=call, pages=1, threads=1)
             self.assertEqual([row["bytes"] for row in rows if row["bytes"] >= MIB], sizes)
             for row in rows:
                 self.assertEqual((row["idle"]["samples"], row["busy"]["samples"]), (21, 21))
                 self.assertEqual(row["first_us"], row["idle"]["median_us"])
-            twice = self.cost(report, call, 20 * MIB, threads=2)
-            self.assertEqual(twice["idle"]["median_us"], self.cost(report, call, 20 * MIB)["idle"]["median_us"])
-            self.assertEqual((twice["idle"]["samples"], twice["busy"], twice["first_us"]), (42, None, None))
-        for call, alone in (("cuMemSetAccess", 38.6), ("cuMemUnmap", 34)):
+            concurrent = self.cost(report, call, 20 * MIB, threads=2)
+            self.assertEqual(concurrent["idle"]["median_us"], self.cost(report, call, 20 * MIB)["idle"]["median_us"])
+            self.assertEqual((concurrent["idle"]["samples"], concurrent["busy"], concurrent["first_us"]), (42, None, None))
+        for call, single in (("cuMemSetAccess", 38.6), ("cuMemUnmap", 34)):
             for pages in (10, 128):
                 for calls in (1, pages):
                     row = self.cost(report, call, 2 * MIB, pages, calls)
-                    self.assertAlmostEqual(row["idle"]["median_us"], pages * alone)
+                    self.assertAlmostEqual(row["idle"]["median_us"], pages * single)
                     self.assertEqual(row["busy"] is None, pages == 128)
-        # The first of the process were those of the trial, of two pages.
+        # The first calls of the process test virtual memory management; cuMemUnmap of two pages takes 2 x 34 us.
         self.assertEqual((report["first_us"]["cuMemCreate"], report["first_us"]["cuMemUnmap"]), (7.3, 68))
         self.assertNotIn("cuStreamQuery", report["first_us"])
 
-    def test_the_time_is_bounded(self):
+    def test_measurement_time_is_bounded(self):
         began = time.monotonic()
         report = self.report("--seconds", "60")
         self.assertLess(time.monotonic() - began, 30)
@@ -220,11 +211,11 @@ class Files(ProbeTest):
                 self.assertIn("\nname = Simulated device 0\n", text)
                 self.assertIn('{.name = "simulated_device_0", .reserve = ', text)
                 self.assertNotIn("Largest deviation", text)
-                again = self.report("--costs", str(path))
-                self.assertEqual(again["preset"], str(path))
-                self.assertEqual(again["costs"], first["costs"])
+                second = self.report("--costs", str(path))
+                self.assertEqual(second["preset"], str(path))
+                self.assertEqual(second["costs"], first["costs"])
                 self.assertEqual(self.report(XSEG_SIM_COSTS=str(path))["costs"], first["costs"])
-                # And the file of a file is the file.
+                # Costs that are loaded from a file and saved again equal that file.
                 self.probe("--costs", str(path), "--save-costs", str(self.folder / "again.costs"))
                 self.assertEqual([line for line in text.splitlines() if line[0] != "#"],
                                  [line for line in (self.folder / "again.costs").read_text().splitlines()
@@ -236,106 +227,101 @@ class Files(ProbeTest):
         self.assertIn("# cuMemAlloc was not measured, so its cost is 0.\n", path.read_text())
         self.assertIn("\ncreate = 7000 150 0\n", path.read_text())
 
-    def test_the_table_has_every_figure(self):
+    def test_table_has_every_measured_cost(self):
         path = self.folder / "costs.tsv"
         report = self.report("--table", str(path))
         lines = self.read_table(path.read_text())
         for row in report["costs"]:
-            of = [line for line in lines if [line[key] for key in ("call", "bytes", "pages", "calls", "threads")] ==
-                  [str(row[key]) for key in ("call", "bytes", "pages", "calls", "threads")]]
-            spans = {line["device"]: line for line in of if line["when"] == "repeated"}
+            lines_of_row = [line for line in lines if [line[key] for key in ("call", "bytes", "pages", "calls", "threads")] ==
+                            [str(row[key]) for key in ("call", "bytes", "pages", "calls", "threads")]]
+            repeated = {line["device"]: line for line in lines_of_row if line["when"] == "repeated"}
             for device in ("idle", "busy"):
                 if row[device]:
-                    self.assertEqual(float(spans[device]["median_ns"]), round(row[device]["median_us"] * 1e3))
-                    self.assertEqual(spans[device]["samples"], str(row[device]["samples"]))
-            self.assertEqual(len([line for line in of if line["when"] == "first"]), int(row["first_us"] is not None))
+                    self.assertEqual(float(repeated[device]["median_ns"]), round(row[device]["median_us"] * 1e3))
+                    self.assertEqual(repeated[device]["samples"], str(row[device]["samples"]))
+            self.assertEqual(len([line for line in lines_of_row if line["when"] == "first"]), int(row["first_us"] is not None))
         firsts = [line["call"] for line in lines if line["when"] == "process"]
         self.assertEqual(sorted(firsts), sorted(report["first_us"]))
         table = self.read_table(self.probe("--table", "-", XSEG_SIM_MEMORY_MB="64").partition("\n  driver ")[0])
         self.assertIn("not enough free memory", {line["note"] for line in table})
 
-    def test_standard_output_is_one_files(self):
-        done = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True, capture_output=True)
-        self.assertTrue(done.stdout.startswith("# Costs of the calls of the simulated driver"))
-        self.assertIn("xseg uses", done.stderr)
+    def test_report_moves_to_standard_error_if_costs_use_standard_output(self):
+        completed = subprocess.run([TOOL, "probe", "--save-costs", "-"], text=True, check=True, capture_output=True)
+        self.assertTrue(completed.stdout.startswith("# Costs of the calls of the simulated driver"))
+        self.assertIn("xseg uses", completed.stderr)
 
-    def test_a_file_that_cannot_be_written(self):
-        for options, words in ((("--table", "/none/x"), "/none/x cannot be written: No such file"),
-                               (("--save-costs", "/none/x"), "/none/x cannot be written: No such"),
-                               (("--save-costs", "/dev/full"), "/dev/full cannot be written: No space"),
-                               (("--table", "-", "--save-costs", "-"), "require two different files")):
+    def test_unwritable_output_file_is_rejected(self):
+        for options, message in ((("--table", "/none/x"), "/none/x cannot be written: No such file"),
+                                 (("--save-costs", "/none/x"), "/none/x cannot be written: No such"),
+                                 (("--save-costs", "/dev/full"), "/dev/full cannot be written: No space"),
+                                 (("--table", "-", "--save-costs", "-"), "require two different files")):
             with self.subTest(options):
-                self.assertIn(words, self.probe(*options, status=2))
+                self.assertIn(message, self.probe(*options, status=2))
 
 
 class Failures(ProbeTest):
-    def expect_said(self, fault):
-        """A single fault is named somewhere; returns what was said."""
-        status, said = run(XSEG_SIM_FAIL=fault, XSEG_SIM_MEMORY_MB="256")
-        self.assertIn(status, (0, 1, 2), said)
-        self.assertNotIn("not released", said)
-        self.assertIn("CUDA_ERROR_UNKNOWN" if status else "xseg uses", said)
-        return status, said
+    def run_with_fault(self, fault):
+        """Runs the tool with a failing driver call, checks that the output names the error, and returns status and output."""
+        status, output = run(XSEG_SIM_FAIL=fault, XSEG_SIM_MEMORY_MB="256")
+        self.assertIn(status, (0, 1, 2), output)
+        self.assertNotIn("not released", output)
+        self.assertIn("CUDA_ERROR_UNKNOWN" if status else "xseg uses", output)
+        return status, output
 
-    def test_each_call_by_name(self):
+    def test_failure_of_any_call_is_reported_by_name(self):
         for call in CALLS:
             for nth in (1, 2, 3, 30):
                 with self.subTest(call=call, nth=nth):
-                    status, said = self.expect_said(f"{call}:{nth}:999")
+                    status, output = self.run_with_fault(f"{call}:{nth}:999")
                     if status:
-                        self.assertIn(call, said)
+                        self.assertIn(call, output)
 
-    def test_calls_from_first_to_last(self):
+    def test_failure_of_any_nth_call_is_reported(self):
         for nth in range(1, 2600, 53):
             with self.subTest(nth=nth):
-                self.expect_said(f":{nth}:999")
+                self.run_with_fault(f":{nth}:999")
 
     def test_leaked_objects_are_reported(self):
         for call in ("cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuEventDestroy"):
             with self.subTest(call):
-                said = self.probe(XSEG_SIM_FAIL=f"{call}:1+1:999", status=1)
-                self.assertIn(f"failed: {call} with CUDA_ERROR_UNKNOWN (999)", said)
-                # It stops taking: each trial loses once what it had, and one size.
-                for kept in re.findall(r"^(?:physical memory|reservations|allocations): (\d+)", said, re.MULTILINE):
-                    self.assertLessEqual(int(kept), 6)
-                self.assertIn("cuMemGetInfo ", said)
+                output = self.probe(XSEG_SIM_FAIL=f"{call}:1+1:999", status=1)
+                self.assertIn(f"failed: {call} with CUDA_ERROR_UNKNOWN (999)", output)
+                # The probe stops after a leak: each test leaks at most its own objects, and the costs those of one size.
+                for leaked in re.findall(r"^(?:physical memory|reservations|allocations): (\d+)", output, re.MULTILINE):
+                    self.assertLessEqual(int(leaked), 6)
+                self.assertIn("cuMemGetInfo ", output)
 
-    def test_a_call_that_always_fails_leaves_the_others(self):
-        said = self.probe(XSEG_SIM_FAIL="cuMemAlloc:1+1:2", status=1)
-        self.assertRegex(said, r"cuMemAlloc +20 MiB +- +- +- +-\n")
-        self.assertRegex(said, r"cuMemUnmap +20 MiB +34.0 ")
-        self.assertRegex(said, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), "
-                               r"costs of 20 MiB\n")
+    def test_permanently_failing_call_does_not_prevent_other_measurements(self):
+        output = self.probe(XSEG_SIM_FAIL="cuMemAlloc:1+1:2", status=1)
+        self.assertRegex(output, r"cuMemAlloc +20 MiB +- +- +- +-\n")
+        self.assertRegex(output, r"cuMemUnmap +20 MiB +34.0 ")
+        self.assertRegex(output, r"failed: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY \(2\), costs of 20 MiB\n")
 
-    def test_bad_arguments(self):
-        for options, words in ((("--device", "x"), "--device takes a device ordinal"),
-                               (("--device", ""), "--device takes a device ordinal"),
-                               (("--device", "99999999999"), "--device takes a device ordinal"),
-                               (("--driver", "hip"), "--driver takes sim or cuda"),
-                               (("--costs", "cheap"), "--costs takes none, a100"),
-                               (("--costs", "./none"), "XSEG_SIM_COSTS: ./none, cannot open the file, No such file"),
-                               (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
-                               (("--driver", "cuda", "--costs", "none"), "cannot be combined with"),
-                               (("--nonsense",), "`xseg probe --help` lists the options"),
-                               (("file",), "too many arguments, 'file'; the command takes none")):
+    def test_invalid_arguments_are_rejected(self):
+        for options, message in (
+                (("--device", "x"), "--device takes a device ordinal"), (("--device", ""), "--device takes a device ordinal"),
+                (("--device", "99999999999"), "--device takes a device ordinal"),
+                (("--driver", "hip"), "--driver takes sim or cuda"), (("--costs", "cheap"), "--costs takes none, a100"),
+                (("--costs", "./none"), "XSEG_SIM_COSTS: ./none, cannot open the file, No such file"),
+                (("--seconds", "0"), "--seconds takes a number of seconds, from 1 to 3600"),
+                (("--driver", "cuda", "--costs", "none"), "cannot be combined with"),
+                (("--nonsense",), "`xseg probe --help` lists the options"),
+                (("file",), "too many arguments, 'file'; the command takes none")):
             with self.subTest(options):
-                said = self.probe(*options, status=2)
-                self.assertIn(words, said)
-        said = self.probe(XSEG_SIM_MEMORY_MB="odd", status=2)
-        self.assertIn("simulator configuration: ", said)
+                self.assertIn(message, self.probe(*options, status=2))
+        self.assertIn("simulator configuration: ", self.probe(XSEG_SIM_MEMORY_MB="odd", status=2))
 
-    def test_output_that_cannot_be_written(self):
+    def test_unwritable_standard_output_is_reported(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
-            done = subprocess.run([TOOL, "probe", "--json"], stdout=full, stderr=subprocess.PIPE,
-                                  text=True, check=False)
-        self.assertEqual(done.returncode, 2)
-        self.assertIn("cannot be written", done.stderr)
+            completed = subprocess.run([TOOL, "probe", "--json"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(completed.returncode, 2)
+        self.assertIn("cannot be written", completed.stderr)
 
 
 @unittest.skipIf(b"__asan_init" in pathlib.Path(sys.argv[1]).read_bytes(),
-                 "AddressSanitizer cannot load a library that finds its own symbols first")
+                 "AddressSanitizer cannot load a library that resolves its own symbols first")
 class Driver(ProbeTest):
-    """On a driver that is found as libcuda.so.1; it is the simulator, where fills take no time."""
+    """Tests with the simulated driver as libcuda.so.1, in which fills take no time."""
 
     def setUp(self):
         super().setUp()
@@ -343,10 +329,10 @@ class Driver(ProbeTest):
         self.paths = f"{self.folder}:{os.environ.get('LD_LIBRARY_PATH', '')}"
 
     def test_costs_are_measured(self):
-        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
-        self.assertIn("time of all calls of a row in us, measured: median and quartiles of 21", said)
-        self.assertIn("no costs of a busy device: it could not be kept busy", said)
-        self.assertRegex(said, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
+        output = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
+        self.assertIn("time of all calls of a row in us, measured: median and quartiles of 21", output)
+        self.assertIn("no costs of a busy device: it could not be kept busy", output)
+        self.assertRegex(output, r"driver +libcuda.so.1, CUDA \d+\.\d\n")
         report = self.report("--driver", "cuda", LD_LIBRARY_PATH=self.paths)
         self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
         create = self.cost(report, "cuMemCreate", 2 * MIB)
@@ -354,44 +340,43 @@ class Driver(ProbeTest):
         self.assertGreater(create["idle"]["median_us"], 0)
         self.assertGreater(create["first_us"], 0)
         for call in ("cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease"):
-            twice = self.cost(report, call, 2 * MIB, threads=2)["idle"]
-            self.assertEqual(twice["samples"], 42)
-            self.assertGreater(twice["median_us"], 0)
+            concurrent = self.cost(report, call, 2 * MIB, threads=2)["idle"]
+            self.assertEqual(concurrent["samples"], 42)
+            self.assertGreater(concurrent["median_us"], 0)
 
-    def test_measured_costs_are_a_file_too(self):
+    def test_measured_costs_can_be_saved_and_loaded(self):
         path = self.folder / "card.costs"
         self.probe("--driver", os.environ["XSEG_DRIVER"], "--save-costs", path)
         self.assertRegex(path.read_text(),
                          r"^# Costs of the calls of the driver, measured on Simulated device 0 with CUDA \d+\.\d\.\n")
         self.assertEqual(self.report("--costs", path)["costs_are"], "modeled")
 
-    def test_a_failing_call_of_two_threads_is_named(self):
+    def test_failing_call_of_two_threads_is_reported(self):
         for call in ("cuMemCreate", "cuMemMap", "cuMemAlloc", "cuCtxPushCurrent", "cuMemAddressReserve"):
             for nth in (30, 500, 2000, 4000):
                 with self.subTest(call=call, nth=nth):
-                    status, said = run("--driver", os.environ["XSEG_DRIVER"], XSEG_SIM_FAIL=f"{call}:{nth}:999")
-                    self.assertIn(status, (0, 1), said)
-                    self.assertEqual("CUDA_ERROR_UNKNOWN" in said, status == 1, said)
+                    status, output = run("--driver", os.environ["XSEG_DRIVER"], XSEG_SIM_FAIL=f"{call}:{nth}:999")
+                    self.assertIn(status, (0, 1), output)
+                    self.assertEqual("CUDA_ERROR_UNKNOWN" in output, status == 1, output)
 
-    def test_a_driver_is_named_by_its_file(self):
+    def test_driver_can_be_selected_by_path(self):
         report = self.report("--driver", os.environ["XSEG_DRIVER"])
         self.assertEqual((report["costs_are"], report["preset"]), ("measured", None))
         self.assertEqual(report["driver"], os.environ["XSEG_DRIVER"])
         self.assertIn(r"./none\xff.so: cannot open", self.probe("--driver", "./none\udcff.so", status=2))
 
-    def test_a_driver_that_fails_is_named(self):
-        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuInit:1:100", status=2)
-        self.assertIn("cuInit", said)
-        self.assertIn("CUDA_ERROR_NO_DEVICE (100)", said)
-        said = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999",
-                          status=1)
-        self.assertIn("failed: cuMemsetD8Async", said)
+    def test_failing_driver_call_is_named(self):
+        output = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuInit:1:100", status=2)
+        self.assertIn("cuInit", output)
+        self.assertIn("CUDA_ERROR_NO_DEVICE (100)", output)
+        output = self.probe("--driver", "cuda", LD_LIBRARY_PATH=self.paths, XSEG_SIM_FAIL="cuMemsetD8Async:1:999", status=1)
+        self.assertIn("failed: cuMemsetD8Async", output)
 
-    def test_without_a_driver(self):
-        status, said = run("--driver", "cuda")
-        if "loaded" in said:
+    def test_missing_driver_is_reported(self):
+        status, output = run("--driver", "cuda")
+        if "loaded" in output:
             self.assertEqual(status, 2)
-            self.assertTrue(re.search(r"libcuda\.so\.1", said), said)
+            self.assertTrue(re.search(r"libcuda\.so\.1", output), output)
 
 
 if __name__ == "__main__":

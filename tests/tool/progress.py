@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Commands that read large snapshots: progress on a terminal, and the files that remain after an interrupt."""
+"""Tests of commands that read large snapshots: progress on a terminal, and files that remain after an interrupt."""
 import os
 import pickle
 import pty
@@ -13,12 +13,12 @@ import unittest
 from folder_case import TOOL, ToolCase
 
 BASE = 0x7f0000000000
-# Each command with its options, and the file that it writes.
+# Options and the output file of each command.
 COMMANDS = {"blame": ((), None), "view": (("-o", "out"), "out"), "export": (("--perfetto", "-o", "out"), "out")}
 
 
 def snapshot(blocks):
-    """A pickle of a history in which so many blocks come and go."""
+    """Returns a pickle of a history with an allocation and a free of each block."""
     frames = [{"name": "f", "filename": "f.py", "line": 1}]
     entries = [{"action": action, "addr": BASE + i % 4096 * 512, "size": 512, "stream": 0, "time_us": i, "frames": frames}
                for i in range(blocks) for action in ("alloc", "free_requested", "free_completed")]
@@ -35,84 +35,84 @@ class ProgressTest(ToolCase):
     def setUpClass(cls):
         cls.data = snapshot(100000)
 
-    def start(self, command, *paths, **more):
-        return subprocess.Popen([TOOL, command, *COMMANDS[command][0], *paths], cwd=self.folder, **more)
+    def start(self, command, *paths, **options):
+        return subprocess.Popen([TOOL, command, *COMMANDS[command][0], *paths], cwd=self.folder, **options)
 
-    def left(self, *names):
+    def new_files(self, *names):
         return sorted(set(os.listdir(self.folder)) - set(names))
 
 
 class Terminal(ProgressTest):
-    def run_on_terminal(self, command, *paths, **more):
-        return self.on_terminal(command, *COMMANDS[command][0], *paths, cwd=self.folder, statuses=(0, 1), **more)
+    def run_on_terminal(self, command, *paths, **options):
+        return self.on_terminal(command, *COMMANDS[command][0], *paths, cwd=self.folder, statuses=(0, 1), **options)
 
     def test_bar_is_drawn_and_removed(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for command in COMMANDS:
-            said = self.run_on_terminal(command, "job.pickle")
-            self.assertRegex(said, rb"\r\[#+ *\] job\.pickle", command)
-            self.assertTrue(said.endswith(b"\r\x1b[K"), said[-80:])
+            output = self.run_on_terminal(command, "job.pickle")
+            self.assertRegex(output, rb"\r\[#+ *\] job\.pickle", command)
+            self.assertTrue(output.endswith(b"\r\x1b[K"), output[-80:])
 
-    def lines(self, *paths, **more):
-        said = self.run_on_terminal("blame", *paths, **more)
-        self.assertTrue(said.startswith(b"\r") and said.endswith(b"\r\x1b[K"), said[-80:])
-        lines = said.decode("ascii").split("\r")[1:-1]
+    def read_lines(self, *paths, **options):
+        output = self.run_on_terminal("blame", *paths, **options)
+        self.assertTrue(output.startswith(b"\r") and output.endswith(b"\r\x1b[K"), output[-80:])
+        lines = output.decode("ascii").split("\r")[1:-1]
         self.assertGreater(len(lines), 0)
         return {line.removesuffix("\x1b[K") for line in lines} - {""}
 
-    def test_a_line_is_not_wider_than_the_terminal(self):
+    def test_line_is_narrower_than_the_terminal(self):
         name = "".join(f"part-{i}-" for i in range(25)) + ".pickle"
         (self.folder / name).write_bytes(self.data)
         for columns, bar in ((40, 10), (60, 10), (120, 10), (250, 40), (20, 0), (2, 0), (1, 0)):
-            for line in self.lines(name, columns=columns):
+            for line in self.read_lines(name, columns=columns):
                 with self.subTest(columns=columns, line=line):
-                    shown = re.fullmatch(r"(?:\[(#* *)\] )?(.*)", line)
-                    self.assertEqual(len(shown[1] or ""), bar)
+                    match = re.fullmatch(r"(?:\[(#* *)\] )?(.*)", line)
+                    self.assertEqual(len(match[1] or ""), bar)
                     if columns == 250:
-                        self.assertEqual(shown[2], name)
+                        self.assertEqual(match[2], name)
                         continue
                     self.assertEqual(len(line), columns - 1)
-                    head, tail = re.fullmatch(r"(.*?)\.{1,3}(?!\.)(.*)", shown[2]).groups() if columns > 2 else ("", "")
+                    head, tail = re.fullmatch(r"(.*?)\.{1,3}(?!\.)(.*)", match[2]).groups() if columns > 2 else ("", "")
                     self.assertTrue(name.startswith(head) and name.endswith(tail))
                     self.assertIn(len(tail) - len(head), (0, 1))
 
-    def test_the_bar_gets_shorter_before_the_name(self):
+    def test_bar_is_shortened_before_the_name(self):
         (self.folder / "job.pickle").write_bytes(self.data)
-        for line in self.lines("job.pickle", columns=40):
+        for line in self.read_lines("job.pickle", columns=40):
             self.assertRegex(line, r"^\[[# ]{26}\] job\.pickle$")
 
-    def test_the_width_comes_from_the_environment_if_the_terminal_has_none(self):
+    def test_environment_has_the_width_if_the_terminal_has_none(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for columns, variable, bar in ((0, "40", 26), (0, "", 40), (0, "x", 40), (50, "40", 36)):
-            for line in self.lines("job.pickle", columns=columns, environment={"COLUMNS": variable}):
+            for line in self.read_lines("job.pickle", columns=columns, environment={"COLUMNS": variable}):
                 self.assertRegex(line, rf"^\[[# ]{{{bar}}}\] job\.pickle$")
 
-    def test_both_files_of_a_comparison_have_one(self):
+    def test_both_files_of_a_comparison_have_a_bar(self):
         for name in ("a.pickle", "b.pickle"):
             (self.folder / name).write_bytes(self.data)
         COMMANDS["compare"] = ((), None)
         self.addCleanup(COMMANDS.pop, "compare")
-        said = self.run_on_terminal("compare", "a.pickle", "b.pickle")
-        self.assertRegex(said, rb"(?s)\r\[#+ *\] a\.pickle.*\r\[#+ *\] b\.pickle")
+        output = self.run_on_terminal("compare", "a.pickle", "b.pickle")
+        self.assertRegex(output, rb"(?s)\r\[#+ *\] a\.pickle.*\r\[#+ *\] b\.pickle")
 
-    def test_a_pipe_has_no_end_that_is_known(self):
+    def test_input_from_a_pipe_has_no_bar(self):
         os.mkfifo(self.folder / "pipe")
         try:
-            terminal, end = pty.openpty()
+            terminal, client = pty.openpty()
         except OSError as error:
             self.skipTest(f"no terminal can be opened here: {error}")
-        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end) as process:
-            os.close(end)
+        with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=client) as process:
+            os.close(client)
             (self.folder / "pipe").write_bytes(self.data)
-            drawn = self.read_terminal(terminal)
+            output = self.read_terminal(terminal)
         self.assertEqual(process.returncode, 0)
         # Amounts in KiB and MiB are rounded to two decimals.
-        amounts = [max(float(number) - 0.005, 0) * {b"bytes": 1, b"KiB": 1 << 10, b"MiB": 1 << 20}[unit]
-                   for number, unit in re.findall(rb"\r([\d.]+) (bytes|KiB|MiB) of pipe\x1b", drawn)]
-        self.assertTrue(amounts, drawn)
+        amounts = [max(float(amount) - 0.005, 0) * {b"bytes": 1, b"KiB": 1 << 10, b"MiB": 1 << 20}[unit]
+                   for amount, unit in re.findall(rb"\r([\d.]+) (bytes|KiB|MiB) of pipe\x1b", output)]
+        self.assertTrue(amounts, output)
         self.assertLessEqual(max(amounts), len(self.data))
 
-    def test_nothing_is_drawn_elsewhere(self):
+    def test_nothing_is_drawn_without_a_terminal(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for command in COMMANDS:
             with self.start(command, "job.pickle", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -120,52 +120,52 @@ class Terminal(ProgressTest):
 
 
 class Interrupt(ProgressTest):
-    def test_while_a_snapshot_is_read(self):
-        """Half of a snapshot has come, and the rest never does."""
+    def test_interrupted_reading_leaves_no_file(self):
+        """The command has half of a snapshot, and waits for the rest."""
         os.mkfifo(self.folder / "pipe")
-        for command, number in (("blame", signal.SIGINT), ("export", signal.SIGINT), ("view", signal.SIGINT),
-                                ("view", signal.SIGTERM), ("view", signal.SIGHUP)):
+        for command, signal_number in (("blame", signal.SIGINT), ("export", signal.SIGINT), ("view", signal.SIGINT),
+                                       ("view", signal.SIGTERM), ("view", signal.SIGHUP)):
             with self.start(command, "pipe", stdout=subprocess.PIPE) as process, open(self.folder / "pipe", "wb") as pipe:
                 pipe.write(self.data[:len(self.data) // 2])
                 pipe.flush()
-                if command == "view":  # it writes beside its file already
-                    self.assertEqual(len(self.left("pipe")), 1)
-                process.send_signal(number)
-                self.assertEqual(process.wait(), -number)
+                if command == "view":  # has created its temporary file
+                    self.assertEqual(len(self.new_files("pipe")), 1)
+                process.send_signal(signal_number)
+                self.assertEqual(process.wait(), -signal_number)
                 self.assertEqual(process.stdout.read(), b"", command)
-            self.assertEqual(self.left("pipe"), [], command)
+            self.assertEqual(self.new_files("pipe"), [], command)
 
-    def test_while_a_file_is_written(self):
+    def test_interrupted_writing_leaves_no_file(self):
         (self.folder / "job.pickle").write_bytes(self.data)
         for command in ("view", "export"):
             with self.start(command, "job.pickle") as process:
-                while process.poll() is None and not self.left("job.pickle", "out"):
+                while process.poll() is None and not self.new_files("job.pickle", "out"):
                     time.sleep(0.001)
                 process.send_signal(signal.SIGINT)
                 status = process.wait()
-            # It may have been quicker.
-            self.assertEqual(self.left("job.pickle"), ["out"] if status == 0 else [], command)
+            # The command may have completed before the signal.
+            self.assertEqual(self.new_files("job.pickle"), ["out"] if status == 0 else [], command)
             if status == 0:
                 (self.folder / "out").unlink()
 
-    def test_text_in_its_place_is_kept(self):
+    def test_interrupt_keeps_the_previous_file(self):
         os.mkfifo(self.folder / "pipe")
         (self.folder / "out").write_text("before", encoding="utf-8")
         with self.start("view", "pipe") as process, open(self.folder / "pipe", "wb"):
             process.send_signal(signal.SIGINT)
             process.wait()
-        self.assertEqual(self.left("pipe"), ["out"])
+        self.assertEqual(self.new_files("pipe"), ["out"])
         self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
 
-    def test_an_interrupt_that_is_ignored(self):
-        """As nohup has it."""
+    def test_ignored_signal_does_not_interrupt(self):
+        """As with nohup."""
         os.mkfifo(self.folder / "pipe")
         with self.start("view", "pipe", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
             with open(self.folder / "pipe", "wb") as pipe:
                 process.send_signal(signal.SIGHUP)
                 pipe.write(self.data)
             self.assertEqual(process.wait(), 0)
-        self.assertEqual(self.left("pipe"), ["out"])
+        self.assertEqual(self.new_files("pipe"), ["out"])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `xseg replay` as a user runs it: replay.py TOOL SOURCE_ROOT."""
+"""Tests of the command `xseg replay`: replay.py TOOL SOURCE_ROOT."""
 import json
 import random
 import re
@@ -18,120 +18,106 @@ class ReplayTest(ToolCase):
     def file(self, text, name="t.xtrace"):  # pylint: disable=arguments-renamed
         return super().file(text if isinstance(text, bytes) else "xtrace 1\n" + text, name)
 
-    def replay(self, *arguments, **more):
-        return self.tool("replay", *arguments, **more)
+    def replay(self, *arguments, **options):
+        return self.tool("replay", *arguments, **options)
 
-    def json(self, *arguments, **more):
-        return json.loads(self.replay("--json", *arguments, **more).stdout)
+    def json(self, *arguments, **options):
+        return json.loads(self.replay("--json", *arguments, **options).stdout)
 
-    def figures(self, text, *options, status=0):
+    def replay_json(self, text, *options, status=0):
         return self.json(*options, self.file(text), status=status)
 
-    def agrees(self, text):
-        done = self.replay("--check", self.file(text))
+    def expect_agreement(self, text):
+        completed = self.replay("--check", self.file(text))
         steps = sum(line.startswith("=") for line in text.splitlines())
-        self.assertIn(f"\n{steps:,} of {steps:,} {'recorded result agrees' if steps == 1 else 'recorded results agree'}\n", done.stdout)
+        self.assertIn(f"\n{steps:,} of {steps:,} "
+                      f"{'recorded result agrees' if steps == 1 else 'recorded results agree'}\n", completed.stdout)
 
 
-class BadInput(ReplayTest):
-    def refused(self, path, line, words):
-        done = self.replay(path, status=2)
-        self.assertEqual(done.stdout, "")
-        self.assertRegex(done.stderr, rf"\A{re.escape(str(path))}{line and f':{line}'}: [^\n]*{words}[^\n]*\n\Z")
+class InvalidInput(ReplayTest):
+    def expect_error(self, path, line, message):
+        completed = self.replay(path, status=2)
+        self.assertEqual(completed.stdout, "")
+        self.assertRegex(completed.stderr, rf"\A{re.escape(str(path))}{line and f':{line}'}: [^\n]*{message}[^\n]*\n\Z")
 
-    def test_files(self):
-        for contents, line, words in (
-                (b"", "", "the file is empty"),
-                (b"\0" * 100, "", "binary data of no known format"),
-                (b"xtrace 1\n\0\n", 2, "NUL"),
-                (b"xtrace 1\na 0 512 0\nf 0\nf 0\n", 4, "block 0 was freed on line 3"),
+    def test_invalid_files_are_rejected(self):
+        for contents, line, message in (
+                (b"", "", "the file is empty"), (b"\0" * 100, "", "binary data of no known format"),
+                (b"xtrace 1\n\0\n", 2, "NUL"), (b"xtrace 1\na 0 512 0\nf 0\nf 0\n", 4, "block 0 was freed on line 3"),
                 (b"xtrace 1\na 0 512 0\nf 0\nu 0 1\n", 4, "block 0 was freed on line 3"),
                 (b"xtrace 1\na 0 512 0\na 0 512 0\n", 3, "never used twice"),
-                (b"xtrace 1\na 0 99999999999999999999 0\n", 2, "64 bits"),
-                (b"xtrace 1\na 0 512 0\n! oom\nf 0\n", 4, "failed"),
+                (b"xtrace 1\na 0 99999999999999999999 0\n", 2, "64 bits"), (b"xtrace 1\na 0 512 0\n! oom\nf 0\n", 4, "failed"),
                 (b"xtrace 1\n#" + b"x" * 100000 + b"\n", 2, "longer"),
-                (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"),
-                (b"xtrace 1\na 0 51", 2, "middle of a line"),
+                (b"xtrace 1\nf 184467440737095516\n", 2, "never allocated"), (b"xtrace 1\na 0 51", 2, "middle of a line"),
                 (b"xtrace 1\n" + b"\xff" * 30 + b"\n", 2, "unknown operation, "),
-                (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"),
-                (b"\x28\xb5\x2f\xfd", 1, "is truncated")):
+                (b"\x28\xb5\x2f\xfd" + b"\xff" * 50, 1, "compressed data is damaged"), (b"\x28\xb5\x2f\xfd", 1, "is truncated")):
             with self.subTest(contents[:60]):
-                self.refused(self.file(contents), line, words)
+                self.expect_error(self.file(contents), line, message)
 
-    def test_bytes_at_random(self):
-        dice = random.Random(7)
+    def test_random_bytes_are_rejected(self):
+        draw = random.Random(7)
         for size in (1, 10, 1000, 100000):
             for head in (b"", b"xtrace 1\n", b"\x28\xb5\x2f\xfd"):
-                self.refused(self.file(head + dice.randbytes(size)), r"\d+" if head else "", "")
+                self.expect_error(self.file(head + draw.randbytes(size)), r"\d+" if head else "", "")
 
-    def test_truncated_and_damaged_traces(self):
-        whole = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
-        for cut in (5, 100, len(whole) // 2, len(whole) - 1):
-            self.refused(self.file(whole[:cut], "cut.zst"), r"\d+", "is truncated")
-        middle = len(whole) // 2
-        damaged = whole[:middle] + bytes(64) + whole[middle + 64:]
-        self.refused(self.file(damaged, "damaged.zst"), r"\d+", "")
+    def test_truncated_and_damaged_traces_are_rejected(self):
+        complete = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
+        for cut in (5, 100, len(complete) // 2, len(complete) - 1):
+            self.expect_error(self.file(complete[:cut], "cut.zst"), r"\d+", "is truncated")
+        middle = len(complete) // 2
+        damaged = complete[:middle] + bytes(64) + complete[middle + 64:]
+        self.expect_error(self.file(damaged, "damaged.zst"), r"\d+", "")
 
-    def test_files_that_cannot_be_read(self):
+    def test_unreadable_files_are_rejected(self):
         self.assertIn("nowhere: cannot be opened: No such file", self.replay(self.folder / "nowhere", status=2).stderr)
-        self.refused(self.folder, "", "it is a folder")
+        self.expect_error(self.folder, "", "it is a folder")
 
-    def test_a_bad_file_does_not_stop_the_others(self):
+    def test_other_files_are_replayed_after_an_invalid_one(self):
         good, bad = self.file("a 0 512 0\n"), self.file("x\n", "bad")
-        done = self.replay("--json", bad, good, status=2)
-        self.assertEqual([one["trace"] for one in json.loads(done.stdout)], [str(good)])
+        completed = self.replay("--json", bad, good, status=2)
+        self.assertEqual([result["trace"] for result in json.loads(completed.stdout)], [str(good)])
 
-    def test_arguments(self):
+    def test_invalid_arguments_are_rejected(self):
         good = self.file("a 0 512 0\n")
-        for arguments, words in (
-                ((), "needs a file"),
-                (("--nothing", good), "unrecognized option"),
-                (("--check=maybe", good), "exact or floor"),
-                (("--check", good), "no `=` line"),
-                (("--driver", "metal", good), "sim or cuda"),
+        for arguments, message in (
+                ((), "needs a file"), (("--nothing", good), "unrecognized option"), (("--check=maybe", good), "exact or floor"),
+                (("--check", good), "no `=` line"), (("--driver", "metal", good), "sim or cuda"),
                 (("--costs", "./none.costs", good), "xseg_sim_reset: costs: ./none.costs, cannot open the file"),
                 (("--driver", "cuda", "--min-device", good), "cannot be combined"),
                 (("--driver", "cuda", "--costs", "none", good), "cannot be combined"),
-                (("--device-memory", "much", good), "such as 900MiB"),
-                (("--device-memory", "-5", good), "such as 900MiB"),
-                (("--device-memory", "1MB", good), "such as 900MiB"),
-                (("--device-memory", "900", good), "less than 2MiB"),
+                (("--device-memory", "much", good), "such as 900MiB"), (("--device-memory", "-5", good), "such as 900MiB"),
+                (("--device-memory", "1MB", good), "such as 900MiB"), (("--device-memory", "900", good), "less than 2MiB"),
                 (("--device-memory", "99999999999999999999", good), "exceeds the memory of any"),
                 (("--costs", "free", good), "takes none, a100"),
-                (("--config", "max_split_size_mb:19", good), "max_split_size_mb"),
-                (("--config", "nonsense", good), "nonsense"),
+                (("--config", "max_split_size_mb:19", good), "max_split_size_mb"), (("--config", "nonsense", good), "nonsense"),
                 (("--check", "--compare", "", good), "--compare"),
                 (("--timeline", self.folder / "no/where", good), "cannot be written"),
-                (("--device", "0", good), "this file is a trace"),
-                (("--device", "1024", good), "from 0 to 1023"),
+                (("--device", "0", good), "this file is a trace"), (("--device", "1024", good), "from 0 to 1023"),
                 (("--timeline", self.folder / "out", good, good), "requires a single FILE")):
             with self.subTest(arguments):
-                done = self.replay(*arguments, status=2)
-                self.assertIn(words, done.stderr)
-                self.assertEqual(done.stdout, "")
+                completed = self.replay(*arguments, status=2)
+                self.assertIn(message, completed.stderr)
+                self.assertEqual(completed.stdout, "")
 
-    def test_a_bad_configuration_in_the_file(self):
-        self.assertIn("max_split_size_mb",
-                      self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
+    def test_invalid_configuration_of_a_file_is_rejected(self):
+        self.assertIn("max_split_size_mb", self.replay(self.file("c max_split_size_mb:x\na 0 512 0\n"), status=2).stderr)
 
-    def test_the_tool_itself(self):
-        for arguments, status, words in (((), 2, "usage"), (("--help",), 0, "usage"),
-                                         (("replay", "--help"), 0, "--min-device"),
-                                         (("--version",), 0, "xseg 0."), (("fly",), 2, "'fly'")):
-            done = self.tool(*arguments, status=status)
-            self.assertIn(words, done.stdout + done.stderr)
+    def test_tool_prints_usage_and_version(self):
+        for arguments, status, message in (((), 2, "usage"), (("--help",), 0, "usage"), (("replay", "--help"), 0, "--min-device"),
+                                           (("--version",), 0, "xseg 0."), (("fly",), 2, "'fly'")):
+            completed = self.tool(*arguments, status=status)
+            self.assertIn(message, completed.stdout + completed.stderr)
 
 
-class Figures(ReplayTest):
-    def test_keys(self):
-        one = self.figures("a 0 1000 0\na 1 30000000 0\nf 0\nf 1\na 2 5 0\n")
-        self.assertEqual(list(one), KEYS)
-        self.assertEqual(one, one | {
+class Results(ReplayTest):
+    def test_keys_of_the_json(self):
+        result = self.replay_json("a 0 1000 0\na 1 30000000 0\nf 0\nf 1\na 2 5 0\n")
+        self.assertEqual(list(result), KEYS)
+        self.assertEqual(result, result | {
             "events": 5, "oom_at": -1, "peak_requested": 30001000, "peak_allocated": 30000128 + 1024,
-            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0,
-            "min_device": None})
-        self.assertEqual(one["driver_calls"]["cuMemCreate"], 3)
-        self.assertGreater(min(one["driver_us"], one["ns_per_event"]), 0)
+            "peak_active": 30000128 + 1024, "peak_reserved": 42 * MIB, "checked": 0, "mismatches": 0, "min_device": None})
+        self.assertEqual(result["driver_calls"]["cuMemCreate"], 3)
+        self.assertGreater(min(result["driver_us"], result["ns_per_event"]), 0)
 
     def test_running_out_of_memory_writes_no_snapshot(self):
         folder = self.folder / "oom"
@@ -142,68 +128,66 @@ class Figures(ReplayTest):
             self.assertEqual(list(folder.iterdir()), [])
 
     def test_empty_trace(self):
-        one = self.figures("")
-        self.assertEqual((one["events"], one["peak_reserved"], one["driver_us"]), (0, 0, 0))
-        self.assertFalse(any(one["driver_calls"].values()))
+        result = self.replay_json("")
+        self.assertEqual((result["events"], result["peak_reserved"], result["driver_us"]), (0, 0, 0))
+        self.assertFalse(any(result["driver_calls"].values()))
 
-    def test_sizes_that_no_device_has(self):
-        self.assertEqual(self.figures("a 0 0 0\na 1 18446744073709551615 0\n", status=3)["oom_at"], 1)
+    def test_excessive_size_is_out_of_memory(self):
+        self.assertEqual(self.replay_json("a 0 0 0\na 1 18446744073709551615 0\n", status=3)["oom_at"], 1)
 
-    def test_repeatable(self):
+    def test_result_is_repeatable(self):
         path = ROOT / "benchmarks/traces/decode_graphs.xtrace.zst"
         runs = [self.json(path) for _ in range(2)]
         for run in runs:
             del run["ns_per_event"]
         self.assertEqual(*runs)
 
-    def test_costs(self):
+    def test_costs_determine_the_driver_time(self):
         text = "a 0 1000000000 0\n"
-        self.assertEqual(self.figures(text, "--costs", "none")["driver_us"], 0)
-        self.assertNotEqual(self.figures(text, "--costs", "a100")["driver_us"],
-                            self.figures(text, "--costs", "rocm_slow")["driver_us"])
+        self.assertEqual(self.replay_json(text, "--costs", "none")["driver_us"], 0)
+        self.assertNotEqual(self.replay_json(text, "--costs", "a100")["driver_us"],
+                            self.replay_json(text, "--costs", "rocm_slow")["driver_us"])
 
-    def test_several_files(self):
+    def test_several_files_are_replayed(self):
         paths = [self.file("a 0 512 0\n", name) for name in ("one", "two")]
-        both = self.json(*paths)
-        self.assertEqual([one["trace"] for one in both], list(map(str, paths)))
+        results = self.json(*paths)
+        self.assertEqual([result["trace"] for result in results], list(map(str, paths)))
 
-    def test_compare(self):
+    def test_two_configurations_are_compared(self):
         path = self.file("a 0 30000000 0\n")
-        both = self.json("--compare", "expandable_segments:False", path)
-        self.assertEqual([one["peak_reserved"] // MIB for one in both], [40, 30])
+        results = self.json("--compare", "expandable_segments:False", path)
+        self.assertEqual([result["peak_reserved"] // MIB for result in results], [40, 30])
         text = self.replay("--compare", "expandable_segments:False", path).stdout
         self.assertRegex(text, r"peak reserved +40.00 MiB +30.00 MiB\n")
 
     def verdict(self, text, *options, status=0):
         return self.replay(*options, self.file(text), status=status).stdout.splitlines()[-1]
 
-    def test_verdicts(self):
+    def test_verdict_compares_reserved_memory(self):
         text = "a 0 30000000 0\nf 0\n"
         same = r"\AB reserves the same amount and makes the same number of driver calls\Z"
         for trace, other, verdict in (
-                (text, "False",
-                 r"\AB reserves 10\.00 MiB less and makes [\d,]+ driver calls? instead of [\d,]+\Z"),
-                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same),
-                ("", "False", same)):
+                (text, "False", r"\AB reserves 10\.00 MiB less and makes [\d,]+ driver calls? instead of [\d,]+\Z"),
+                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same), ("", "False", same)):
             self.assertRegex(self.verdict(trace, "--compare", "expandable_segments:" + other), verdict)
 
-    def test_verdicts_count_driver_calls(self):
-        grow = "".join(f"a {i} 30000000 0\n" for i in range(40))
-        both = self.json("--compare", "expandable_segments:False", self.file(grow))
-        sums = [sum(one["driver_calls"].values()) for one in both]
+    def test_verdict_compares_driver_calls(self):
+        growing_trace = "".join(f"a {i} 30000000 0\n" for i in range(40))
+        results = self.json("--compare", "expandable_segments:False", self.file(growing_trace))
+        sums = [sum(result["driver_calls"].values()) for result in results]
         self.assertGreater(max(sums), 1.05 * min(sums))
-        self.assertTrue(self.verdict(grow, "--compare", "expandable_segments:False").endswith(
+        self.assertTrue(self.verdict(growing_trace, "--compare", "expandable_segments:False").endswith(
             f" and makes {sums[1]:,} driver calls instead of {sums[0]:,}"))
 
-    def test_verdicts_under_shortage(self):
+    def test_verdict_names_the_configuration_that_runs_out_of_memory(self):
         text = "d 44\na 0 31457280 0\na 1 10485760 0\n"
-        for one, other, verdict in (
+        for baseline_config, other, verdict in (
                 ("", "hard_limit_mb:34", "B runs out of memory at event 1, A does not"),
                 ("hard_limit_mb:34", "expandable_segments:False", "A runs out of memory at event 1, B does not"),
                 ("hard_limit_mb:34", "hard_limit_mb:20", "both run out of memory: A at event 1, B at event 0")):
-            self.assertEqual(self.verdict(text, "--config", one, "--compare", other, status=3), verdict)
+            self.assertEqual(self.verdict(text, "--config", baseline_config, "--compare", other, status=3), verdict)
 
-    def test_one_unit_a_row(self):
+    def test_values_of_a_row_have_one_unit(self):
         path = self.file("a 0 1000 0\nf 0\na 1 100000000000 0\n")
         text = self.replay("--device-memory", "200GiB", "--compare", "hard_limit_mb:100", path, status=3).stdout
         self.assertRegex(text, r"peak reserved +93\.\d\d GiB +< 0\.01 GiB\n")
@@ -212,363 +196,350 @@ class Figures(ReplayTest):
         for first, second in units:
             self.assertEqual(first, second)
 
-    def test_driver_calls_by_name_only_when_asked_for(self):
+    def test_verbose_report_has_driver_calls_by_name(self):
         path = self.file("a 0 30000000 0\n")
-        few, all_ = (self.replay(*option, path).stdout for option in ((), ("-v",)))
-        self.assertNotIn("cuMem", few)
-        self.assertRegex(few, r"\n  driver calls +\d+\n")
-        self.assertEqual(self.replay("--verbose", path).stdout.count("\n    cu"), all_.count("\n    cu"))
-        named = dict(re.findall(r"^    (cu\w+) +([\d,]+)$", all_, re.MULTILINE))
-        total = int(re.search(r"  driver calls +(\d+)", few)[1])
-        self.assertEqual(sum(map(int, named.values())), total)
-        # Figures end in one column, whatever the names are.
-        figures = [line for line in all_.splitlines() if re.search(r"  \d+$", line)]
-        self.assertGreater(len(figures), 5)
-        self.assertEqual(len(set(map(len, figures))), 1)
+        short_report, verbose_report = (self.replay(*option, path).stdout for option in ((), ("-v",)))
+        self.assertNotIn("cuMem", short_report)
+        self.assertRegex(short_report, r"\n  driver calls +\d+\n")
+        self.assertEqual(self.replay("--verbose", path).stdout.count("\n    cu"), verbose_report.count("\n    cu"))
+        calls_by_name = dict(re.findall(r"^    (cu\w+) +([\d,]+)$", verbose_report, re.MULTILINE))
+        total = int(re.search(r"  driver calls +(\d+)", short_report)[1])
+        self.assertEqual(sum(map(int, calls_by_name.values())), total)
+        # Values are right-aligned.
+        number_lines = [line for line in verbose_report.splitlines() if re.search(r"  \d+$", line)]
+        self.assertGreater(len(number_lines), 5)
+        self.assertEqual(len(set(map(len, number_lines))), 1)
 
-    def test_standard_input(self):
-        one = self.json("-", given=b"xtrace 1\na 0 512 0\n")
-        self.assertEqual((one["trace"], one["events"]), ("standard input", 1))
-        packed = (ROOT / "benchmarks/traces/moe_train.xtrace.zst").read_bytes()
-        self.assertGreater(self.json("-", given=packed)["events"], 1000)
-        done = self.replay("-", given=b"xtrace 1\nx\n", status=2)
-        self.assertTrue(done.stderr.startswith("standard input:2: "), done.stderr)
-        done = self.replay("-", "-", given=b"xtrace 1\na 0 512 0\n", status=2)
-        self.assertIn("standard input can be read only once", done.stderr)
+    def test_trace_is_read_from_standard_input(self):
+        result = self.json("-", stdin_data=b"xtrace 1\na 0 512 0\n")
+        self.assertEqual((result["trace"], result["events"]), ("standard input", 1))
+        compressed = (ROOT / "benchmarks/traces/moe_train.xtrace.zst").read_bytes()
+        self.assertGreater(self.json("-", stdin_data=compressed)["events"], 1000)
+        completed = self.replay("-", stdin_data=b"xtrace 1\nx\n", status=2)
+        self.assertTrue(completed.stderr.startswith("standard input:2: "), completed.stderr)
+        completed = self.replay("-", "-", stdin_data=b"xtrace 1\na 0 512 0\n", status=2)
+        self.assertIn("standard input can be read only once", completed.stderr)
 
-    def test_the_timeline_on_standard_output(self):
-        path, out = self.file("a 0 512 0\nf 0\n"), self.folder / "timeline"
-        table = self.replay("--timeline", out, path).stdout
-        done = self.replay("--timeline", "-", path)
-        self.assertEqual(done.stdout, out.read_text())
-        self.assertEqual(done.stderr.splitlines()[:5], table.splitlines()[:5])
-        done = self.replay("--json", "--timeline", "-", path)
-        self.assertEqual(json.loads(done.stderr)["events"], 2)
-        self.assertEqual(done.stdout, out.read_text())
+    def test_timeline_can_use_standard_output(self):
+        path, timeline = self.file("a 0 512 0\nf 0\n"), self.folder / "timeline"
+        table = self.replay("--timeline", timeline, path).stdout
+        completed = self.replay("--timeline", "-", path)
+        self.assertEqual(completed.stdout, timeline.read_text())
+        self.assertEqual(completed.stderr.splitlines()[:5], table.splitlines()[:5])
+        completed = self.replay("--json", "--timeline", "-", path)
+        self.assertEqual(json.loads(completed.stderr)["events"], 2)
+        self.assertEqual(completed.stdout, timeline.read_text())
 
-    def test_timeline(self):
-        out = self.folder / "timeline"
-        trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
-        one = self.json("--timeline", out, trace)
-        rows = [list(map(int, line.split("\t"))) for line in out.read_text().splitlines() if not line.startswith("#")]
+    def test_timeline_has_the_peaks(self):
+        timeline, trace = self.folder / "timeline", ROOT / "benchmarks/traces/moe_train.xtrace.zst"
+        result = self.json("--timeline", timeline, trace)
+        rows = [list(map(int, line.split("\t"))) for line in timeline.read_text().splitlines() if not line.startswith("#")]
         self.assertLessEqual(len(rows), 2000)
         self.assertGreater(len(rows), 1000)
-        self.assertEqual(rows[-1][0], one["events"])
+        self.assertEqual(rows[-1][0], result["events"])
         self.assertEqual([max(column) for column in zip(*rows)][1:],
-                         [one["peak_requested"], one["peak_allocated"], one["peak_reserved"]])
+                         [result["peak_requested"], result["peak_allocated"], result["peak_reserved"]])
 
-    def test_marks(self):
-        out = self.folder / "timeline"
-        self.replay("--timeline", out, self.file("a 0 512 0\nm a step\nf 0\n"))
-        self.assertEqual(out.read_text().splitlines(),
+    def test_timeline_has_the_marks(self):
+        timeline = self.folder / "timeline"
+        self.replay("--timeline", timeline, self.file("a 0 512 0\nm a step\nf 0\n"))
+        self.assertEqual(timeline.read_text().splitlines(),
                          ["# event\trequested\tallocated\treserved", f"1\t512\t512\t{2 * MIB}",
                           "# mark\t1\ta step", f"2\t0\t0\t{2 * MIB}"])
 
-    def test_peaks_are_pytorchs(self):
-        reference = json.loads((ROOT / "benchmarks/traces/reference.json").read_text())
-        for name, modes in reference.items():
+    def test_peaks_equal_those_of_pytorch(self):
+        for name, modes in json.loads((ROOT / "benchmarks/traces/reference.json").read_text()).items():
             path = ROOT / f"benchmarks/traces/{name}.xtrace.zst"
             for mode, switch in (("classic", "False"), ("expandable", "True")):
                 with self.subTest(name, mode=mode):
-                    one = self.json("--config", "expandable_segments:" + switch, path)
+                    result = self.json("--config", "expandable_segments:" + switch, path)
                     for key in ("events", "peak_requested", "peak_allocated", "peak_reserved"):
-                        self.assertEqual(one[key], modes[mode][key], key)
+                        self.assertEqual(result[key], modes[mode][key], key)
 
 
 class Configuration(ReplayTest):
-    """An explicit switch, then the file's lines, then the defaults."""
+    """The option takes precedence over lines of the file, and these over the defaults."""
 
     def config(self, text, *options):
-        one = self.figures(text + "a 0 30000000 0\n", *options)
-        return one["config"], one["driver_calls"]["cuMemAlloc"] == 0
+        result = self.replay_json(text + "a 0 30000000 0\n", *options)
+        return result["config"], result["driver_calls"]["cuMemAlloc"] == 0
 
-    def test_precedence(self):
+    def test_option_takes_precedence_over_the_file(self):
         for text, options, config in (
-                ("", (), ("", True)),
-                ("c expandable_segments:True\n", (), ("expandable_segments:True", True)),
+                ("", (), ("", True)), ("c expandable_segments:True\n", (), ("expandable_segments:True", True)),
                 ("c \n", (), ("expandable_segments:False", False)),
                 ("c max_split_size_mb:64\n", (), ("max_split_size_mb:64,expandable_segments:False", False)),
                 ("c \n", ("--config", "max_split_size_mb:64"), ("max_split_size_mb:64", True)),
                 ("c \n", ("--config", ""), ("", True))):
             self.assertEqual(self.config(text, *options), config)
 
-    def test_the_environment_does_not_count(self):
+    def test_environment_is_ignored(self):
         path = self.file("a 0 30000000 0\n")
-        one = self.json(path, environment={"XSEG_ALLOC_CONF": "expandable_segments:False", "XSEG_SIM_MEMORY_MB": "2"})
-        self.assertEqual(one["driver_calls"]["cuMemAlloc"], 0)
-        for options, config, message in (((), "idle_ms:5", "xseg replay: XSEG_ALLOC_CONF is ignored; set the configuration with --config\n"),
+        result = self.json(path, environment={"XSEG_ALLOC_CONF": "expandable_segments:False", "XSEG_SIM_MEMORY_MB": "2"})
+        self.assertEqual(result["driver_calls"]["cuMemAlloc"], 0)
+        for options, config, message in (((), "idle_ms:5", "xseg replay: XSEG_ALLOC_CONF is ignored; set the configuration with "
+                                                           "--config\n"),
                                          (("--config", "idle_ms:6"), "idle_ms:5", ""), ((), "", "")):
             self.assertEqual(self.tool("replay", *options, path, environment={"XSEG_ALLOC_CONF": config}).stderr, message)
 
-    def test_device_memory(self):
+    def test_option_and_file_set_the_device_memory(self):
         text, large = "a 0 30000000 0\n", "a 0 90000000000 0\n"
         for trace, options, status in (
                 ("d 40\n" + text, (), 0), ("d 20\n" + text, (), 3), ("d 20\n" + text, ("40MiB",), 0),
                 ("d 40\n" + text, ("20M",), 3),
                 (text, (40 * MIB,), 0), ("a 0 80000000000 0\n", (), 0), (large, (), 3), (large, ("1T",), 0)):
             with self.subTest(trace, options=options):
-                self.figures(trace, *(("--device-memory",) if options else ()), *options, status=status)
+                self.replay_json(trace, *(("--device-memory",) if options else ()), *options, status=status)
 
 
 class OutOfMemory(ReplayTest):
-    def test_not_in_the_file(self):
+    def test_unrecorded_failure_ends_the_replay(self):
         path = self.file("d 100\na 0 50000000 0\nf 0\na 1 900000000 0\na 2 512 0\n")
-        done = self.replay("--json", path, status=3)
-        one = json.loads(done.stdout)
-        self.assertIn(f"{path}:5: out of memory", done.stderr)
-        self.assertEqual((one["oom_at"], one["events"]), (2, 3))
+        completed = self.replay("--json", path, status=3)
+        result = json.loads(completed.stdout)
+        self.assertIn(f"{path}:5: out of memory", completed.stderr)
+        self.assertEqual((result["oom_at"], result["events"]), (2, 3))
 
-    def test_in_the_file(self):
-        one = self.figures("d 100\na 1 900000000 0\n! oom\na 2 512 0\nf 2\n")
-        self.assertEqual((one["oom_at"], one["events"], one["failed"], one["failed_served"]), (-1, 3, 1, 0))
+    def test_recorded_failure_is_counted(self):
+        result = self.replay_json("d 100\na 1 900000000 0\n! oom\na 2 512 0\nf 2\n")
+        self.assertEqual((result["oom_at"], result["events"], result["failed"], result["failed_served"]), (-1, 3, 1, 0))
 
-    def test_only_in_the_file(self):
-        # The block is served and freed at once: the program never had it.
+    def test_recorded_failure_that_succeeds_is_counted(self):
+        # The request succeeds in the replay, which frees the block immediately, because the program did not receive it.
         text = "d 100\na 1 900 0\n! oom\na 2 60000000 0\nf 2\n"
-        one = self.figures(text, "--config", "expandable_segments:False")
-        self.assertEqual((one["oom_at"], one["peak_requested"]), (-1, 60000000))
-        self.assertEqual((one["failed"], one["failed_served"]), (1, 1))
+        result = self.replay_json(text, "--config", "expandable_segments:False")
+        self.assertEqual((result["oom_at"], result["peak_requested"]), (-1, 60000000))
+        self.assertEqual((result["failed"], result["failed_served"]), (1, 1))
         self.assertIn("recorded failures           1 of 1 succeed\n", self.replay(self.file(text)).stdout)
 
 
 class Checks(ReplayTest):
-    TAPE = EXPANDABLE + ("a 0 1000 0\n= 1024 1024 0 2097152 1000 1 1 0 0\n"
-                         "f 0\n= 0 0 0 2097152 0 0 0 0 0\n"
-                         "s reserved_bytes 2097152 2097152 2097152 0"
-                         " 2097152 2097152 2097152 0 0 0 0 0\n"
-                         "s num_device_alloc 1\n")
+    TAPE = EXPANDABLE + ("a 0 1000 0\n= 1024 1024 0 2097152 1000 1 1 0 0\nf 0\n= 0 0 0 2097152 0 0 0 0 0\n"
+                         "s reserved_bytes 2097152 2097152 2097152 0 2097152 2097152 2097152 0 0 0 0 0\ns num_device_alloc 1\n")
 
-    def test_all_steps_agree(self):
-        self.agrees(self.TAPE)
-        one = self.figures(self.TAPE, "--check=exact")
-        self.assertEqual((one["checked"], one["mismatches"]), (2, 0))
-        self.figures(self.TAPE, "--check", "--config", "expandable_segments:True")
+    def test_equal_results_agree(self):
+        self.expect_agreement(self.TAPE)
+        result = self.replay_json(self.TAPE, "--check=exact")
+        self.assertEqual((result["checked"], result["mismatches"]), (2, 0))
+        self.replay_json(self.TAPE, "--check", "--config", "expandable_segments:True")
 
     def test_differences_are_named(self):
         path = self.file(self.TAPE.replace("= 1024 1024 0 2097152 1000 1", "= 1024 1024 0 2097153 1000 7"))
-        done = self.replay("--check", path, status=1)
-        self.assertIn("\n1 of 2 recorded results agree\n", done.stdout)
-        self.assertEqual(done.stderr, f"{path}:4: reserved_bytes is 2097152, expected 2097153\n"
+        completed = self.replay("--check", path, status=1)
+        self.assertIn("\n1 of 2 recorded results agree\n", completed.stdout)
+        self.assertEqual(completed.stderr, f"{path}:4: reserved_bytes is 2097152, expected 2097153\n"
                          f"{path}:4: allocation is 1, expected 7\n")
 
-    def test_statistics_count(self):
+    def test_statistics_are_compared(self):
         for old, new, name in (("s num_device_alloc 1", "s num_device_alloc 2", "num_device_alloc"),
                                ("2097152 0 0 0 0 0\n", "2097152 0 0 5 0 0\n", "reserved_bytes.large.peak"),
                                ("2097152 0 0 0 0 0\n", "2097152 9 0 0 0 0\n", "reserved_bytes.small.freed")):
-            path = self.file(self.TAPE.replace(old, new))
-            done = self.replay("--check", path, status=1)
-            self.assertIn(f": {name} is ", done.stderr)
-            self.assertIn("\n1 of 2 recorded results agree\n", done.stdout)
+            completed = self.replay("--check", self.file(self.TAPE.replace(old, new)), status=1)
+            self.assertIn(f": {name} is ", completed.stderr)
+            self.assertIn("\n1 of 2 recorded results agree\n", completed.stdout)
 
     def test_many_differences_are_truncated(self):
         tape = EXPANDABLE + "= 1 1 1 1 1 1 1 1 1\n" * 5
-        done = self.replay("--check", self.file(tape), status=1)
-        self.assertEqual(len(done.stderr.splitlines()), 11)
-        self.assertIn(": 35 more differences", done.stderr)
+        completed = self.replay("--check", self.file(tape), status=1)
+        self.assertEqual(len(completed.stderr.splitlines()), 11)
+        self.assertIn(": 35 more differences", completed.stderr)
 
-    def test_another_configuration_is_refused(self):
+    def test_other_configuration_is_rejected(self):
         for options in (("--config", "expandable_segments:False"), ("--config", "")):
-            done = self.replay("--check", *options, self.file(self.TAPE), status=2)
-            self.assertIn("expandable_segments:True", done.stderr)
+            self.assertIn("expandable_segments:True", self.replay("--check", *options, self.file(self.TAPE), status=2).stderr)
 
-    def test_memory_that_the_tape_did_not_have(self):
-        path = self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n")
-        done = self.replay("--check", path, status=1)
-        self.assertIn(":3: allocated 1,000 bytes, expected out of memory", done.stderr)
-        self.assertIn("\n0 of 1 recorded result agrees\n", done.stdout)
+    def test_unexpected_success_of_a_request_is_a_difference(self):
+        completed = self.replay("--check", self.file(EXPANDABLE + "a 0 1000 0\n! oom\n= 0 0 0 2097152 0 0 0 0 0\n"), status=1)
+        self.assertIn(":3: allocated 1,000 bytes, expected out of memory", completed.stderr)
+        self.assertIn("\n0 of 1 recorded result agrees\n", completed.stdout)
 
-    def test_floor(self):
-        # Numbers do not count; where only xseg finds memory the comparison ends.
-        wrong = "= 1 1 1 1 1 1 1 1 1\n"
-        text = EXPANDABLE + "d 100\na 0 1000 0\n" + wrong + "f 0\n" + wrong
-        done = self.replay("--check=floor", self.file(text))
-        self.assertIn("\n1 of 1 recorded result agrees\n", done.stdout)
-        parted = text + "a 1 1000 0\n! oom\n" + wrong + "a 2 900000000 0\na 3 512 0\nf 3\n"
-        done = self.replay("--check=floor", self.file(parted))
-        self.assertIn("\n1 of 1 recorded result agrees up to line 8, the first request that succeeds only in xseg\n", done.stdout)
-        failing = text + "a 2 900000000 0\n" + wrong
-        done = self.replay("--check=floor", self.file(failing), status=3)
-        self.assertIn("\n1 of 2 recorded results agree\n", done.stdout)
+    def test_floor_compares_failures_only(self):
+        # Statistics are not compared; the comparison ends at the first request that succeeds only with xseg.
+        different_results = "= 1 1 1 1 1 1 1 1 1\n"
+        text = EXPANDABLE + "d 100\na 0 1000 0\n" + different_results + "f 0\n" + different_results
+        self.assertIn("\n1 of 1 recorded result agrees\n", self.replay("--check=floor", self.file(text)).stdout)
+        diverging = text + "a 1 1000 0\n! oom\n" + different_results + "a 2 900000000 0\na 3 512 0\nf 3\n"
+        completed = self.replay("--check=floor", self.file(diverging))
+        self.assertIn("\n1 of 1 recorded result agrees up to line 8, the first request that succeeds only in xseg\n",
+                      completed.stdout)
+        failing_request = text + "a 2 900000000 0\n" + different_results
+        completed = self.replay("--check=floor", self.file(failing_request), status=3)
+        self.assertIn("\n1 of 2 recorded results agree\n", completed.stdout)
 
 
-class Behaviour(ReplayTest):
-    # What block 1 of 512 bytes finds after block 0 was used on stream 1 and freed: an allocation
-    # looks whether the stream has finished.
+class StreamsAndPools(ReplayTest):
+    # Results of the allocation of block 1 after block 0 was recorded on stream 1 and freed; the allocation polls the stream.
     FREE = "a 1 512 0\n= 512 512 0 2097152 512 1 1 0 0\n"
     PENDING = "a 1 512 0\n= 512 1024 0 2097152 1024 1 2 0 0\n"
 
-    def test_a_used_block_waits_for_its_stream(self):
-        begin = EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\n= 0 512 0 2097152 512 0 1 0 0\n"
-        for wait, found in (("", self.PENDING), ("y 2\n", self.PENDING), ("y 1\n", self.FREE), ("y *\n", self.FREE)):
-            self.agrees(begin + wait + found)
+    def test_recorded_stream_delays_the_free(self):
+        prefix = EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\n= 0 512 0 2097152 512 0 1 0 0\n"
+        for synchronization, expected in (("", self.PENDING), ("y 2\n", self.PENDING), ("y 1\n", self.FREE),
+                                          ("y *\n", self.FREE)):
+            self.expect_agreement(prefix + synchronization + expected)
 
-    def test_work_and_waits_keep_a_stream_busy(self):
-        begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\n"
-        for queued, found in (("f 0\n", self.FREE), ("k 1\nf 0\n", self.PENDING), ("w 1 2\nf 0\n", self.FREE),
-                              ("k 2\nw 1 2\nf 0\n", self.PENDING), ("k 2\nw 1 2\nf 0\ny 2\n", self.PENDING),
-                              ("k 2\nw 1 2\nf 0\ny 1\n", self.FREE)):
-            self.agrees(begin + queued + found)
+    def test_queued_work_and_event_waits_delay_the_free(self):
+        prefix = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\n"
+        for operations, expected in (("f 0\n", self.FREE), ("k 1\nf 0\n", self.PENDING), ("w 1 2\nf 0\n", self.FREE),
+                                     ("k 2\nw 1 2\nf 0\n", self.PENDING), ("k 2\nw 1 2\nf 0\ny 2\n", self.PENDING),
+                                     ("k 2\nw 1 2\nf 0\ny 1\n", self.FREE)):
+            self.expect_agreement(prefix + operations + expected)
 
-    def test_work_of_a_capture_keeps_no_stream_busy(self):
-        begin = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\ncb 7 3\n"
-        for queued in ("k 1\n", "u 0 1\n", "k 2\nw 1 2\n"):
-            self.agrees(begin + queued + "ce 7\nf 0\n" + self.FREE)
+    def test_work_of_a_capture_does_not_delay_the_free(self):
+        prefix = EXPANDABLE + "a 0 512 0\nu 0 1\ny 1\ncb 7 3\n"
+        for operations in ("k 1\n", "u 0 1\n", "k 2\nw 1 2\n"):
+            self.expect_agreement(prefix + operations + "ce 7\nf 0\n" + self.FREE)
 
-    def test_a_flush_ends_work(self):
-        # `e` waits for the pending block and gives its page back.
-        self.agrees(EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\ne\n= 0 0 0 0 0 0 0 0 0\n")
+    def test_trim_waits_for_pending_blocks(self):
+        # `e` waits for the pending block and releases its page.
+        self.expect_agreement(EXPANDABLE + "a 0 512 0\nu 0 1\nf 0\ne\n= 0 0 0 0 0 0 0 0 0\n")
 
-    def test_pools(self):
-        two = "= 1024 1024 0 4194304 1024 2 2 0 0\n"
-        one = "= 1024 1024 0 2097152 1024 2 2 0 0\n"
-        for begin, end in (("pb 7 1", "pe 7"), ("cb 7 1", "ce 7")):
-            self.agrees(EXPANDABLE + f"a 0 512 1\n{begin}\na 1 512 1\n{two}{end}\n")
-            self.agrees(EXPANDABLE + f"a 0 512 1\n{begin}\n{end}\na 1 512 1\n{one}")
-            # Other streams stay where they are, unless they join a capture.
-            self.agrees(EXPANDABLE + f"a 0 512 2\n{begin}\na 1 512 2\n{one}{end}\n")
-        self.agrees(EXPANDABLE + f"a 0 512 2\ncb 7 1\nw 2 1\na 1 512 2\n{two}ce 7\n")
-        self.agrees(EXPANDABLE + f"a 0 512 2\npb 7 1\nw 2 1\na 1 512 2\n{one}pe 7\n")
-        self.agrees(EXPANDABLE + f"a 0 512 1\na 1 512 1 7\n{two}")
+    def test_pools_have_separate_pages(self):
+        two_pages = "= 1024 1024 0 4194304 1024 2 2 0 0\n"
+        unchanged_pages = "= 1024 1024 0 2097152 1024 2 2 0 0\n"
+        for prefix, end in (("pb 7 1", "pe 7"), ("cb 7 1", "ce 7")):
+            self.expect_agreement(EXPANDABLE + f"a 0 512 1\n{prefix}\na 1 512 1\n{two_pages}{end}\n")
+            self.expect_agreement(EXPANDABLE + f"a 0 512 1\n{prefix}\n{end}\na 1 512 1\n{unchanged_pages}")
+            # Allocations of other streams do not use the pool, unless the streams join the capture.
+            self.expect_agreement(EXPANDABLE + f"a 0 512 2\n{prefix}\na 1 512 2\n{unchanged_pages}{end}\n")
+        self.expect_agreement(EXPANDABLE + f"a 0 512 2\ncb 7 1\nw 2 1\na 1 512 2\n{two_pages}ce 7\n")
+        self.expect_agreement(EXPANDABLE + f"a 0 512 2\npb 7 1\nw 2 1\na 1 512 2\n{unchanged_pages}pe 7\n")
+        self.expect_agreement(EXPANDABLE + f"a 0 512 1\na 1 512 1 7\n{two_pages}")
 
-    def test_a_pool_is_held_until_it_is_released(self):
-        begin = EXPANDABLE + "a 0 512 0 7\nf 0\ny *\ne\n= 0 0 0 2097152 0 0 0 0 0\n"
-        self.agrees(begin + "pr 7\ny *\ne\n= 0 0 0 0 0 0 0 0 0\n")
+    def test_pool_keeps_its_pages_until_it_is_released(self):
+        prefix = EXPANDABLE + "a 0 512 0 7\nf 0\ny *\ne\n= 0 0 0 2097152 0 0 0 0 0\n"
+        self.expect_agreement(prefix + "pr 7\ny *\ne\n= 0 0 0 0 0 0 0 0 0\n")
 
-    def test_the_clock(self):
-        self.figures("@ 1000\na 0 512 0\n@ 5000000\nf 0\n@ 9000000000000000\n")
+    def test_times_of_any_size_are_valid(self):
+        self.replay_json("@ 1000\na 0 512 0\n@ 5000000\nf 0\n@ 9000000000000000\n")
 
 
 class Clock(ReplayTest):
-    # 100 MiB, live for a second and then idle for nine.
+    # 100 MiB, allocated for one second and then idle for nine seconds.
     IDLE = "@ 5000000\na 0 104857600 0\n@ 6000000\nf 0\n@ 15000000\n"
 
-    def test_keys(self):
-        self.assertEqual(list(self.figures(self.IDLE)), KEYS + CLOCK_KEYS)
-        self.assertEqual(list(self.figures("a 0 512 0\nm request 1\n")), KEYS)
+    def test_keys_of_the_json(self):
+        self.assertEqual(list(self.replay_json(self.IDLE)), KEYS + CLOCK_KEYS)
+        self.assertEqual(list(self.replay_json("a 0 512 0\nm request 1\n")), KEYS)
 
     def test_memory_is_weighted_by_time(self):
-        one = self.figures(self.IDLE)
-        self.assertAlmostEqual(one["allocated_time_avg"], 10 * MIB, delta=MIB / 100)
-        self.assertAlmostEqual(one["reserved_time_avg"], 100 * MIB, delta=MIB / 100)
-        self.assertEqual(self.figures("@ 7\na 0 512 0\n@ 7\n")["allocated_time_avg"], 0)
+        result = self.replay_json(self.IDLE)
+        self.assertAlmostEqual(result["allocated_time_avg"], 10 * MIB, delta=MIB / 100)
+        self.assertAlmostEqual(result["reserved_time_avg"], 100 * MIB, delta=MIB / 100)
+        self.assertEqual(self.replay_json("@ 7\na 0 512 0\n@ 7\n")["allocated_time_avg"], 0)
 
     def test_idle_memory_is_released_by_the_clock_of_the_trace(self):
         config = ("--config", "idle_ms:2000")
-        one = self.figures(self.IDLE, *config)
-        # All of it for the second that it is live, then none after at most three more.
-        self.assertLess(one["reserved_time_avg"], 40 * MIB)
-        self.assertGreater(one["reserved_time_avg"], 20 * MIB)
-        self.assertGreater(self.figures(self.IDLE, *config, "--tick", "0")["reserved_time_avg"], 80 * MIB)
-        self.assertLess(self.figures(self.IDLE, *config, "--tick", "10")["reserved_time_avg"], one["reserved_time_avg"])
-        thread = self.figures(self.IDLE, "--config", "idle_ms:2000,background_thread:True")
+        result = self.replay_json(self.IDLE, *config)
+        # 100 MiB for one second, and none after at most three more seconds: at most 40 MiB on average over ten seconds.
+        self.assertLess(result["reserved_time_avg"], 40 * MIB)
+        self.assertGreater(result["reserved_time_avg"], 20 * MIB)
+        self.assertGreater(self.replay_json(self.IDLE, *config, "--tick", "0")["reserved_time_avg"], 80 * MIB)
+        self.assertLess(self.replay_json(self.IDLE, *config, "--tick", "10")["reserved_time_avg"], result["reserved_time_avg"])
+        with_thread = self.replay_json(self.IDLE, "--config", "idle_ms:2000,background_thread:True")
         for key in CLOCK_KEYS:
-            self.assertEqual(thread[key], one[key])
+            self.assertEqual(with_thread[key], result[key])
 
     def test_calls_run_decay_passes_without_ticks(self):
         text = "@ 0\na 0 104857600 0\nf 0\n"
         for second in range(1, 11):
             text += f"@ {second}000000\na {second} 512 0\nf {second}\n"
-        self.assertLess(self.figures(text, "--config", "idle_ms:2000", "--tick", "0")["reserved_time_avg"], 40 * MIB)
+        self.assertLess(self.replay_json(text, "--config", "idle_ms:2000", "--tick", "0")["reserved_time_avg"], 40 * MIB)
 
-    def test_the_longest_call_and_request(self):
+    def test_longest_call_and_request_are_reported(self):
         text = ("@ 0\nm request 1\na 0 20971520 0\nm idle\na 1 41943040 0\n"
                 "m request 2\na 2 20971520 0\nm request 1\na 3 20971520 0\n@ 1\n")
-        one = self.figures(text)
-        page = self.figures("@ 0\na 0 20971520 0\n")["max_operation_us"]
-        self.assertEqual(one["requests"], 2)
-        self.assertGreater(one["max_operation_us"], page)
-        # Both pages of request 1, the second without a reservation; not what came in between.
-        self.assertGreater(one["max_request_us"], 1.5 * page)
-        self.assertLess(one["max_request_us"], 2 * page)
-        self.assertEqual(self.figures("@ 0\na 0 512 0\n")["requests"], 0)
+        result = self.replay_json(text)
+        page = self.replay_json("@ 0\na 0 20971520 0\n")["max_operation_us"]
+        self.assertEqual(result["requests"], 2)
+        self.assertGreater(result["max_operation_us"], page)
+        # Request 1 maps two pages, the second one without a reservation; operations between its parts do not count.
+        self.assertGreater(result["max_request_us"], 1.5 * page)
+        self.assertLess(result["max_request_us"], 2 * page)
+        self.assertEqual(self.replay_json("@ 0\na 0 512 0\n")["requests"], 0)
 
-    def test_waits_on_the_path_of_a_request(self):
-        # Device memory runs out while the pending block's stream works: the allocation waits.
+    def test_synchronizations_of_requests_are_counted(self):
+        # Device memory is exhausted while the stream of the pending block is busy, so the allocation waits.
         text = "d 100\n@ 0\na 0 62914560 0\nu 0 1\nf 0\na 1 62914560 0\n"
-        self.assertGreaterEqual(self.figures(EXPANDABLE + text)["request_path_syncs"], 1)
+        self.assertGreaterEqual(self.replay_json(EXPANDABLE + text)["request_path_syncs"], 1)
         text = EXPANDABLE + "d 100\n@ 0\na 0 62914560 0\nu 0 1\nf 0\n"
-        one = self.figures(text + "e\na 1 62914560 0\n")
-        self.assertGreater(sum(one["driver_calls"][name] for name in ("cuStreamSynchronize", "cuEventSynchronize")), 0)
-        self.assertEqual(one["request_path_syncs"], 0)
+        result = self.replay_json(text + "e\na 1 62914560 0\n")
+        self.assertGreater(sum(result["driver_calls"][name] for name in ("cuStreamSynchronize", "cuEventSynchronize")), 0)
+        self.assertEqual(result["request_path_syncs"], 0)
 
-    def test_the_timeline_is_one_of_time(self):
+    def test_timeline_is_sampled_by_time(self):
         path = self.folder / "timeline"
-        self.figures(self.IDLE, "--config", "idle_ms:2000", "--timeline", path)
+        self.replay_json(self.IDLE, "--config", "idle_ms:2000", "--timeline", path)
         lines = path.read_text().splitlines()
-        self.assertEqual(lines[0].split("\t"), ["# usec", "requested", "allocated", "reserved",
-                                                "addresses", "host", "objects"])
+        self.assertEqual(lines[0].split("\t"), ["# usec", "requested", "allocated", "reserved", "addresses", "host", "objects"])
         rows = [list(map(int, line.split("\t"))) for line in lines[1:]]
         self.assertEqual([row[0] for row in rows], [5000 * (i + 1) for i in range(2000)])
         self.assertEqual((rows[100][2], rows[100][3], rows[-1][2], rows[-1][3]), (100 * MIB, 100 * MIB, 0, 0))
         self.assertGreater(rows[-1][4], 0)
         self.assertEqual((rows[100][6], rows[-1][6]), (6, 1))
 
-    def test_bad_ticks(self):
+    def test_invalid_ticks_are_rejected(self):
         for text in ("soon", "-1", "1.5", "99999999999999999999"):
-            done = self.replay("--tick", text, self.file(self.IDLE), status=2)
-            self.assertIn("--tick takes a whole number", done.stderr)
+            self.assertIn("--tick takes a whole number", self.replay("--tick", text, self.file(self.IDLE), status=2).stderr)
 
 
 class Explain(ReplayTest):
     TEXT = ("@ 0\na 0 31457280 0\na 1 3000 1\na 2 5000000 0\na 3 20971520 2\nu 3 5\nf 3\n"
             "a 4 52428800 0\nf 4\na 5 20971520 0 7\nf 5\n@ 1000000\n")
 
-    def test_json(self):
-        why = self.figures(EXPANDABLE + self.TEXT, "--explain")["explained"]
-        self.assertEqual(why.pop("in_allocated_blocks"), 31457280 + 3072 + 5000192)
-        self.assertEqual(why["reserved"] * 2, sum(why.values()))
-        self.assertEqual({kind: size // MIB for kind, size in why.items() if size},
+    def test_json_has_the_sizes_by_reason(self):
+        sizes = self.replay_json(EXPANDABLE + self.TEXT, "--explain")["explained"]
+        self.assertEqual(sizes.pop("in_allocated_blocks"), 31457280 + 3072 + 5000192)
+        self.assertEqual(sizes["reserved"] * 2, sum(sizes.values()))
+        self.assertEqual({kind: size // MIB for kind, size in sizes.items() if size},
                          {"allocated": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
-        self.assertNotIn("explained", self.figures(self.TEXT))
+        self.assertNotIn("explained", self.replay_json(self.TEXT))
 
-    def test_words(self):
+    def test_text_report_has_reasons_and_places(self):
         text = self.replay("--explain", "--config", "idle_ms:60000", self.file(self.TEXT)).stdout
-        for words in (r"29\.58 %     42.00 MiB  contains an allocated block",
-                      r"20.00 MiB at 0x[0-9a-f]+, large segment, stream 0: 2 allocated blocks",
-                      r"stream 2: a block of 20.00 MiB waits for stream 5", r"large segment, private pool, stream 0",
-                      r"60.00 MiB  idle, released by decay", r"100.00 %    142.00 MiB  reserved"):
-            self.assertRegex(text, words)
+        for message in (r"29\.58 %     42.00 MiB  contains an allocated block",
+                        r"20.00 MiB at 0x[0-9a-f]+, large segment, stream 0: 2 allocated blocks",
+                        r"stream 2: a block of 20.00 MiB waits for stream 5", r"large segment, private pool, stream 0",
+                        r"60.00 MiB  idle, released by decay", r"100.00 %    142.00 MiB  reserved"):
+            self.assertRegex(text, message)
 
-    def test_ages_of_blocks(self):
+    def test_report_has_the_ages_of_blocks(self):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
-        words = ": 2 allocated blocks, the largest of 9.00 MiB, cover 12.00 MiB"
-        self.assertIn(words + ", allocated 61.0 s ago\n",
-                      self.replay("--explain", "--config", "history:state", path).stdout)
-        self.assertIn(words + "\n", self.replay("--explain", path).stdout)
-        both = self.replay("--explain", "--config", "history:state,idle_ms:90000", path).stdout
-        self.assertRegex(both, words + r", allocated 61.0 s ago; no block freed here for 6\d.\d s\n")
+        message = ": 2 allocated blocks, the largest of 9.00 MiB, cover 12.00 MiB"
+        self.assertIn(message + ", allocated 61.0 s ago\n", self.replay("--explain", "--config", "history:state", path).stdout)
+        self.assertIn(message + "\n", self.replay("--explain", path).stdout)
+        results = self.replay("--explain", "--config", "history:state,idle_ms:90000", path).stdout
+        self.assertRegex(results, message + r", allocated 61.0 s ago; no block freed here for 6\d.\d s\n")
 
-    def test_out_of_memory(self):
+    def test_report_is_printed_after_an_out_of_memory_error(self):
         path = self.file("a 0 94371840 0\na 1 94371840 0\n")
-        self.assertIn("contains an allocated block",
-                      self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
+        self.assertIn("contains an allocated block", self.replay("--explain", "--device-memory", "100MiB", path, status=3).stdout)
 
 
 class SmallestDevice(ReplayTest):
-    def test_one_block(self):
-        one = self.figures("a 0 104857600 0\n", "--min-device")
-        self.assertLessEqual(one["min_device"], 102 * MIB)
-        self.assertGreaterEqual(one["min_device"], 100 * MIB)
+    def test_single_block_needs_its_page_size(self):
+        result = self.replay_json("a 0 104857600 0\n", "--min-device")
+        self.assertLessEqual(result["min_device"], 102 * MIB)
+        self.assertGreaterEqual(result["min_device"], 100 * MIB)
 
-    def test_the_trace_fits_there_and_not_below(self):
+    def test_trace_completes_on_the_minimum_device(self):
         trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
         for switch in ("False", "True"):
             config = ("--config", "expandable_segments:" + switch)
             report = self.json("--min-device", *config, trace)
-            least, peak = report["min_device"], report["peak_requested"]
-            self.replay("--device-memory", least, *config, trace)
-            # A little less may do by chance; less than what is held at once never does.
+            min_device, peak = report["min_device"], report["peak_requested"]
+            self.replay("--device-memory", min_device, *config, trace)
+            # A slightly smaller device may suffice; a device that is smaller than the peak of requested bytes cannot.
             self.replay("--device-memory", peak - peak // 1000, *config, trace, status=3)
 
-    def test_it_is_found_from_a_device_that_is_too_small(self):
-        text = "a 0 104857600 0\na 1 104857600 0\n"
-        one = self.figures(text, "--min-device", "--device-memory", "50MiB", status=3)
-        self.assertEqual(one["oom_at"], 0)
-        self.assertAlmostEqual(one["min_device"], 201 * MIB, delta=MIB)
+    def test_minimum_is_found_from_a_smaller_device(self):
+        result = self.replay_json("a 0 104857600 0\na 1 104857600 0\n", "--min-device", "--device-memory", "50MiB", status=3)
+        self.assertEqual(result["oom_at"], 0)
+        self.assertAlmostEqual(result["min_device"], 201 * MIB, delta=MIB)
 
     def test_minimum_device_may_not_exist(self):
         for text in ("a 0 18446744073709551615 0\n", "a 1 100 0\na 2 4611686018427387904 0\n"):
-            self.assertIsNone(self.figures(text, "--min-device", status=3)["min_device"])
+            self.assertIsNone(self.replay_json(text, "--min-device", status=3)["min_device"])
 
 
 if __name__ == "__main__":

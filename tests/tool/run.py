@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`xseg run` starts a program in an environment with xseg, and `xseg doctor` starts Python: run.py TOOL LIBRARY SANITIZER.
+"""Tests of `xseg run`, which starts a program with xseg, and of `xseg doctor`, which starts Python.
 
-LIBRARY is libxseg-ipc.so.
+run.py TOOL LIBRARY SANITIZER; LIBRARY is libxseg-ipc.so.
 """
 import os
 import pathlib
@@ -17,38 +17,38 @@ VARIABLES = ("LD_PRELOAD", "XSEG_TORCH", "XSEG_TORCH_KEEP_EXPANDABLE", "PYTORCH_
 
 
 def run(*arguments, **variables):
-    clean = {name: value for name, value in os.environ.items() if name not in (*VARIABLES, "XSEG_ALLOC_CONF")}
+    inherited = {name: value for name, value in os.environ.items() if name not in (*VARIABLES, "XSEG_ALLOC_CONF")}
     return subprocess.run([TOOL, "run", *arguments], check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, env={**clean, **variables})
+                          stderr=subprocess.PIPE, env={**inherited, **variables})
 
 
 def environment(*options, **variables):
-    """The variables that a program finds."""
-    done = run(*options, "env", **variables)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    found = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    return {name: found[name] for name in VARIABLES if name in found}
+    """Returns the variables in the environment of the program."""
+    completed = run(*options, "env", **variables)
+    assert (completed.returncode, completed.stderr) == (0, ""), completed
+    program_environment = dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
+    return {name: program_environment[name] for name in VARIABLES if name in program_environment}
 
 
 @unittest.skipIf(SANITIZER != "none", "a library with a sanitizer cannot be preloaded into other programs")
-class Started(FolderCase):
-    def test_the_environment(self):
-        usual = {"LD_PRELOAD": LIBRARY, "XSEG_TORCH": "1"}
-        self.assertEqual(environment(), usual)
-        self.assertEqual(environment(XSEG_TORCH="0"), usual)
-        self.assertEqual(environment("--keep-expandable"), {**usual, "XSEG_TORCH_KEEP_EXPANDABLE": "1"})
+class Run(FolderCase):
+    def test_program_has_the_variables_of_the_integration(self):
+        expected = {"LD_PRELOAD": LIBRARY, "XSEG_TORCH": "1"}
+        self.assertEqual(environment(), expected)
+        self.assertEqual(environment(XSEG_TORCH="0"), expected)
+        self.assertEqual(environment("--keep-expandable"), {**expected, "XSEG_TORCH_KEEP_EXPANDABLE": "1"})
 
-    def test_preloaded_libraries_follow(self):
+    def test_other_preloaded_libraries_follow_that_of_xseg(self):
         other = str(self.folder / "other.so")
         shutil.copy(LIBRARY, other)
         self.assertEqual(environment(LD_PRELOAD=other)["LD_PRELOAD"], f"{LIBRARY}:{other}")
         self.assertEqual(environment(LD_PRELOAD=f"{other} {LIBRARY}")["LD_PRELOAD"], f"{LIBRARY}:{other} {LIBRARY}")
-        for front in (LIBRARY, f"{LIBRARY}:{other}", f"{LIBRARY} {other}"):
-            self.assertEqual(environment(LD_PRELOAD=front)["LD_PRELOAD"], front)
+        for preloaded in (LIBRARY, f"{LIBRARY}:{other}", f"{LIBRARY} {other}"):
+            self.assertEqual(environment(LD_PRELOAD=preloaded)["LD_PRELOAD"], preloaded)
         self.assertEqual(environment(TOOL, "run")["LD_PRELOAD"], LIBRARY)
 
     def test_declared_segments_are_those_in_effect(self):
-        for given, declared in (
+        for variables, declared in (
                 ({}, ["expandable_segments:True"] * 2),
                 ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:99"}, ["expandable_segments:False,max_split_size_mb:99"] * 2),
                 ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ["expandable_segments:False"] * 2),
@@ -58,67 +58,68 @@ class Started(FolderCase):
                 ({"XSEG_ALLOC_CONF": "expandable_segments:False"}, ["expandable_segments:False"] * 2),
                 ({"XSEG_ALLOC_CONF": "idle_ms:20", "PYTORCH_ALLOC_CONF": "max_split_size_mb:99"},
                  ["expandable_segments:True,max_split_size_mb:99"] * 2)):
-            found = environment("--declare-expandable", **given)
-            self.assertEqual([found["PYTORCH_ALLOC_CONF"], found["PYTORCH_CUDA_ALLOC_CONF"]], declared, given)
-        done = run("--declare-expandable", "true", XSEG_ALLOC_CONF="expandable_segment:True")
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("xseg run: ", done.stderr)
-        self.assertIn("did you mean expandable_segments?", done.stderr)
+            result = environment("--declare-expandable", **variables)
+            self.assertEqual([result["PYTORCH_ALLOC_CONF"], result["PYTORCH_CUDA_ALLOC_CONF"]], declared, variables)
+        completed = run("--declare-expandable", "true", XSEG_ALLOC_CONF="expandable_segment:True")
+        self.assertEqual((completed.returncode, completed.stdout), (2, ""))
+        self.assertIn("xseg run: ", completed.stderr)
+        self.assertIn("did you mean expandable_segments?", completed.stderr)
 
-    def test_the_program_has_its_arguments_and_status(self):
-        done = run("sh", "-c", 'echo "$@"; exit 7', "sh", "--help", "--color", "a b")
-        self.assertEqual((done.returncode, done.stdout, done.stderr), (7, "--help --color a b\n", ""))
+    def test_arguments_and_exit_status_are_passed_on(self):
+        completed = run("sh", "-c", 'echo "$@"; exit 7', "sh", "--help", "--color", "a b")
+        self.assertEqual((completed.returncode, completed.stdout, completed.stderr), (7, "--help --color a b\n", ""))
         self.assertEqual(run("--", "sh", "-c", "kill -9 $$").returncode, -9)
 
-    def test_signals_are_those_of_the_caller(self):
+    def test_signal_actions_are_inherited_from_the_caller(self):
         script = r"grep -E '^Sig(Ign|Blk)' /proc/self/status"
-        alone = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
-        self.assertEqual(run("sh", "-c", script).stdout, alone)
+        expected = subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
+        self.assertEqual(run("sh", "-c", script).stdout, expected)
 
 
 class Doctor(FolderCase):
-    """The checks are those of torch/doctor; here, Python has no PyTorch."""
+    """Tests without PyTorch; torch/doctor tests the checks."""
 
     def doctor(self, *arguments, **variables):
-        clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", *VARIABLES)}
-        return subprocess.run([TOOL, "doctor", *arguments], check=False, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, env={**clean, "PYTHONDONTWRITEBYTECODE": "1", **variables}, cwd=self.folder)
+        inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", *VARIABLES)}
+        return subprocess.run([TOOL, "doctor", *arguments], check=False, text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env={**inherited, "PYTHONDONTWRITEBYTECODE": "1", **variables}, cwd=self.folder)
 
-    def test_without_the_package(self):
-        done = self.doctor()
-        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
-        self.assertRegex(done.stderr, r"\Axseg doctor: \S+ cannot import xseg: No module named 'xseg'; install the wheel")
+    def test_missing_package_is_reported(self):
+        completed = self.doctor()
+        self.assertEqual((completed.returncode, completed.stdout), (2, ""), completed.stderr)
+        self.assertRegex(completed.stderr, r"\Axseg doctor: \S+ cannot import xseg: No module named 'xseg'; install the wheel")
 
-    def test_without_python(self):
-        done = self.doctor(PATH=str(self.folder))
-        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
-        self.assertIn("xseg doctor: cannot start python3: No such file or directory; activate", done.stderr)
+    def test_missing_python_is_reported(self):
+        completed = self.doctor(PATH=str(self.folder))
+        self.assertEqual((completed.returncode, completed.stdout), (2, ""), completed.stderr)
+        self.assertIn("xseg doctor: cannot start python3: No such file or directory; activate", completed.stderr)
 
-    def test_with_the_package(self):
+    def test_report_and_status_follow_the_package(self):
         for variable, status, level in (("0", 0, "note"), ("1", 1, "fail")):
-            done = self.doctor(PYTHONPATH=str(ROOT / "src/adapters/python"), XSEG_TORCH=variable)
-            self.assertEqual(done.returncode, status, done.stderr)
-            self.assertRegex(done.stdout, rf"\A{level} +allocator +PyTorch cannot be imported by \S+; run this command with the Python")
-        done = self.doctor("--jsn")
-        self.assertIn("unrecognized option '--jsn'", done.stderr)
+            completed = self.doctor(PYTHONPATH=str(ROOT / "src/adapters/python"), XSEG_TORCH=variable)
+            self.assertEqual(completed.returncode, status, completed.stderr)
+            self.assertRegex(completed.stdout, rf"\A{level} +allocator +PyTorch cannot be imported by \S+; run this command "
+                                               rf"with the Python")
+        self.assertIn("unrecognized option '--jsn'", self.doctor("--jsn").stderr)
 
 
 class Errors(FolderCase):
-    def expect_error(self, words, *arguments, **variables):
-        done = run(*arguments, **variables)
-        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
-        self.assertIn(words, done.stderr)
-        self.assertTrue(done.stderr.startswith("xseg run: "), done.stderr)
+    def expect_error(self, message, *arguments, **variables):
+        completed = run(*arguments, **variables)
+        self.assertEqual((completed.returncode, completed.stdout), (2, ""), completed.stderr)
+        self.assertIn(message, completed.stderr)
+        self.assertTrue(completed.stderr.startswith("xseg run: "), completed.stderr)
 
-    def test_programs_that_cannot_be_started(self):
+    def test_unstartable_program_is_reported(self):
         self.expect_error("cannot start the program 'no-such-program': No such file or directory; check the name, or PATH",
                           "no-such-program")
         self.expect_error("cannot start the program '/': Permission denied; check that the file is executable", "/")
         self.expect_error("needs a program", "--keep-expandable")
         self.expect_error("unrecognized option '--keep-expandible'; did you mean --keep-expandable?", "--keep-expandible", "true")
 
-    @unittest.skipIf(SANITIZER != "none", "the copy of the library needs that of the sanitizer")
-    def test_the_library_is_next_to_the_allocator(self):
+    @unittest.skipIf(SANITIZER != "none", "the copy of the library cannot find the library of the sanitizer")
+    def test_library_must_be_next_to_the_allocator(self):
         folder = self.folder / "two words"
         folder.mkdir()
         library = pathlib.Path(TOOL).parent / "libxseg.so.0"
@@ -127,8 +128,8 @@ class Errors(FolderCase):
         shutil.copy(LIBRARY, folder)
         self.expect_error("cannot preload a path with a space or a colon, '", "true", LD_LIBRARY_PATH=str(folder))
         folder = folder.rename(self.folder / "word")
-        done = run("sh", "-c", "echo $LD_PRELOAD", LD_LIBRARY_PATH=str(folder))
-        self.assertEqual(done.stdout, f"{folder}/libxseg-ipc.so\n", done.stderr)
+        completed = run("sh", "-c", "echo $LD_PRELOAD", LD_LIBRARY_PATH=str(folder))
+        self.assertEqual(completed.stdout, f"{folder}/libxseg-ipc.so\n", completed.stderr)
 
 
 if __name__ == "__main__":

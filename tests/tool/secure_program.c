@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A program that tests/tool/secure.py makes set-user-ID: secure_program DRIVER.  It opens an allocator with the
+ * A program that tests/tool/secure_execution.py makes set-user-ID: secure_program DRIVER.  It opens an allocator with the
  * configuration of the environment, and prints whether the kernel marks the process as secure (AT_SECURE), the source
  * of the configuration, and each warning.
  */

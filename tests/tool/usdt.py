@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""USDT probes: those in the library are the documented ones of docs/metrics.md.
+"""Tests that the USDT probes of the library are those that docs/metrics.md documents.
 
-usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  Skipped if
-the library was built without sys/sdt.h (Debian: systemtap-sdt-dev).
+usdt.py LIBRARY SOURCE_ROOT BUILT_WITH.  A probe is an entry of the section .note.stapsdt, as readelf prints it.  The test
+is skipped if the library was built without sys/sdt.h (Debian: systemtap-sdt-dev).
 """
 import pathlib
 import re
@@ -14,23 +14,23 @@ SPANS = ("growth", "fallback", "trim", "decay", "pause", "resume")
 
 
 def notes(library):
-    said = subprocess.run(["readelf", "--wide", "--notes", library], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"Provider: (\S+)\s+Name: (\S+)\s+Location: \S+ Base: \S+ Semaphore: \S+\s+Arguments: (.*)", said)
+    output = subprocess.run(["readelf", "--wide", "--notes", library], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"Provider: (\S+)\s+Name: (\S+)\s+Location: \S+ Base: \S+ Semaphore: \S+\s+Arguments: (.*)", output)
 
 
 class Probes(unittest.TestCase):
     def test_each_span_has_a_probe_at_its_begin_and_its_end(self):
-        found = notes(LIBRARY)
-        self.assertEqual({provider for provider, _, _ in found}, {"xseg"})
-        self.assertEqual({name for _, name, _ in found}, {f"{span}_{end}" for span in SPANS for end in ("begin", "end")})
+        probes = notes(LIBRARY)
+        self.assertEqual({provider for provider, _, _ in probes}, {"xseg"})
+        self.assertEqual({name for _, name, _ in probes}, {f"{span}_{end}" for span in SPANS for end in ("begin", "end")})
 
     def test_arguments_have_the_sizes_that_are_documented(self):
         for _, name, arguments in notes(LIBRARY):
             with self.subTest(name=name):
-                sizes = [one.split("@")[0] for one in arguments.split()]
+                sizes = [argument.split("@")[0] for argument in arguments.split()]
                 self.assertEqual(sizes, ["-4", "8"] if name.endswith("_begin") else ["-4", "-4"])
 
-    def test_the_page_lists_them(self):
+    def test_documentation_lists_all_spans(self):
         page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
         self.assertEqual(set(re.findall(r"^\| `(\w+)` \|.*\|$", page.split("## Probes")[1], re.M)), set(SPANS))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`xseg --version` prints the properties of the build: version.py TOOL SOURCE_ROOT BUILD_TYPE CHECKS LIBDW."""
+"""Tests that `xseg --version` prints the properties of the build: version.py TOOL SOURCE_ROOT BUILD_TYPE CHECKS LIBDW."""
 import pathlib
 import re
 import subprocess
@@ -13,29 +13,29 @@ def run(*command):
 
 class Version(unittest.TestCase):
     def setUp(self):
-        said = run(TOOL, "--version")
-        found = re.fullmatch(r"xseg (\S+) \((\w+) build, (.*), (\w+) libdw, commit (\S+)\)\n", said)
-        self.assertTrue(found, said)
-        self.version, self.type, self.checks, self.libdw, self.commit = found.groups()
+        output = run(TOOL, "--version")
+        match = re.fullmatch(r"xseg (\S+) \((\w+) build, (.*), (\w+) libdw, commit (\S+)\)\n", output)
+        self.assertTrue(match, output)
+        self.version, self.type, self.checks, self.libdw, self.commit = match.groups()
 
-    def test_version(self):
+    def test_version_is_that_of_the_header(self):
         self.assertIn(f'XSEG_VERSION_TEXT  "{self.version}"', (ROOT / "include/xseg/version.h").read_text())
 
-    def test_build_type(self):
+    def test_build_type_is_reported(self):
         self.assertEqual(self.type, TYPE)
 
-    def test_self_checks(self):
+    def test_level_of_self_checks_is_reported(self):
         level = int(CHECKS)
         self.assertEqual(self.checks, f"self-checks of level {level}" if level else "without self-checks")
 
-    def test_libdw(self):
+    def test_libdw_is_reported(self):
         self.assertEqual(self.libdw, LIBDW)
 
-    def test_commit(self):
+    def test_commit_is_that_of_the_checkout(self):
         if not (ROOT / ".git").exists():
             self.assertEqual(self.commit, "unknown")
             return
-        # Changes may have come or gone since the build.
+        # The state of the checkout may have changed since the build.
         head = run("git", "-C", ROOT, "rev-parse", "HEAD").strip()
         self.assertRegex(self.commit, rf"\A{head[:12]}(-dirty)?\Z")
 

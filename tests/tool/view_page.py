@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The page of `xseg view` in Chromium, driven by Selenium, without a network: view_page.py TOOL SOURCE_ROOT.
+"""Tests of the page of `xseg view` in Chromium, driven by Selenium, without a network: view_page.py TOOL SOURCE_ROOT.
 
-Compares values and structure, not pixels.  Skipped without chromium, chromedriver or the Python package selenium (Debian:
-chromium chromium-driver python3-selenium).
+The tests compare values and structure, not pixels.  They are skipped without chromium, chromedriver or the Python package
+selenium (Debian: chromium chromium-driver python3-selenium).
 """
 import json
 import os
@@ -16,8 +16,8 @@ import unittest
 
 from folder_case import FolderCase
 
-SKIPPED = 77
-SYSTEM = "/usr/bin/python3"  # Debian's packages are this one's
+EXIT_SKIPPED = 77
+SYSTEM_PYTHON = "/usr/bin/python3"  # has Debian's packages
 TOOL, ROOT = sys.argv[1], pathlib.Path(sys.argv[2])
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 try:
@@ -29,29 +29,29 @@ try:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
 except ImportError:
-    if os.path.exists(SYSTEM) and os.path.realpath(SYSTEM) != os.path.realpath(sys.executable):
-        os.execv(SYSTEM, [SYSTEM, *sys.argv])
+    if os.path.exists(SYSTEM_PYTHON) and os.path.realpath(SYSTEM_PYTHON) != os.path.realpath(sys.executable):
+        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])
     print("chromium, chromedriver or selenium is not installed; run .ci/setup chromium chromium-driver python3-selenium")
-    sys.exit(SKIPPED)
+    sys.exit(EXIT_SKIPPED)
 if not BROWSER or not DRIVER:
     print("chromium, chromedriver or selenium is not installed; run .ci/setup chromium chromium-driver python3-selenium")
-    sys.exit(SKIPPED)
+    sys.exit(EXIT_SKIPPED)
 sys.path.insert(0, str(ROOT / "tests/support"))
 import view_program  # pylint: disable=wrong-import-position
 
-KINDS = ("live", "pending", "reserved", "cached", "stranded")
 STATES = """
 const pane = Main.panes[0], states = [];
 for (let m = 0; m <= pane.model.n; m++) {
-  const one = pane.finder.at(m);
-  states.push({live: one.allocated, pending: one.pending, reserved: one.reserved, cached: one.cached, stranded: one.fragmented,
-               blocks: one.lives.length});
+  const state = pane.finder.at(m);
+  states.push({live: state.allocated, pending: state.pending, reserved: state.reserved, cached: state.cached,
+               stranded: state.fragmented, blocks: state.lives.length});
 }
 return states;
 """
 SERIES = """
 const {memory, model} = Main.panes[0];
-return Array.from({length: model.n + 1}, (_, m) => { const v = memory.at(m); return [Series.active(v, 0), v[Sites.PENDING], v[Series.RESERVED]]; });
+return Array.from({length: model.n + 1}, (_, m) => (
+  (values) => [Series.active(values, 0), values[Sites.PENDING], values[Series.RESERVED]])(memory.at(m)));
 """
 COLUMNS = """
 const [from, to, width] = arguments, {memory, view} = Main.panes[0];
@@ -64,7 +64,8 @@ PAGES = """
 const [width, height] = arguments, {map, view} = Main.panes[0];
 view.set(0, 1);
 const edges = view.edges(width), grids = map.grids(edges, width, height);
-const total = (grid, c) => { let sum = 0; for (let row = 0; row < height; row++) sum += grid.cells[row * (width + 1) + c]; return Math.round(sum); };
+const total = (grid, c) => Math.round(
+  Array.from({length: height}, (_, row) => grid.cells[row * (width + 1) + c]).reduce((a, b) => a + b));
 return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(grids.mapped, c), live: total(grids.allocated, c),
                                                pending: total(grids.pending, c), held: total(grids.used, c)}));
 """
@@ -82,35 +83,34 @@ class PageTest(FolderCase):
         cls.browser = webdriver.Chrome(service=Service(DRIVER), options=options)
         cls.addClassCleanup(cls.browser.quit)
 
-    def requests(self):
-        """What the browser asked for since the last call."""
+    def requested_urls(self):
+        """Returns the URLs that the browser has requested since the last call."""
         messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
         return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
 
     def load(self, path):
-        self.requests()
+        self.requested_urls()
         self.browser.get(path.as_uri())
-        end = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while (ready := self.run_script("return document.documentElement.dataset.ready")) != "all":
             self.assertNotEqual(ready, "failed", self.browser.get_log("browser"))
-            self.assertLess(time.monotonic(), end, self.browser.get_log("browser"))
+            self.assertLess(time.monotonic(), deadline, self.browser.get_log("browser"))
             time.sleep(0.02)
 
     def open(self, *snapshots, options=()):
         paths = []
-        for number, snapshot in enumerate(snapshots):
+        for index, snapshot in enumerate(snapshots):
             path = snapshot
             if isinstance(snapshot, dict):
-                path = self.folder / f"{number}.pickle"
+                path = self.folder / f"{index}.pickle"
                 path.write_bytes(pickle.dumps(snapshot, 4))
             paths.append(path)
-        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True,
-                       stderr=subprocess.DEVNULL)
+        subprocess.run([TOOL, "view", *paths, "-o", self.folder / "page.html", *options], check=True, stderr=subprocess.DEVNULL)
         self.load(self.folder / "page.html")
 
     def tearDown(self):
         self.assertEqual([entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")], [])
-        self.assertEqual(self.requests(), [(self.folder / "page.html").as_uri()])
+        self.assertEqual(self.requested_urls(), [(self.folder / "page.html").as_uri()])
 
     def run_script(self, script, *arguments):
         return self.browser.execute_script(script, *arguments)
@@ -125,8 +125,8 @@ class PageTest(FolderCase):
         return self.run_script("return Main.panes[arguments[0]].cursor", pane)
 
     def test_state_matches_the_program_at_every_event(self):
-        for seed, early in ((1, 0), (2, 200)):
-            program = view_program.Program(seed, 700, early)
+        for seed, skipped in ((1, 0), (2, 200)):
+            program = view_program.Program(seed, 700, skipped)
             self.open(program.snapshot())
             self.assertEqual(self.run_script(STATES), program.states)
 
@@ -136,29 +136,29 @@ class PageTest(FolderCase):
         expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in program.states]
         self.assertEqual(self.run_script(SERIES), expected)
 
-    def test_a_column_has_the_peak_of_its_events(self):
+    def test_column_has_the_peak_of_its_events(self):
         program = view_program.Program(4, 3000)
         self.open(program.snapshot())
         for from_, to, width in ((0, 1, 1), (0, 1, 3), (0, 1, 7), (0.1, 0.9, 100), (0.5, 0.52, 400)):
             columns = self.run_script(COLUMNS, from_, to, width)
-            for first, last, used, reserved in columns:
+            for first, last, active, reserved in columns:
                 states = program.states[first:last + 1]
-                self.assertEqual(used, max(state["live"] + state["pending"] for state in states), (first, last))
+                self.assertEqual(active, max(state["live"] + state["pending"] for state in states), (first, last))
                 self.assertEqual(reserved, max(state["reserved"] for state in states), (first, last))
             self.assertEqual(len(columns), width)
 
-    def test_summed_blocks_are_in_the_peaks(self):
+    def test_peaks_include_summed_blocks(self):
         program = view_program.Program(15, 2000)
         self.open(program.snapshot(), options=("--blocks", "60"))
         for width in (1, 5):
             columns = self.run_script(COLUMNS, 0, 1, width)
-            for place, kind in ((2, lambda state: state["live"] + state["pending"]), (3, lambda state: state["reserved"])):
-                self.assertEqual(max(column[place] for column in columns), max(map(kind, program.states)))
+            for column_index, kind in ((2, lambda state: state["live"] + state["pending"]), (3, lambda state: state["reserved"])):
+                self.assertEqual(max(column[column_index] for column in columns), max(map(kind, program.states)))
         self.assertIn("aggregated", self.element(".figures").text)
 
-    def test_pages_over_time_add_up(self):
-        for seed, early in ((5, 0), (6, 400)):
-            program = view_program.Program(seed, 900, early)
+    def test_sums_of_pages_equal_those_of_the_program(self):
+        for seed, skipped in ((5, 0), (6, 400)):
+            program = view_program.Program(seed, 900, skipped)
             self.open(program.snapshot())
             for width, height in ((300, 40), (37, 160)):
                 for column in self.run_script(PAGES, width, height):
@@ -168,7 +168,7 @@ class PageTest(FolderCase):
                     self.assertEqual(column["live"] + column["pending"], blocks)
                     self.assertEqual(column["held"] - blocks, state["stranded"], column)
 
-    def test_snapshots_of_pytorchs_format_open(self):
+    def test_pytorch_snapshots_can_be_opened(self):
         for path in sorted((ROOT / "tests/data/snapshots").glob("*.pickle.zst")):
             self.open(path)
             states = self.run_script(STATES)
@@ -176,7 +176,7 @@ class PageTest(FolderCase):
             self.assertGreater(states[-1]["reserved"], 0)
             self.assertTrue(all(0 <= state["stranded"] <= state["cached"] for state in states))
 
-    def test_a_click_shows_the_stack(self):
+    def test_click_shows_the_stack_of_the_block(self):
         self.open(view_program.Program(7, 500).snapshot())
         point = self.run_script("""
             const pane = Main.panes[0], p = pane.picture, c = Math.floor(p.inner / 2);
@@ -186,23 +186,24 @@ class PageTest(FolderCase):
             return [Timeline.LEFT + c - box.width / 2, y - box.height / 2, Timeline.hit(p, Timeline.LEFT + c, y).band];""")
         chain = ActionChains(self.browser).move_to_element_with_offset(self.element(".timeline"), int(point[0]), int(point[1]))
         chain.click().perform()
-        self.assertRegex(self.element("pre").text, r"(?s)^block 0x.*\nsite +model\d\.py:\d+ layer\d\n.*\n\S*torch/nn\.py:\d+ inner\d\nmodel\d\.py:\d+ layer\d$")
+        self.assertRegex(self.element("pre").text, r"(?s)^block 0x.*\nsite +model\d\.py:\d+ layer\d\n.*\n\S*torch/nn\.py:\d+ "
+                                                   r"inner\d\nmodel\d\.py:\d+ layer\d$")
         self.assertIn("active (allocated and pending)", self.element(".timeline ~ .figures").text)
 
-    def test_a_search_finds_blocks_by_their_stack(self):
+    def test_search_finds_blocks_by_their_stack(self):
         program = view_program.Program(8, 800)
-        allocs = [at + 1 for at, entry in enumerate(program.trace)
-                  if entry["action"] == "alloc" and entry["frames"][1]["name"] == "layer4"]
+        alloc_moments = [index + 1 for index, entry in enumerate(program.trace)
+                         if entry["action"] == "alloc" and entry["frames"][1]["name"] == "layer4"]
         self.open(program.snapshot())
         self.press(Keys.HOME, "/")
         self.press("LAYER4")
-        self.assertTrue(self.element("#found").text.startswith(f"{len(allocs)} blocks"), self.element("#found").text)
-        for moment in allocs[:3]:
+        self.assertTrue(self.element("#found").text.startswith(f"{len(alloc_moments)} blocks"), self.element("#found").text)
+        for moment in alloc_moments[:3]:
             self.press(Keys.ENTER)
             self.assertEqual(self.cursor(), moment)
             self.assertIn("layer4", self.element("pre").text)
         ActionChains(self.browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
-        self.assertEqual(self.cursor(), allocs[1])
+        self.assertEqual(self.cursor(), alloc_moments[1])
         self.press(Keys.ESCAPE)
         self.assertEqual(self.element("#found").text, "")
 
@@ -245,44 +246,47 @@ class PageTest(FolderCase):
         begin, end = program.trace[0]["time_us"], program.trace[-1]["time_us"]
         step = (end - begin) // 4
         snapshot["external_annotations"] = [
-            {"stage": stage, "name": f"ProfilerStep#{number}", "device": 0, "time_us": begin + (number + (stage == "END")) * step}
-            for number in range(4) for stage in ("START", "END")]
+            {"stage": stage, "name": f"ProfilerStep#{step_index}", "device": 0, "time_us": begin
+             + (step_index + (stage == "END")) * step}
+            for step_index in range(4) for stage in ("START", "END")]
         for entry in snapshot["device_traces"][0]:
             entry["compile_context"] = "Torch-Compiled Region: 0/0"
         self.open(snapshot)
         group = self.element("#group")
-        shown = [option.get_attribute("value") for option in group.find_elements(By.TAG_NAME, "option")
-                 if option.get_attribute("hidden") is None]
-        self.assertEqual(shown, ["site", "region", "step"])
+        visible_options = [option.get_attribute("value") for option in group.find_elements(By.TAG_NAME, "option")
+                           if option.get_attribute("hidden") is None]
+        self.assertEqual(visible_options, ["site", "region", "step"])
         series = self.run_script(SERIES)
         group.find_element(By.CSS_SELECTOR, "[value=step]").click()
         names = [button.text for button in self.browser.find_elements(By.CSS_SELECTOR, ".legend button")]
-        self.assertLessEqual({f"ProfilerStep#{number}" for number in range(4)}, set(names))
+        self.assertLessEqual({f"ProfilerStep#{step_index}" for step_index in range(4)}, set(names))
         self.assertIn("allocated by step", self.element("h3").text)
         self.assertEqual(self.run_script(SERIES), series)
         self.run_script("const pane = Main.panes[0]; pane.choose(pane.model.lives.count - 1)")
-        number = min(3, (program.trace[self.run_script("const l = Main.panes[0].model.lives; return l.born[l.count - 1]") - 1]["time_us"] - begin) // step)
-        self.assertRegex(self.element("pre").text, rf"\nsite +ProfilerStep#{number}\n(.*\n)*region +Torch-Compiled Region: 0/0\nstep +ProfilerStep#{number}\n")
+        step_index = min(3, (program.trace[self.run_script("const l = Main.panes[0].model.lives; return l.born[l.count - "
+                                                           "1]") - 1]["time_us"] - begin) // step)
+        self.assertRegex(self.element("pre").text, rf"\nsite +ProfilerStep#{step_index}\n(.*\n)*region +Torch-Compiled Region: "
+                                                   rf"0/0\nstep +ProfilerStep#{step_index}\n")
         self.element("#search").send_keys("ProfilerStep#2")
         self.assertRegex(self.element("#found").text, r"^[1-9]\d* blocks, ")
         group.find_element(By.CSS_SELECTOR, "[value=site]").click()
         self.assertIn("allocated by call site", self.element("h3").text)
 
-    def test_two_files_move_together(self):
+    def test_view_of_two_files_is_shared(self):
         self.open(view_program.Program(10, 300).snapshot(), view_program.Program(11, 500).snapshot())
         self.assertEqual([node.text for node in self.browser.find_elements(By.TAG_NAME, "h2")],
                          [str(self.folder / "0.pickle"), str(self.folder / "1.pickle")])
-        places = [node.location for node in self.browser.find_elements(By.CSS_SELECTOR, ".pane")]
-        self.assertEqual(places[0]["y"], places[1]["y"])
+        positions = [node.location for node in self.browser.find_elements(By.CSS_SELECTOR, ".pane")]
+        self.assertEqual(positions[0]["y"], positions[1]["y"])
         self.press("+")
         views = self.run_script("return Main.panes.map((pane) => [pane.view.from, pane.view.to])")
         self.assertEqual(views[0], views[1])
         self.assertLess(views[0][1] - views[0][0], 1)
 
-    def test_reasons_of_pages_are_those_of_the_end(self):
+    def test_reasons_of_pages_are_shown_only_at_the_end(self):
         program = view_program.Program(16, 300)
         snapshot = program.snapshot()
-        segment = max(snapshot["segments"], key=lambda one: one["total_size"])
+        segment = max(snapshot["segments"], key=lambda segment_: segment_["total_size"])
         page = [segment["address"], view_program.PAGE, "pinned", 0, view_program.PAGE, view_program.PAGE // 2]
         snapshot["xseg"] = {"devices": [{"device": 0, "lost": 5, "left_out": 0, "pages": [page]}]}
         self.open(snapshot)
@@ -296,17 +300,17 @@ class PageTest(FolderCase):
         self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         self.assertEqual(self.run_script("return Main.panes[0].state.pinned.length"), 0)
 
-    def test_nodes_are_few_whatever_the_file(self):
+    def test_number_of_nodes_is_independent_of_the_file(self):
         snapshot = view_program.Program(12, 3000).snapshot()
-        for number, entry in enumerate(snapshot["device_traces"][0]):
+        for index, entry in enumerate(snapshot["device_traces"][0]):
             if "frames" in entry:
-                entry["frames"] = [{"name": f"site{number}", "filename": "many.py", "line": number}]
+                entry["frames"] = [{"name": f"site{index}", "filename": "many.py", "line": index}]
         self.open(snapshot, snapshot)
         self.press("/")
         self.press("site")
         self.assertLess(self.run_script("return document.getElementsByTagName('*').length"), 300)
 
-    def test_ticks_are_round(self):
+    def test_ticks_are_round_numbers(self):
         self.open(view_program.Program(18, 3000).snapshot())
         steps = self.run_script("return [1, 3, 150, 700, 1024, 1500, 5e6, 3e9, 7e11, 2e13].map(Axis.roundUpBytes)")
         self.assertEqual(steps, [1, 5, 256, 1024, 1024, 2048, 5 << 20, 5 << 30, 1 << 40, 20 << 40])
@@ -320,37 +324,41 @@ class PageTest(FolderCase):
                     const [from, to, byTime] = arguments, view = Main.panes[0].view;
                     view.byTime = byTime;
                     view.set(from, to);
-                    return view.ticks(5).map((tick) => [tick.share * view.extent, tick.text, tick.share >= view.from && tick.share <= view.to]);""",
+                    return view.ticks(5).map((tick) => [tick.share * view.extent, tick.text,
+                                                        tick.share >= view.from && tick.share <= view.to]);""",
                                         from_, to, by_time)
                 self.assertIn(len(ticks), range(1, 7), ticks)
                 self.assertTrue(all(tick[2] for tick in ticks), ticks)
                 self.assertRegex(ticks[-1][1], r"^\d+(\.\d+)? (us|ms|s|min)$" if by_time else r"^\d+(,\d{3})*$")
 
-    def test_a_color_has_one_meaning(self):
+    def test_each_color_has_one_meaning(self):
         self.open(view_program.Program(19, 300).snapshot())
         for scheme in ("light", "dark"):
-            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                         {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             pixels, states = self.run_script("""
                 const {bands} = Colors.timelinePixels();
-                return [bands.map(({full}) => full.color + "/" + full.stripe), Colors.statePixels().map((one) => one.color + "/" + one.stripe)];""")
+                return [bands.map(({full}) => full.color + "/" + full.stripe),
+                        Colors.statePixels().map(({color, stripe}) => color + "/" + stripe)];""")
             self.assertEqual(len(set(pixels)), len(pixels))
             self.assertEqual(len(set(states)), 5)
-            # Allocated memory of other sites and pending memory are in both pictures; nothing else is.
+            # Both diagrams share only the colors of pending memory and of the allocated memory of other sites.
             self.assertEqual(set(pixels) & set(states), set(pixels[-2:]))
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
-    def test_dark_and_light(self):
+    def test_dark_and_light_schemes_differ(self):
         self.open(view_program.Program(13, 100).snapshot())
-        grounds = []
+        colors = []
         for scheme in ("light", "dark"):
-            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                                         {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             self.run_script("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-            grounds.append(self.run_script("return [getComputedStyle(document.body).backgroundColor, Colors.theme('reserved')]"))
+            colors.append(self.run_script("return [getComputedStyle(document.body).backgroundColor, Colors.theme('reserved')]"))
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-        self.assertNotEqual(grounds[0][0], grounds[1][0])
-        self.assertNotEqual(grounds[0][1], grounds[1][1])
+        self.assertNotEqual(colors[0][0], colors[1][0])
+        self.assertNotEqual(colors[0][1], colors[1][1])
 
-    def test_a_file_without_history_shows_its_blocks(self):
+    def test_file_without_history_shows_the_final_state(self):
         program = view_program.Program(14, 300)
         self.open(program.snapshot() | {"device_traces": [[]]})
         self.assertEqual(self.run_script(STATES), [program.states[-1]])
@@ -358,20 +366,20 @@ class PageTest(FolderCase):
 
 
 class RequestTest(PageTest):
-    """The tests above would see a request."""
+    """Verifies that the checks of the tests above detect a network request."""
 
     def tearDown(self):
-        """Its own business."""
+        """The test expects a request and an error."""
 
-    def test_a_request_is_seen(self):
+    def test_network_request_is_detected(self):
         page = self.folder / "page.html"
         page.write_text('<html data-ready="all"><img src="http://example.invalid/x.png">', encoding="utf-8")
         self.load(page)
-        self.assertIn("http://example.invalid/x.png", self.requests())
+        self.assertIn("http://example.invalid/x.png", self.requested_urls())
         self.browser.get_log("browser")
 
 
 if __name__ == "__main__":
     suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(PageTest))
-    suite.addTest(RequestTest("test_a_request_is_seen"))
+    suite.addTest(RequestTest("test_network_request_is_detected"))
     sys.exit(not unittest.TextTestRunner().run(suite).wasSuccessful())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The simulated machine, for tests that query it or keep its streams busy."""
+"""The simulated driver, for tests that query it or keep its streams busy."""
 import ctypes
 import gc
 import os
@@ -21,25 +21,25 @@ simulator.xseg_sim_leaks.argtypes = [c_char_p, c_size_t]
 simulator.xseg_sim_fail.argtypes = [c_char_p, c_uint64, c_int]
 
 
-def checked(name, *arguments):
-    """A driver call that has to succeed."""
+def call_driver(name, *arguments):
+    """Calls a driver function and expects success."""
     result = getattr(simulator, name)(*arguments)
     if result:
         raise AssertionError(f"{name} returned {result}")
 
 
 def reset():
-    checked("xseg_sim_reset", None)
+    call_driver("xseg_sim_reset", None)
 
 
-def left():
-    text = ctypes.create_string_buffer(4096)
-    simulator.xseg_sim_leaks(text, len(text))
-    return text.value.decode()
+def leaks():
+    buffer = ctypes.create_string_buffer(4096)
+    simulator.xseg_sim_leaks(buffer, len(buffer))
+    return buffer.value.decode()
 
 
 class Case(unittest.TestCase):
-    """A fresh machine, on which a test leaves nothing."""
+    """Resets the simulator before each test, and expects no leaks after it."""
 
     def setUp(self):
         reset()
@@ -47,37 +47,37 @@ class Case(unittest.TestCase):
     def tearDown(self):
         self.doCleanups()
         gc.collect()
-        self.assertEqual(left(), "")
+        self.assertEqual(leaks(), "")
 
 
 class Stream:
-    """A stream of device 0, as an object of a library that speaks the protocol of cuda.core."""
+    """A stream of device 0, as an object with the protocol of cuda.core."""
 
     def __init__(self):
         self.context, stream = c_void_p(), c_void_p()
-        checked("cuInit", c_uint(0))
-        checked("cuDevicePrimaryCtxRetain", byref(self.context), c_int(0))
-        checked("cuCtxSetCurrent", self.context)
-        checked("cuStreamCreate", byref(stream), c_uint(1))
-        self.number = stream.value
+        call_driver("cuInit", c_uint(0))
+        call_driver("cuDevicePrimaryCtxRetain", byref(self.context), c_int(0))
+        call_driver("cuCtxSetCurrent", self.context)
+        call_driver("cuStreamCreate", byref(stream), c_uint(1))
+        self.stream_handle = stream.value
 
     def __cuda_stream__(self):
-        return 0, self.number
+        return 0, self.stream_handle
 
     def launch(self):
-        """Queue work that ends when finish() says so."""
-        checked("xseg_sim_launch", self.number, FOREVER)
+        """Queues work that completes at the call of finish()."""
+        call_driver("xseg_sim_launch", self.stream_handle, FOREVER)
 
     def finish(self):
-        checked("xseg_sim_finish", self.number)
+        call_driver("xseg_sim_finish", self.stream_handle)
 
     def destroy(self):
-        checked("cuStreamDestroy_v2", c_void_p(self.number))
-        checked("cuDevicePrimaryCtxRelease_v2", c_int(0))
+        call_driver("cuStreamDestroy_v2", c_void_p(self.stream_handle))
+        call_driver("cuDevicePrimaryCtxRelease_v2", c_int(0))
 
 
 class StreamCase(Case):
-    """A machine with an allocator and two streams."""
+    """A test case with an allocator and two streams."""
 
     config = "expandable_segments:True"
 

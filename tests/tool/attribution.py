@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`xseg blame` finds the call site that fragments memory: culprit.py TOOL SOURCE_ROOT LIBRARY.
+"""Tests that `xseg blame` attributes fragmentation to its call site: attribution.py TOOL SOURCE_ROOT LIBRARY.
 
-Twenty programs run on the library and the simulated driver, in steps with a pause after each, as a service between
-requests.  Each program has sites that allocate much and fragment little, and one site that keeps small blocks among large
-temporary ones.  Half of the programs identify sites by label, half by call stack.
+Twenty programs use the library and the simulated driver, in steps with a pause after each step, as between requests of a
+service.  Each program has sites that allocate much and fragment little, and one site whose small blocks outlive the large
+blocks around them.  Half of the programs identify sites by label, half by call stack.
 """
 import ctypes
 import json
@@ -20,56 +20,56 @@ from folder_case import FolderCase
 
 KIB, MIB = 1 << 10, 1 << 20
 LARGE = 20 * MIB
-PROGRAMS, FOUND = 20, 19
+PROGRAMS, REQUIRED_FIRST = 20, 19
 
 
 class Program:
-    """Steps of a training or a service; `kept` are blocks of the culprit."""
+    """Steps of a training job or a service; `fragmenting_blocks` are the blocks of the fragmenting site, oldest first."""
 
     def __init__(self, allocator, seed):
         self.allocator, self.draw, self.seed = allocator, random.Random(seed), seed
-        self.kept, self.steady = [], []
-        # What the culprit keeps: small blocks, or such as come from the large pool; for how many steps.
-        self.size = self.draw.choice((512, 4 * KIB, 60 * KIB, 1200 * KIB, 1900 * KIB))
-        self.steps = self.draw.choice((16, 30, 1000))
-        self.every = self.draw.choice((1, 2))
+        self.fragmenting_blocks, self.permanent_blocks = [], []
+        # Blocks of the fragmenting site belong to small segments (up to 1 MiB) or to large ones.
+        self.block_size = self.draw.choice((512, 4 * KIB, 60 * KIB, 1200 * KIB, 1900 * KIB))
+        self.lifetime_steps = self.draw.choice((16, 30, 1000))
+        self.interval_steps = self.draw.choice((1, 2))
 
     def alloc(self, site, size):
         with self.allocator.label(site):
             return self.allocator.allocate(size)
 
     def begin(self):
-        """Weights, each as large as pages of a large segment, and what an optimizer keeps: long-lived, one beside the other."""
+        """Allocates permanent blocks: weights, each a multiple of the page size of a large segment, and then optimizer states."""
         for _ in range(self.draw.randrange(4, 12)):
-            self.steady.append(self.alloc("weights", self.draw.randrange(1, 4) * LARGE))
+            self.permanent_blocks.append(self.alloc("weights", self.draw.randrange(1, 4) * LARGE))
         for _ in range(self.draw.randrange(20, 80)):
-            self.steady.append(self.alloc("optimizer", self.draw.randrange(1, 200) * KIB))
+            self.permanent_blocks.append(self.alloc("optimizer", self.draw.randrange(1, 200) * KIB))
 
-    def step(self, number):
+    def step(self, step_index):
         temporary = []
         count = self.draw.randrange(10, 40)
-        for at in range(count):
-            if at == count // 2 and number % self.every == 0:
-                self.kept.append((number, self.alloc("culprit", self.size)))
-            if self.size < MIB:
+        for index in range(count):
+            if index == count // 2 and step_index % self.interval_steps == 0:
+                self.fragmenting_blocks.append((step_index, self.alloc("fragmenting", self.block_size)))
+            if self.block_size < MIB:
                 temporary.append(self.alloc("scratch", self.draw.randrange(100, 900) * KIB))
-            if self.size > MIB or at % 8 == 0:
+            if self.block_size > MIB or index % 8 == 0:
                 temporary.append(self.alloc("activations", self.draw.randrange(2, 24) * MIB))
         if self.draw.random() < 0.5:
             self.draw.shuffle(temporary)
         for block in temporary:
             block.free()
         self.alloc("pause", 512).free()
-        while self.kept and self.kept[0][0] <= number - self.steps:
-            self.kept.pop(0)[1].free()
+        while self.fragmenting_blocks and self.fragmenting_blocks[0][0] <= step_index - self.lifetime_steps:
+            self.fragmenting_blocks.pop(0)[1].free()
 
     def run(self):
         self.begin()
-        for number in range(40):
-            self.step(number)
+        for step_index in range(40):
+            self.step(step_index)
 
-    def end(self):
-        for block in [block for _, block in self.kept] + self.steady:
+    def free_all(self):
+        for block in [block for _, block in self.fragmenting_blocks] + self.permanent_blocks:
             block.free()
 
 
@@ -80,7 +80,7 @@ def snapshot_of(seed, folder):
         program = Program(allocator, seed)
         program.run()
         write_snapshot(allocator, path)
-        program.end()
+        program.free_all()
     return path
 
 
@@ -91,8 +91,8 @@ def write_snapshot(allocator, path):
         raise AssertionError(xseg._library.error_text())
 
 
-def trimmed(config, seed, path):
-    """Blocks come and go; what a trim then returned, and could not return for live blocks.  A snapshot is written before it."""
+def trim_random_program(config, seed, path):
+    """Allocates and frees random blocks, writes a snapshot, and returns the result of a trim."""
     draw, blocks = random.Random(seed), []
     with xseg.open(config, log=lambda *_: None) as allocator:
         for _ in range(300):
@@ -104,21 +104,21 @@ def trimmed(config, seed, path):
         for block in draw.sample(blocks, 45):
             block.free()
         write_snapshot(allocator, path)
-        done = allocator.trim(wait=True)
+        result = allocator.trim(wait=True)
         for block in blocks:
             block.free()
-    return done
+    return result
 
 
 def rewrite(path, by_stack):
-    """An event takes 100 us, however busy the machine is, and a pause 100 ms; by_stack: labels become call stacks."""
+    """Replaces the times of events: 100 us for each event, 100 ms for a pause; by_stack: replaces labels with call stacks."""
     snapshot = pickle.loads(path.read_bytes())
-    stacks, now = {}, 1_000_000
+    stacks, time_us = {}, 1_000_000
     for trace in snapshot["device_traces"]:
         for entry in trace:
             site = entry["user_metadata"]
-            now += 100_000 if (entry["action"], site) == ("alloc", "pause") else 100
-            entry["time_us"] = now
+            time_us += 100_000 if (entry["action"], site) == ("alloc", "pause") else 100
+            entry["time_us"] = time_us
             if by_stack:
                 entry["user_metadata"] = ""
                 entry["frames"] = stacks.setdefault(site, [
@@ -128,50 +128,48 @@ def rewrite(path, by_stack):
     path.write_bytes(pickle.dumps(snapshot, 4))
 
 
-class Culprit(FolderCase):
-    def blamed(self, path, *arguments):
-        done = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, b""))
-        return json.loads(done.stdout)
+class Attribution(FolderCase):
+    def read_report(self, path, *arguments):
+        completed = subprocess.run([sys.argv[1], "blame", "--json", *arguments, path], capture_output=True, check=False)
+        self.assertEqual((completed.returncode, completed.stderr), (0, b""))
+        return json.loads(completed.stdout)
 
-    def test_culprit_is_listed_first(self):
-        wrong, found = [], 0
+    def test_fragmenting_site_is_listed_first(self):
+        missed, first_count = [], 0
         for seed in range(1, PROGRAMS + 1):
-            by_stack = seed % 2 == 0
-            path = snapshot_of(seed, self.folder)
+            by_stack, path = seed % 2 == 0, snapshot_of(seed, self.folder)
             rewrite(path, by_stack)
-            blame = self.blamed(path, *([] if by_stack else ["--label"]))
+            blame = self.read_report(path, *([] if by_stack else ["--label"]))
             self.assertEqual(blame["omitted"], 0)
-            self.assertEqual(int(blame["reserved"]) - int(blame["allocated"]),
-                             int(blame["pending"]) + int(blame["idle"]) +
+            self.assertEqual(int(blame["reserved"]) - int(blame["allocated"]), int(blame["pending"]) + int(blame["idle"]) +
                              sum(int(site["fragmented"]) for site in blame["sites"]))
             first = [(site["site"], int(site["fragmented"])) for site in blame["sites"][:3]]
-            found += "culprit" in first[0][0]
-            wrong += [(seed, first)] if "culprit" not in first[0][0] else []
-            # By allocated bytes it is not: that is another question.
-            self.assertNotIn("culprit", max(blame["sites"], key=lambda site: int(site["allocated"]))["site"])
-        self.assertGreaterEqual(found, FOUND, wrong)
-        print(f"the culprit is first in {found} of {PROGRAMS}")
+            first_count += "fragmenting" in first[0][0]
+            missed += [(seed, first)] if "fragmenting" not in first[0][0] else []
+            # Sorted by allocated bytes it is not the first site.
+            self.assertNotIn("fragmenting", max(blame["sites"], key=lambda site: int(site["allocated"]))["site"])
+        self.assertGreaterEqual(first_count, REQUIRED_FIRST, missed)
+        print(f"the fragmenting site is first in {first_count} of {PROGRAMS}")
 
     def test_idle_pages_have_the_reasons_of_the_library(self):
-        blame = self.blamed(snapshot_of(2, self.folder), "--label")
-        self.assertIn("policy", blame["idle_at_end"])
+        self.assertIn("policy", self.read_report(snapshot_of(2, self.folder), "--label")["idle_at_end"])
 
     def test_report_at_the_end_equals_the_trim_result(self):
         path = self.folder / "end.pickle"
         for seed, pages in enumerate(("", "large_segment_size_mb:32", "large_segment_size_mb:12", "page_size:small") * 3):
-            done = trimmed(f"expandable_segments:True,history:all,{pages}", seed, path)
-            self.assertGreater(min(done.released, done.kept_fragmented), MIB)
+            trim_result = trim_random_program(f"expandable_segments:True,history:all,{pages}", seed, path)
+            self.assertGreater(min(trim_result.released, trim_result.kept_fragmented), MIB)
             snapshot = pickle.loads(path.read_bytes())
             for trace in snapshot["device_traces"]:
                 for entry in trace:
-                    entry["time_us"] = 1  # so that it is the end that counts
+                    entry["time_us"] = 1  # only the final state has a weight
             snapshot["xseg"]["devices"][0]["causes"] = []
             for device_traces in (snapshot["device_traces"], []):
                 path.write_bytes(pickle.dumps(snapshot | {"device_traces": device_traces}, 4))
-                blame = self.blamed(path)
+                blame = self.read_report(path)
                 self.assertEqual(blame["omitted"], 0)
-                self.assertEqual((int(blame["fragmented"]), int(blame["idle"])), (done.kept_fragmented, done.released), (pages, seed))
+                self.assertEqual((int(blame["fragmented"]), int(blame["idle"])),
+                                 (trim_result.kept_fragmented, trim_result.released), (pages, seed))
 
 
 if __name__ == "__main__":
