@@ -92,17 +92,17 @@ def case_snapshot():
     held = byte_tensor(3)
     torch.cuda.memory._set_memory_metadata("")
     byte_tensor(5)
-    taken = torch.cuda.memory._snapshot()
-    pickle.dumps(taken)
-    blocks = [block for segment in taken["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"]
+    snapshot = torch.cuda.memory._snapshot()
+    pickle.dumps(snapshot)
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"]
     expect([block["requested_size"] for block in blocks] == [3 * MIB], blocks)
     expect(blocks[0]["address"] == held.data_ptr(), blocks)
     expect(any(frame["name"] == "byte_tensor" for frame in blocks[0]["frames"]), blocks[0]["frames"])
-    free = [block for segment in taken["segments"] for block in segment["blocks"] if block["state"] == "inactive"]
+    free = [block for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "inactive"]
     expect([block["requested_size"] for block in free] == [5 * MIB], free)
-    events = [entry["action"] for entry in taken["device_traces"][0]]
+    events = [entry["action"] for entry in snapshot["device_traces"][0]]
     expect(events == ["segment_map", "alloc", "alloc", "free_requested", "free_completed"], events)
-    expect(taken["device_traces"][0][1].get("user_metadata") == "phase one", taken["device_traces"][0][1])
+    expect(snapshot["device_traces"][0][1].get("user_metadata") == "phase one", snapshot["device_traces"][0][1])
     expect(torch.cuda.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot", "a snapshot is an event")
     torch.cuda.memory._record_memory_history(enabled=None)
     expect(torch.cuda.memory._snapshot()["device_traces"][0] == [], "recording is off")
@@ -131,12 +131,12 @@ def case_graph():
     graph = torch.cuda.CUDAGraph()
     before = torch.cuda.memory_reserved()
     with torch.cuda.graph(graph):
-        kept = byte_tensor(30)
+        output = byte_tensor(30)
         byte_tensor(30)
     graph.replay()
     ids = {segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()}
     expect(tuple(graph.pool()) in ids, ids)
-    del graph, kept
+    del graph, output
     torch.cuda.empty_cache()
     expect(torch.cuda.memory_reserved() <= before, torch.cuda.memory_reserved())
 
@@ -452,16 +452,14 @@ def case_no_caching():
 
 def expect_segments(is_expandable):
     byte_tensor(1)
-    taken = torch.cuda.memory._snapshot()
-    expect(taken["allocator_settings"]["expandable_segments"] == is_expandable, taken["allocator_settings"])
-    expect([segment["is_expandable"] for segment in taken["segments"]] == [is_expandable], taken["segments"])
+    snapshot = torch.cuda.memory._snapshot()
+    expect(snapshot["allocator_settings"]["expandable_segments"] == is_expandable, snapshot["allocator_settings"])
+    expect([segment["is_expandable"] for segment in snapshot["segments"]] == [is_expandable], snapshot["segments"])
 
 
 # The variables of the cases are in VARIABLES.
-for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True),
-                       ("own_string_is_classic", False),
-                       ("older_string_is_classic", False), ("newer_string_is_classic", False),
-                       ("newer_string_is_expandable", True)):
+for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True), ("own_string_is_classic", False),
+        ("older_string_is_classic", False), ("newer_string_is_classic", False), ("newer_string_is_expandable", True)):
     globals()["case_" + case] = functools.partial(expect_segments, expected)
 
 

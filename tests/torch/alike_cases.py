@@ -39,7 +39,7 @@ def held_objects():
     held = {"graph": torch.cuda.CUDAGraph(), "pool": torch.cuda.MemPool(),
             "options": torch.cuda.MemPool(use_on_oom=True, no_split=True), "tensor": byte_tensor(4)}
     with torch.cuda.graph(held["graph"]):
-        held["kept"] = byte_tensor(4)
+        held["output"] = byte_tensor(4)
     with torch.cuda.use_mem_pool(held["pool"]):
         held["inside"] = byte_tensor(4)
     return held
@@ -83,7 +83,7 @@ def children():
             del held[name]
         gc.collect()
 
-    for names in (["graph"], ["kept", "graph"], ["pool"], ["options"], ["tensor"], ["inside", "tensor", "kept"]):
+    for names in (["graph"], ["output", "graph"], ["pool"], ["options"], ["tensor"], ["inside", "tensor", "output"]):
         report(*names, in_child(lambda names=names: drop(*names)))
     side = torch.cuda.Stream()
     address = held["tensor"].data_ptr()
@@ -445,8 +445,7 @@ def streams():
     report("allocated", raw > 0, state())
     torch.cuda.caching_allocator_delete(raw)
     report("freed", state(), torch.cuda.caching_allocator_alloc(1000, 1, other) == raw)
-    host, empty = torch.empty(1), byte_tensor(0)
-    report("host tensor", attempt(lambda: host.record_stream(other))[0], attempt(lambda: empty.record_stream(other)))
+    report("host", attempt(lambda: torch.empty(1).record_stream(other))[0], attempt(lambda: byte_tensor(0).record_stream(other)))
 
 
 def observers():

@@ -169,12 +169,12 @@ struct BlockInfo { std::pair<int, int> added = {0, 0}; bool active{}; int method
     def test_headers_of_the_pytorch_installation_are_first(self):
         """The CUDA version of the environment's toolkit may differ from PyTorch's."""
         with tempfile.TemporaryDirectory() as folder:
-            torch_folder, own = pathlib.Path(folder, "torch"), pathlib.Path(folder, "nvidia/cu13/include")
-            for file in (torch_folder / "include/c10/cuda/CUDACachingAllocator.h", own / "cuda_runtime_api.h"):
+            torch_folder, nvidia = pathlib.Path(folder, "torch"), pathlib.Path(folder, "nvidia/cu13/include")
+            for file in (torch_folder / "include/c10/cuda/CUDACachingAllocator.h", nvidia / "cuda_runtime_api.h"):
                 file.parent.mkdir(parents=True)
                 file.touch()
-            self.assertEqual(self.build.headers(torch_folder)[1], own)
-            shutil.rmtree(own)
+            self.assertEqual(self.build.headers(torch_folder)[1], nvidia)
+            shutil.rmtree(nvidia)
             self.assertEqual(self.build.headers(torch_folder)[1], self.folder / "cuda/include")
 
     def test_all_methods_are_covered(self):

@@ -274,8 +274,8 @@ def case_context_for_pointer():
 
 
 def trace(*keys):
-    taken = torch.cuda.memory._snapshot()["device_traces"][0]
-    return [[entry.get(key) for key in ("action", *keys)] for entry in taken if entry["action"] != "snapshot"]
+    entries = torch.cuda.memory._snapshot()["device_traces"][0]
+    return [[entry.get(key) for key in ("action", *keys)] for entry in entries if entry["action"] != "snapshot"]
 
 
 def case_compile_context():
@@ -311,16 +311,16 @@ def case_annotation():
             tensors = byte_tensor(4)
     with torch.cuda.device(1), record("other device"):
         tensors = byte_tensor(3, "cuda:1")
-    taken = torch.cuda.memory._snapshot()["external_annotations"]
+    entries = torch.cuda.memory._snapshot()["external_annotations"]
     torch.cuda.memory._record_memory_history(enabled=None)
     with record("forward"):
         del tensors
     expect(torch.cuda.memory._snapshot()["external_annotations"] == [], "recording is off")
-    taken = sorted(taken, key=lambda entry: entry["device"])
+    entries = sorted(entries, key=lambda entry: entry["device"])
     for device in (0, 1):
-        times = [entry["time_us"] for entry in taken if entry["device"] == device]
+        times = [entry["time_us"] for entry in entries if entry["device"] == device]
         expect(times == sorted(times), times)
-    return [[entry[key] for key in ("device", "name", "stage")] for entry in taken
+    return [[entry[key] for key in ("device", "name", "stage")] for entry in entries
             if entry["name"] in ("forward", "inner", "other device")]
 
 
@@ -554,13 +554,13 @@ def case_tracker_account():
         if device == 0 and ACTIONS[action] != "oom":
             mirror.apply(ACTIONS[action], address, size)
             count[ACTIONS[action]] += 1
-    taken = torch.cuda.memory_snapshot()
-    used = {block["address"]: block["requested_size"] for segment in taken for block in segment["blocks"]
+    snapshot = torch.cuda.memory_snapshot()
+    used = {block["address"]: block["requested_size"] for segment in snapshot for block in segment["blocks"]
             if block["state"] != "inactive"}
     expect(used == {**mirror.live, **mirror.pending}, (used, mirror.live, mirror.pending))
     expect(set(mirror.live) == {tensor.data_ptr() for tensor in live}, mirror.live)
     expect(sum(mirror.memory.values()) == torch.cuda.memory_reserved(), mirror.memory)
-    for segment in taken:
+    for segment in snapshot:
         expect(sum(overlap(mirror.memory, segment["address"], segment["total_size"])) == segment["total_size"], segment)
     del live, pools
     del count["segment_unmap"]
@@ -731,9 +731,9 @@ def case_host_memory():
     """PyTorch adds pinned memory to snapshots of any allocator."""
     torch.cuda.memory._record_memory_history(record_pinned_host_memory=True, clear_history=True)
     tensor = torch.empty(3 * MIB, dtype=torch.uint8, pin_memory=True)
-    taken = torch.cuda.memory._snapshot()
-    results = [[segment["total_size"] for segment in taken["host_segments"] if segment["address"] == tensor.data_ptr()],
-            [[entry["action"], entry["size"]] for entry in taken["host_traces"]]]
+    snapshot = torch.cuda.memory._snapshot()
+    results = [[segment["total_size"] for segment in snapshot["host_segments"] if segment["address"] == tensor.data_ptr()],
+            [[entry["action"], entry["size"]] for entry in snapshot["host_traces"]]]
     torch.cuda.memory._record_memory_history(enabled=None)
     return results
 
@@ -761,8 +761,8 @@ def case_simple_pointer():
 
 def case_own_allocator():
     """A MemPool with its own allocator calls that allocator with device and size, and frees all of the memory."""
-    own = torch.cuda.memory.CUDAPluggableAllocator(METHODS.path, "methods_own_alloc", "methods_own_free")
-    pool = torch.cuda.MemPool(own.allocator())
+    plugin = torch.cuda.memory.CUDAPluggableAllocator(METHODS.path, "methods_own_alloc", "methods_own_free")
+    pool = torch.cuda.MemPool(plugin.allocator())
     before = current("reserved_bytes")
     METHODS.records("own_calls")
     with torch.cuda.use_mem_pool(pool):
@@ -785,10 +785,10 @@ def case_own_allocator():
     frees = METHODS.records("own_calls")
     expect(sorted(call[2] for call in frees) == sorted(call[2] for call in calls), "each allocation is freed once")
     results += sorted([call[0], call[1], call[3]] for call in frees)
-    pool = torch.cuda.MemPool(own.allocator())
+    pool = torch.cuda.MemPool(plugin.allocator())
     with torch.cuda.use_mem_pool(pool):
         outlives, cached = byte_tensor(30), byte_tensor(3)
-    del cached, own, pool
+    del cached, plugin, pool
     torch.cuda.empty_cache()
     results.append([[call[0], call[3]] for call in METHODS.records("own_calls")])
     del outlives
@@ -814,8 +814,8 @@ def access_report(stream, tensor):
 
 def case_own_allocator_out_of_memory():
     """A failure of a pool's own allocator is an out-of-memory error; a capture calls the allocator, too."""
-    own = torch.cuda.memory.CUDAPluggableAllocator(METHODS.path, "methods_own_alloc", "methods_own_free")
-    pool = torch.cuda.MemPool(own.allocator())
+    plugin = torch.cuda.memory.CUDAPluggableAllocator(METHODS.path, "methods_own_alloc", "methods_own_free")
+    pool = torch.cuda.MemPool(plugin.allocator())
     keys = ("num_ooms", "num_alloc_retries", "reserved_bytes.all.current", "active_bytes.all.current")
     before = torch.cuda.memory_stats()
     with torch.cuda.use_mem_pool(pool):
@@ -831,7 +831,7 @@ def case_own_allocator_out_of_memory():
     results += [[call[0], call[3]] for call in METHODS.records("own_calls")]
     after = torch.cuda.memory_stats()
     results += [after[key] - before[key] for key in keys]
-    del tensor, inside, graph, own, pool
+    del tensor, inside, graph, plugin, pool
     torch.cuda.empty_cache()
     return results + sorted([call[0], call[3]] for call in METHODS.records("own_calls")) + [current("reserved_bytes")]
 

@@ -95,7 +95,7 @@ def remove_backends(report):
     return backend_names
 
 
-def figures_of(name, mode, python, variables, seen):
+def figures_of(name, mode, python, variables, values):
     ignored = re.compile(IGNORED.get(name, "(?!)"))
     for backend, switch in backends.BACKENDS.items():
         report = run(name, mode, python, {**variables, **switch, "PYTHONPATH": str(PROGRAMS)})
@@ -104,17 +104,17 @@ def figures_of(name, mode, python, variables, seen):
             raise Failed(f"expected the allocator {backend}, not {', '.join(sorted(actual))}")
         for key, value in flat(report).items():
             if not ignored.search(key):
-                seen[backend].setdefault(key, []).append(value)
+                values[backend].setdefault(key, []).append(value)
 
 
 def compare(name, mode, python, variables):
     """Returns a line for each difference in one mode.  The end of PyTorch's threads is not synchronized with the program, so
     the program runs up to three times, and a figure differs if the values of all runs on one allocator differ from those on
     the other."""
-    seen = {backend: {} for backend in backends.BACKENDS}
-    native, other = [seen[backend] for backend in (list(seen)[0], list(seen)[-1])]
+    values = {backend: {} for backend in backends.BACKENDS}
+    native, other = [values[backend] for backend in (list(values)[0], list(values)[-1])]
     for _ in range(3):
-        figures_of(name, mode, python, variables, seen)
+        figures_of(name, mode, python, variables, values)
         if len(native) < 20:
             return [f"expected at least 20 figures, not {len(native)}"]
         wrong = [key for key in native | other if not any(value in other.get(key, []) for value in native.get(key, []))]

@@ -35,7 +35,7 @@ __attribute__((visibility("default"))) void threads_init(void)
     caching::get()->init(1);
 }
 
-/* Destroys a pool with its own allocator.  Returns 1 if other threads could use pools meanwhile, or -1 on a deadlock. */
+/* Destroys a pool with its own allocator.  Returns 1 if other threads could use pools during the call, or -1 on a deadlock. */
 __attribute__((visibility("default"))) int threads_destroy(void)
 {
     caching::get()->createOrIncrefPool(0, ID, std::shared_ptr<caching::CUDAAllocator>(caching::get(), destroy));

@@ -57,8 +57,8 @@ def installed(folder):
                      "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parent.parent)")
     python = folder / "venv/bin/python"
     output_of(torch, "-m", "venv", "--without-pip", folder / "venv")
-    own = pathlib.Path(output_of(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    (own / "pytorch.pth").write_text(site, encoding="utf-8")
+    packages = pathlib.Path(output_of(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    (packages / "pytorch.pth").write_text(site, encoding="utf-8")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     output_of(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--config-settings", f"builddir={BUILD}",
               "--config-settings", "tag=linux", "-w", folder, backends.ADAPTER)
@@ -90,7 +90,7 @@ def check_compiled_adapter(python, run):
 def main():
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS or shutil.which("c++") is None:
-        print("the adapter is not in this tree, or there is no C++ compiler")
+        print("skipped: the adapter is not in this tree, or no C++ compiler was found")
         return backends.SKIPPED
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
