@@ -21,7 +21,7 @@ GRIDS = ((1, 1), (1, 7), (3, 5), (2, 64), (5, 32))  # blocks, threads of each
 ADDRESS, OTHER, REPORT = 0x7F0000000200, 0x7F8000000000, 0x7F9000000000
 NONE = (1 << 64) - 1
 GUARD = b"\xa5" * 16
-# The first outputs of splitmix64 from 1234567, as its other implementations give them.
+# The first outputs of splitmix64 for seed 1234567, of other implementations.
 KNOWN = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
 
 BITS = (1 << 64) - 1
@@ -31,7 +31,7 @@ CONDITIONS = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda
 
 
 class Fault(Exception):
-    """An access outside of the memory that there is, or not aligned to its size."""
+    """An access that is not within a memory region, or not aligned to its size."""
 
 
 class Memory:
@@ -44,7 +44,7 @@ class Memory:
         for base, data in self.ranges.items():
             if base <= address and address + size <= base + len(data):
                 return data, address - base
-        raise Fault(f"nothing is at {address:#x}")
+        raise Fault(f"no memory at {address:#x}")
 
     def load(self, address, size):
         data, offset = self._find(address, size)
@@ -100,7 +100,7 @@ class Thread:
                 at = labels[operands[0]]
             else:
                 self.step(opcode.split("."), operands)
-        raise Fault("the kernel does not end")
+        raise Fault("the kernel does not terminate")
 
     def step(self, opcode, operands):
         name, kind = opcode[0], opcode[-1]
@@ -124,7 +124,7 @@ class Thread:
 
     @staticmethod
     def compute(name, inputs, width):
-        """The value of an instruction on unsigned integers, before it is cut to its width."""
+        """The value of an instruction on unsigned integers, before truncation to its width."""
         if name in ("mov", "cvta"):
             return inputs[0]
         if name == "cvt":
@@ -151,7 +151,7 @@ class Thread:
 
 
 def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: numbers):
-    """Run a kernel's grid; `order` says in which order its threads run."""
+    """Runs the grid of a kernel; `order` is the order of its threads."""
     names, code, labels = kernel
     assert len(names) == len(arguments)
     for number in order(list(range(blocks * threads))):
@@ -257,10 +257,10 @@ class Assembled(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder, "kernels.ptx")
             source.write_text(text, encoding="utf-8")
-            done = subprocess.run([self.ptxas, f"-arch={architecture}", "--warning-as-error", "-o",
-                                   source.with_suffix(".cubin"), source], text=True, check=False,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return done.returncode, done.stdout
+            process = subprocess.run([self.ptxas, f"-arch={architecture}", "--warning-as-error", "-o",
+                                      source.with_suffix(".cubin"), source], text=True, check=False,
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return process.returncode, process.stdout
 
     def test_each_architecture(self):
         text = (ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8")
@@ -268,10 +268,10 @@ class Assembled(unittest.TestCase):
             with self.subTest(architecture):
                 self.assertEqual(self.assemble(text, architecture), (0, ""))
 
-    def test_an_error_is_found(self):
+    def test_assembler_detects_an_error(self):
         text = (ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8")
-        status, said = self.assemble(text.replace("add.u64", "add.u63", 1), "sm_70")
-        self.assertNotEqual(status, 0, said)
+        status, output = self.assemble(text.replace("add.u64", "add.u63", 1), "sm_70")
+        self.assertNotEqual(status, 0, output)
 
 
 if __name__ == "__main__":
