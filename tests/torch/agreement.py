@@ -42,14 +42,14 @@ class Agreement(unittest.TestCase):
             with self.subTest(name, settings=settings):
                 self.compare(name, settings, **variables)
 
-    def test_advice(self):
+    def test_library_advises_expandable_segments_only_if_they_help(self):
         xseg = self.run_on("xseg", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
         for line in ("report not fragmented True\n", "advised False\n", "report fragmented True True\n", "advised True\n"):
             self.assertIn(line, xseg)
         native = self.run_on("native", "advice", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
         self.assertEqual(reports(native), reports(xseg))
 
-    def test_logged(self):
+    def test_failures_of_the_driver_are_logged(self):
         messages = ("memory allocation failed with OOM on device 0 while trying to allocate 3670016000 bytes",
                     "memory allocation failed with OOM on device 0 while trying to allocate 5242880000 bytes")
         for level, is_logged in (("WARNING", False), ("INFO", True)):
@@ -61,7 +61,7 @@ class Agreement(unittest.TestCase):
                     for message in messages:
                         self.assertEqual(message in output, is_logged)
 
-    def test_unlimited(self):
+    def test_unlimited_sizes_are_accepted(self):
         self.compare("unlimited", "expandable_segments:True,pinned_num_register_threads:2")
         self.assertNotIn("no effect", self.run_on("xseg", "unlimited", PYTORCH_CUDA_ALLOC_CONF="pinned_num_register_threads:2"))
         output = self.run_on("xseg", "one_allocation",
@@ -74,7 +74,7 @@ class Agreement(unittest.TestCase):
                 output = self.run_on("xseg", "rejected", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
                 self.assertEqual(reports(output), ["report True"] * 3 + ["report True True"], output)
 
-    def test_expandable_later(self):
+    def test_segments_that_become_expandable_are_shared(self):
         output = self.run_on("xseg", "expandable_later", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False")
         self.assertEqual(reports(output), ["report shared x"])
         self.assertNotIn("no effect", output)
@@ -87,17 +87,17 @@ class Agreement(unittest.TestCase):
         output = self.run_on("xseg", "one_allocation", XSEG_SIM_VMM="0", XSEG_ALLOC_CONF=settings)
         self.assertIn("exportable has no effect", output)
 
-    def test_named_defaults(self):
+    def test_explicit_defaults_equal_unset_keys(self):
         output = self.run_on("xseg", "named_defaults",
                            XSEG_ALLOC_CONF="garbage_collection_threshold:off,max_split_size_mb:17592186044416")
         self.assertEqual(reports(output), ["report 0.0 -1"])
 
-    def test_plug_in(self):
+    def test_plug_in_assigns_captured_blocks_to_the_graph(self):
         library = pathlib.Path(DRIVER).parent / "src/adapters/torch/libxseg-torch.so"
         process = backends.start(DRIVER, "native", CASES, "plug_in", str(library))
         self.assertEqual(reports(backends.finish(process, "native")), ["report True True"])
 
-    def test_imports(self):
+    def test_import_is_closed_after_a_capture(self):
         self.run_on("xseg", "import_ends_in_capture")
 
 

@@ -128,7 +128,7 @@ def advice():
     whole = [byte_tensor(80) for _ in range(12)]
     del whole
     blocks = [byte_tensor(size) for _ in range(12) for size in (11, 69)]
-    del blocks[1::2]
+    del blocks[1::2]  # 12 free blocks of 69 MiB: 828 MiB
     message, library = oom_message(300)
     report("fragmented", sentence in message, "828.00 MiB is reserved by PyTorch but unallocated" in message)
     print("advised", "expandable_segments:True" in library, flush=True)
@@ -359,7 +359,7 @@ def import_ends_in_capture():
 
     def use(handle, _):
         storage = open_handle(handle)
-        assert imported() == 40, imported()
+        assert imported() == 40, imported()  # 30 MiB in two pages of 20 MiB
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="relaxed"):
             block = byte_tensor(3)

@@ -63,12 +63,12 @@ class Doctor(backends.CaseTest):
         self.expect_line(report, "toggles", "ok", "is ignored")
         self.expect_line(report, "NCCL", "warning", "set NCCL_GRAPH_REGISTER=0")
 
-    def test_own_allocator(self):
+    def test_native_allocator_is_a_note(self):
         report = command(XSEG_TORCH="0")
         self.assertEqual((report[0], list(report[1])), (0, ["allocator"]))
         self.expect_line(report, "allocator", "note", "start the program by `xseg run`")
 
-    def test_failures(self):
+    def test_failures_set_the_exit_status(self):
         for variables, subject, words in (
                 ({"PYTHONPATH": ""}, "allocator", "the hook of the wheel did not run"),
                 ({"XSEG_DRIVER": "libno-such.so"}, "allocator", "XSEG_DRIVER: cannot load the driver"),
@@ -79,7 +79,7 @@ class Doctor(backends.CaseTest):
             self.assertEqual(report[0], 1, (variables, report))
             self.expect_line(report, subject, "fail", words)
 
-    def test_conflicts(self):
+    def test_conflicts_are_warnings(self):
         report = command(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", PYTORCH_ALLOC_CONF="max_split_size_mb:64")
         self.expect_line(report, "guards", "warning", "PYTORCH_CUDA_ALLOC_CONF names expandable_segments:True")
         self.expect_line(report, "guards", "warning", "differ in expandable_segments")
@@ -90,7 +90,7 @@ class Doctor(backends.CaseTest):
         self.expect_line(report, "segments", "note", "set expandable_segments:True in XSEG_ALLOC_CONF")
         self.expect_line(report, "legacy IPC", "ok", "the driver serves")
 
-    def test_engines(self):
+    def test_installed_engines_are_listed(self):
         """The versions of engines are read from the metadata of installed packages."""
         sys.path.insert(0, str(backends.ADAPTER))
         import backend
@@ -109,7 +109,7 @@ class Doctor(backends.CaseTest):
             self.expect_line(report, "SGLang", "note", "version 0.5.1 is installed, and modules of 0.5.23 were tested")
             self.expect_line(report, "SGLang", "warning", "SGLANG_PLUGINS excludes the plug-in, 'other'")
 
-    def test_in_a_process(self):
+    def test_doctor_of_the_current_process(self):
         text = self.run_case("in_process")
         self.assertIn("call torch.cuda.init() first", text)
         self.assertIn("libxseg-ipc.so was not loaded before the CUDA runtime; start the program by `xseg run`", text)

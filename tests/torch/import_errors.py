@@ -104,7 +104,7 @@ class ImportErrors(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             self.expect(attempt(set_cache(file.name)), "cannot store the adapter", "XDG_CACHE_HOME")
 
-    def test_another_allocator(self):
+    def test_another_allocator_is_in_use(self):
         output = attempt(must_succeed=False, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
         for word in ("import error:", "already uses another allocator, 'cudaMallocAsync'", "remove backend:cudaMallocAsync",
                      "backend cudaMallocAsync"):
@@ -154,14 +154,14 @@ class ImportErrors(unittest.TestCase):
             wait_for(lambda: has_ended(int(started.read_text())))
             return errors
 
-    def test_interrupted(self):
+    def test_interrupt_removes_the_build(self):
         """The compiler and its children end, the build folder is removed, and the last line is a message."""
         for code in ("import xseg.torch", "import _xseg_torch_hook, torch"):
             with self.subTest(code=code):
                 last = self.interrupt(signal.SIGINT, code).splitlines()[-1]
                 self.assertIn("KeyboardInterrupt: xseg.torch: build of the adapter was interrupted", last)
 
-    def test_terminated(self):
+    def test_termination_prints_no_traceback(self):
         """The signal ends the process, as without xseg."""
         self.assertNotIn("Traceback", self.interrupt(signal.SIGTERM, "import xseg.torch"))
 

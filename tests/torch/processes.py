@@ -170,19 +170,19 @@ class Processes(backends.CaseTest):
                 self.assertIn(f"case {name} done", text)
                 self.assertNotIn("(not in effect", text)
 
-    def test_the_first_example(self):
+    def test_borrower_uses_idle_memory_of_a_lender(self):
         first, second = strings(PAGE.read_text(encoding="utf-8"))[:2]
         self.run_cases(("lender", second), ("borrower", first))
 
-    def test_engines(self):
+    def test_two_engines_share_a_gpu(self):
         chat, batch = strings(section("Two inference engines"))
         self.run_cases(("chat", chat), ("batch", batch))
 
-    def test_trainer(self):
+    def test_trainer_and_rollout_share_a_gpu(self):
         rollout, train = strings(section("A trainer and a rollout engine"))
         self.run_cases(("rollout", rollout), ("train", train))
 
-    def test_configurations(self):
+    def test_strings_of_the_page_are_valid(self):
         """All settings strings of the page are valid, and those for users and containers contain the path of a mounted folder."""
         page = PAGE.read_text(encoding="utf-8")
         self.assertGreaterEqual(len(strings(page)), 8)
@@ -195,7 +195,7 @@ class Processes(backends.CaseTest):
                                  XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/budget", config))
             self.assertEqual(text.count("budget_file: shared budget file cannot be opened, \"/nowhere/budget\" ("), 1, text)
 
-    def test_variables_of_pytorch(self):
+    def test_pytorch_rejects_keys_of_xseg(self):
         """PyTorch rejects keys that it does not know, so xseg has its own variable for its keys."""
         for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             process = self.start_case("one_tensor", "none", **{variable: "budget_file:none"})

@@ -80,6 +80,7 @@ def case_one_piece():
     expect(driver_range(small)[1:] == (2, 1), driver_range(small))
     expect_pages(outside)
     expect([name for name, _ in xseg.torch.tags()] == ["cache"], xseg.torch.tags())
+    # 200 MiB, 4 MiB for 3 MiB, and a page of 2 MiB for small blocks.
     expect(pool.statistics().reserved_bytes.all.current == 206 * MIB, pool.statistics().reserved_bytes.all.current)
 
 

@@ -184,13 +184,13 @@ class Kernels(unittest.TestCase):
                    (ADDRESS, size, self.SEED, self.MASK, REPORT), *grid, order)
         return [int.from_bytes(report[at:at + 8], "little") for at in range(0, 40, 8)]
 
-    def test_the_known_outputs(self):
+    def test_write_has_known_outputs(self):
         self.assertEqual(tuple(splitmix64(1234567, 5)), KNOWN)
         data = bytearray(40)
         launch(self.kernels["xseg_write"], Memory({ADDRESS: data}), (ADDRESS, 40, 1234567, 0), 1, 3)
         self.assertEqual(bytes(data), b"".join(word.to_bytes(8, "little") for word in KNOWN))
 
-    def test_a_write_is_the_pattern_and_nothing_beside_it(self):
+    def test_write_stores_only_the_pattern(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(size) + bytearray(GUARD)
@@ -198,7 +198,7 @@ class Kernels(unittest.TestCase):
                            (ADDRESS, size, self.SEED, self.MASK), *grid)
                 self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
 
-    def test_a_copy_has_another_mask(self):
+    def test_copy_applies_another_mask(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(size) + bytearray(GUARD)
@@ -206,13 +206,13 @@ class Kernels(unittest.TestCase):
                 launch(self.kernels["xseg_copy"], memory, (OTHER, ADDRESS, size, self.MASK), *grid)
                 self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
 
-    def test_a_check_of_what_is_right_looks_at_every_word(self):
+    def test_check_of_correct_data_compares_every_word(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(pattern(self.SEED, self.MASK, size))
                 self.assertEqual(self.check(data, size, grid), [0, NONE, 0, 0, (size + 7) // 8])
 
-    def test_a_check_finds_one_byte(self):
+    def test_check_detects_one_byte(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 for offset in {0, size // 2, size - 1}:
@@ -222,7 +222,7 @@ class Kernels(unittest.TestCase):
                     got = int.from_bytes(data[word * 8:word * 8 + 8], "little")
                     self.assertEqual(self.check(data, size, grid), [1, word, word, got, (size + 7) // 8])
 
-    def test_a_check_counts_what_differs_whatever_the_order_of_threads(self):
+    def test_check_counts_differences_in_any_thread_order(self):
         numbers = random.Random(1)
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
@@ -236,13 +236,13 @@ class Kernels(unittest.TestCase):
                 self.assertIn(index, wrong)
                 self.assertEqual(got, int.from_bytes(data[index * 8:index * 8 + 8], "little"))
 
-    def test_a_spin_ends_after_its_cycles(self):
+    def test_spin_ends_after_its_cycles(self):
         _, code, labels = self.kernels["xseg_spin"]
         steps = [Thread(None, {"cycles": cycles}, {"%clock64": 2**63}).run(code, labels) for cycles in (0, 1000, 10000)]
         self.assertLess(steps[0], 10)
         self.assertAlmostEqual(steps[2] / steps[1], 10, delta=1)
 
-    def test_what_runs_them_finds_an_access_beside_a_block(self):
+    def test_interpreter_detects_an_access_outside_a_block(self):
         with self.assertRaises(Fault):
             launch(self.kernels["xseg_write"], Memory({ADDRESS: bytearray(16)}), (ADDRESS, 17, 1, 0), 1, 1)
 

@@ -38,7 +38,7 @@ enum need {
 
 struct fact {
     const char *id;   /* FACT-..., of docs/driver-facts.md; never reused */
-    const char *name; /* the fact as a sentence */
+    const char *name; /* the fact as a clause */
     void (*check)(void);
     unsigned needs; /* enum need; all but NOTHING imply DEVICE */
 };
