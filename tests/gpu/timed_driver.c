@@ -137,7 +137,7 @@ static struct {
 /* --- Statistics. --- */
 
 struct figures {
-    uint64_t bytes, calls, total, most, modeled;
+    uint64_t bytes, calls, total, max, modeled;
     uint32_t bucket[BUCKETS];
 };
 
@@ -191,9 +191,9 @@ static uint64_t quantile(const struct figures *figures, double part)
     for (unsigned i = 0; i < BUCKETS; i++) {
         passed += figures->bucket[i];
         if ((double)passed > before)
-            return time_of(i) < figures->most ? time_of(i) : figures->most;
+            return time_of(i) < figures->max ? time_of(i) : figures->max;
     }
-    return figures->most;
+    return figures->max;
 }
 
 static void add(struct figures *figures, uint64_t ns, uint64_t charged)
@@ -201,7 +201,7 @@ static void add(struct figures *figures, uint64_t ns, uint64_t charged)
     figures->calls++;
     figures->total += ns;
     figures->modeled += charged;
-    figures->most = ns > figures->most ? ns : figures->most;
+    figures->max = ns > figures->max ? ns : figures->max;
     figures->bucket[bucket_of(ns)]++;
 }
 
@@ -230,7 +230,7 @@ static size_t place_of(unsigned long long memory)
     return at;
 }
 
-/* Record the size of physical memory for cuMemRelease(), which has no size. At most half of the table is used. */
+/* Record the size of physical memory for cuMemRelease(), which has no size. At max half of the table is used. */
 static void keep_size(unsigned long long memory, uint64_t bytes)
 {
     (void)pthread_mutex_lock(&recorded.lock);
@@ -274,7 +274,7 @@ static void print(FILE *out, const char *name, const char *bytes, const struct f
 {
     (void)fprintf(out, "%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t",
                   name, bytes, figures->calls, figures->total, quantile(figures, 0.5),
-                  quantile(figures, 0.99), figures->most);
+                  quantile(figures, 0.99), figures->max);
     if (real.modeled != NULL)
         (void)fprintf(out, "%" PRIu64 "\n", figures->modeled);
     else

@@ -135,9 +135,9 @@ static void pause_and_resume(struct capture *capture, enum xseg_keep keep)
 
 static void play_round(struct capture *capture)
 {
-    const size_t most =
+    const size_t max =
         capture->stage->memory / 16 < MAX_BLOCK ? capture->stage->memory / 16 : MAX_BLOCK;
-    const size_t bytes = 1 + draw(&capture->stage->draws, most);
+    const size_t bytes = 1 + draw(&capture->stage->draws, max);
 
     XSEG(pool_create, capture->allocator, 0, NULL, &capture->pool);
     capture->in = new_block(capture, capture->pool, CAPTURED, bytes);

@@ -307,14 +307,14 @@ static int list(void)
     return 0;
 }
 
-static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_t *number)
+static bool read_number(const char *text, uint64_t min, uint64_t max, uint64_t *number)
 {
     char *end;
 
     if (text == NULL || *text < '0' || *text > '9')
         return false;
     *number = strtoull(text, &end, 10);
-    return *end == '\0' && *number >= least && *number <= most;
+    return *end == '\0' && *number >= min && *number <= max;
 }
 
 /* Parse one option and its value. Returns the number of arguments it used; 0: unknown option or invalid value */

@@ -69,10 +69,10 @@ static void check_all(struct pause *pause)
 /* Allocates small and large blocks and blocks of odd sizes, and frees some, whose memory remains cached. */
 static void fill_pool(struct pause *pause)
 {
-    const size_t most = pause->budget / BLOCKS * 2;
+    const size_t max = pause->budget / BLOCKS * 2;
 
     for (unsigned i = 0; i < BLOCKS; i++) {
-        const size_t bound = i % 3 == 0 ? 100000 : most;
+        const size_t bound = i % 3 == 0 ? 100000 : max;
 
         pause->piece[i] =
             new_block(pause, pause->pool, stream_of(i), 1 + draw(&pause->stage->draws, bound));

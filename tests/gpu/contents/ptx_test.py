@@ -87,9 +87,9 @@ class Thread:
         register, offset = re.fullmatch(r"\[(%\w+)(?:\+(\d+))?\]", operand).groups()
         return self.registers[register] + int(offset or 0)
 
-    def run(self, code, labels, most=1000000):
+    def run(self, code, labels, max_steps=1000000):
         at = 0
-        for steps in range(most):
+        for steps in range(max_steps):
             guard, opcode, operands = code[at]
             at += 1
             if guard is not None and not self.registers[guard]:

@@ -135,7 +135,7 @@ static void drop_any(struct player *player)
 
 static size_t choose_bytes(struct player *player)
 {
-    const size_t most = player->budget / 3 < MAX_BYTES ? player->budget / 3 : MAX_BYTES;
+    const size_t max = player->budget / 3 < MAX_BYTES ? player->budget / 3 : MAX_BYTES;
     const uint64_t kind = choose(player, 16);
     size_t bytes;
 
@@ -144,10 +144,10 @@ static size_t choose_bytes(struct player *player)
     else if (kind < 15)
         bytes = MIB << choose(player, 5);
     else
-        bytes = 20 * MIB + choose(player, most);
+        bytes = 20 * MIB + choose(player, max);
     bytes += choose(player, bytes);
     /* Arbitrary sizes at the end, so that last words are incomplete. */
-    return (bytes < most ? bytes : most) - choose(player, 16);
+    return (bytes < max ? bytes : max) - choose(player, 16);
 }
 
 static void corrupt(struct player *player, struct block *block)

@@ -124,8 +124,8 @@ static void export_block(struct xseg_allocator *allocator, const struct piece *p
 static struct piece make_block(struct stage *stage, struct xseg_allocator *allocator,
                                struct xseg_pool *pool)
 {
-    const size_t most = stage->memory / 16 < MAX_BLOCK ? stage->memory / 16 : MAX_BLOCK;
-    const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : most);
+    const size_t max = stage->memory / 16 < MAX_BLOCK ? stage->memory / 16 : MAX_BLOCK;
+    const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : max);
     const struct piece piece = stage_block(stage, allocator, pool, 0, bytes);
 
     kernel_write(stage->stream[0], &piece);
