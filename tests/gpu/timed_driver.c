@@ -230,7 +230,7 @@ static size_t place_of(unsigned long long memory)
     return at;
 }
 
-/* Record the size of physical memory for cuMemRelease(), which has no size. At max half of the table is used. */
+/* Record the size of physical memory for cuMemRelease(), which has no size. At most half of the table is used. */
 static void keep_size(unsigned long long memory, uint64_t bytes)
 {
     (void)pthread_mutex_lock(&recorded.lock);

@@ -113,7 +113,7 @@ def case_snapshot():
 
 
 def case_history_in_forked_child():
-    """In a forked child, serving_pool the library fails, the start of a recording raises an error and recording remains off."""
+    """In a forked child, where the library fails, the start of a recording raises an error and recording remains off."""
     held = byte_tensor(1)
     child = os.fork()
     if child == 0:

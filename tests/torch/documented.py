@@ -101,7 +101,7 @@ def case_plugin():
 
 
 def check_words():
-    """The lines that select xseg, the code_block session, and the other examples of the page."""
+    """The lines that select xseg, the shown session, and the other examples of the page."""
     import xseg.torch
     run_block("import xseg.torch        # right after")
     session = doctest.DocTestParser().get_doctest(code_block(">>> torch.cuda.get_allocator_backend()"),
