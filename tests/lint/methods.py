@@ -46,7 +46,7 @@ setUseOnOOM setNoSplit: `torch/methods` use_on_oom no_split
 checkPoolLiveAllocations: `torch/adapter` checkpoint, `torch/alike` pool_ids
 getCheckpointState setCheckpointPoolState: `torch/adapter` checkpoint
 allocateWithAddress: `torch/methods` allocate_with_address, `torch/alike` addresses
-shareIpcHandle getIpcDevPtr: `torch/adapter` share, `torch/agreement` expandable_later imports
+shareIpcHandle getIpcDevPtr: `torch/adapter` share, `torch/agreement` expandable_later import_ends_in_capture
 attachOutOfMemoryObserver attachOomRejectionObserver: `torch/adapter` out_of_memory, `torch/methods` out_of_memory_observer rejection, `torch/agreement` tried
 attachAllocatorTraceTracker: `torch/methods` trace_tracker tracker_account
 enablePeerAccess: `torch/methods` peers no_peers
