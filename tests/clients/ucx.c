@@ -29,10 +29,10 @@ static _Noreturn void fail(const char *format, ...)
     exit(1);
 }
 
-#define EXPECT(condition)                                              \
-    do {                                                               \
-        if (!(condition))                                              \
-            fail("%s:%d: not so: %s", __FILE__, __LINE__, #condition); \
+#define EXPECT(condition)                                             \
+    do {                                                              \
+        if (!(condition))                                             \
+            fail("%s:%d: false: %s", __FILE__, __LINE__, #condition); \
     } while (0)
 
 static void expect_ucs(ucs_status_t status, const char *call)
@@ -51,40 +51,40 @@ static void expect_xseg(xseg_status status)
     fail("xseg: %s", text);
 }
 
-/* --- The driver, whose header is not needed for these. --- */
+/* --- Driver calls, declared without the driver's header. --- */
 
-static int (*memset_device)(unsigned long long at, unsigned char value, size_t bytes);
+static int (*memset_device)(unsigned long long address, unsigned char value, size_t bytes);
 static int (*read_device)(void *to, unsigned long long from, size_t bytes);
 
 static void *driver_function(const char *name)
 {
-    void *found = dlsym(RTLD_DEFAULT, name);
+    void *function = dlsym(RTLD_DEFAULT, name);
 
-    if (found == NULL)
+    if (function == NULL)
         fail("the driver has no %s", name);
-    return found;
+    return function;
 }
 
 /* UCX queries the current context of a thread. */
 static void set_context(void)
 {
     int (*init)(unsigned), (*retain)(void **, int), (*set)(void *);
-    void *context = NULL, *found;
+    void *context = NULL, *function;
 
-    found = driver_function("cuInit");
-    memcpy(&init, &found, sizeof(init));
-    found = driver_function("cuDevicePrimaryCtxRetain");
-    memcpy(&retain, &found, sizeof(retain));
-    found = driver_function("cuCtxSetCurrent");
-    memcpy(&set, &found, sizeof(set));
-    found = driver_function("cuMemsetD8_v2");
-    memcpy(&memset_device, &found, sizeof(memset_device));
-    found = driver_function("cuMemcpyDtoH_v2");
-    memcpy(&read_device, &found, sizeof(read_device));
+    function = driver_function("cuInit");
+    memcpy(&init, &function, sizeof(init));
+    function = driver_function("cuDevicePrimaryCtxRetain");
+    memcpy(&retain, &function, sizeof(retain));
+    function = driver_function("cuCtxSetCurrent");
+    memcpy(&set, &function, sizeof(set));
+    function = driver_function("cuMemsetD8_v2");
+    memcpy(&memset_device, &function, sizeof(memset_device));
+    function = driver_function("cuMemcpyDtoH_v2");
+    memcpy(&read_device, &function, sizeof(read_device));
     EXPECT(init(0) == 0 && retain(&context, 0) == 0 && set(context) == 0);
 }
 
-/* --- What UCX sees. --- */
+/* --- Properties that UCX detects. --- */
 
 static uct_md_h open_domain(void)
 {
@@ -110,27 +110,27 @@ static uct_md_h open_domain(void)
     return domain;
 }
 
-/* What is asked before memory is registered with a network card. */
-static uct_md_mem_attr_t ask(uct_md_h domain, const void *block, size_t bytes)
+/* Queries the properties that UCX uses to register memory with a network card. */
+static uct_md_mem_attr_t query(uct_md_h domain, const void *block, size_t bytes)
 {
-    uct_md_mem_attr_t seen = {
+    uct_md_mem_attr_t result = {
         .field_mask = UCT_MD_MEM_ATTR_FIELD_MEM_TYPE | UCT_MD_MEM_ATTR_FIELD_BASE_ADDRESS |
                       UCT_MD_MEM_ATTR_FIELD_ALLOC_LENGTH | UCT_MD_MEM_ATTR_FIELD_DMABUF_FD |
                       UCT_MD_MEM_ATTR_FIELD_DMABUF_OFFSET,
         .dmabuf_fd = UCT_DMABUF_FD_INVALID,
     };
 
-    expect_ucs(uct_md_mem_query(domain, block, bytes, &seen), "uct_md_mem_query");
-    EXPECT(seen.mem_type == UCS_MEMORY_TYPE_CUDA);
-    (void)printf("ucx sees %zu MiB from byte %td on, %s\n", seen.alloc_length / MIB,
-                 (const char *)seen.base_address - (const char *)block,
-                 seen.dmabuf_fd == UCT_DMABUF_FD_INVALID ? "no dma-buf" : "a dma-buf");
-    if (seen.dmabuf_fd != UCT_DMABUF_FD_INVALID)
-        (void)close(seen.dmabuf_fd);
-    return seen;
+    expect_ucs(uct_md_mem_query(domain, block, bytes, &result), "uct_md_mem_query");
+    EXPECT(result.mem_type == UCS_MEMORY_TYPE_CUDA);
+    (void)printf("ucx detects %zu MiB from byte %td on, %s\n", result.alloc_length / MIB,
+                 (const char *)result.base_address - (const char *)block,
+                 result.dmabuf_fd == UCT_DMABUF_FD_INVALID ? "no dma-buf" : "a dma-buf");
+    if (result.dmabuf_fd != UCT_DMABUF_FD_INVALID)
+        (void)close(result.dmabuf_fd);
+    return result;
 }
 
-/* --- Registering, and sending. --- */
+/* --- Registration and transfer. --- */
 
 static void map(ucp_context_h context, void *block, size_t bytes)
 {
@@ -141,17 +141,18 @@ static void map(ucp_context_h context, void *block, size_t bytes)
         .length = bytes,
         .memory_type = UCS_MEMORY_TYPE_CUDA,
     };
-    ucp_mem_attr_t seen = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
+    ucp_mem_attr_t result = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
     ucp_mem_h memory;
     void *key;
     size_t key_bytes;
 
     expect_ucs(ucp_mem_map(context, &params, &memory), "ucp_mem_map");
-    expect_ucs(ucp_mem_query(memory, &seen), "ucp_mem_query");
-    EXPECT((char *)seen.address <= (char *)block &&
-           (char *)seen.address + seen.length >= (char *)block + bytes);
+    expect_ucs(ucp_mem_query(memory, &result), "ucp_mem_query");
+    EXPECT((char *)result.address <= (char *)block &&
+           (char *)result.address + result.length >= (char *)block + bytes);
     expect_ucs(ucp_rkey_pack(context, memory, &key, &key_bytes), "ucp_rkey_pack");
-    (void)printf("ucx registers %zu MiB, with a key of %zu bytes\n", seen.length / MIB, key_bytes);
+    (void)printf("ucx registers %zu MiB, with a key of %zu bytes\n", result.length / MIB,
+                 key_bytes);
     ucp_rkey_buffer_release(key);
     expect_ucs(ucp_mem_unmap(context, memory), "ucp_mem_unmap");
 }
@@ -168,38 +169,38 @@ static void wait_for(ucp_worker_h worker, void *request, const char *call)
     ucp_request_free(request);
 }
 
-/* From one block to the other, by a worker that is connected to itself. */
+/* Copies from one block to the other by a worker that is connected to itself. */
 static void transfer(ucp_context_h context, char *from, char *to)
 {
-    const ucp_worker_params_t one = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-                                     .thread_mode = UCS_THREAD_MODE_SINGLE};
+    const ucp_worker_params_t single = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                        .thread_mode = UCS_THREAD_MODE_SINGLE};
     const ucp_request_param_t none = {.op_attr_mask = 0};
-    ucp_ep_params_t where = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
+    ucp_ep_params_t endpoint = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
     ucp_worker_h worker;
     ucp_address_t *address;
     ucp_ep_h end;
     size_t length;
-    unsigned char *seen = malloc(SENT);
+    unsigned char *data = malloc(SENT);
 
-    EXPECT(seen != NULL);
-    expect_ucs(ucp_worker_create(context, &one, &worker), "ucp_worker_create");
+    EXPECT(data != NULL);
+    expect_ucs(ucp_worker_create(context, &single, &worker), "ucp_worker_create");
     expect_ucs(ucp_worker_get_address(worker, &address, &length), "ucp_worker_get_address");
-    where.address = address;
-    expect_ucs(ucp_ep_create(worker, &where, &end), "ucp_ep_create");
+    endpoint.address = address;
+    expect_ucs(ucp_ep_create(worker, &endpoint, &end), "ucp_ep_create");
     EXPECT(memset_device((uintptr_t)from, 0x5a, SENT) == 0);
     EXPECT(memset_device((uintptr_t)to, 0, SENT) == 0);
     void *received = ucp_tag_recv_nbx(worker, to, SENT, 7, UINT64_MAX, &none);
     void *sent = ucp_tag_send_nbx(end, from, SENT, 7, &none);
     wait_for(worker, sent, "ucp_tag_send_nbx");
     wait_for(worker, received, "ucp_tag_recv_nbx");
-    EXPECT(read_device(seen, (uintptr_t)to, SENT) == 0);
+    EXPECT(read_device(data, (uintptr_t)to, SENT) == 0);
     for (size_t i = 0; i < SENT; i++)
-        EXPECT(seen[i] == 0x5a);
+        EXPECT(data[i] == 0x5a);
     (void)printf("ucx sends %zu bytes\n", (size_t)SENT);
     wait_for(worker, ucp_ep_close_nbx(end, &none), "ucp_ep_close_nbx");
     ucp_worker_release_address(worker, address);
     ucp_worker_destroy(worker);
-    free(seen);
+    free(data);
 }
 
 /* --- The program. --- */
@@ -232,12 +233,12 @@ int main(void)
     char *const piece = allocate(allocator, pool, 200 * MIB);
     const uct_md_h domain = open_domain();
 
-    /* Pages of 20 MiB that were not made for network cards: a page is all that UCX sees. */
-    uct_md_mem_attr_t seen = ask(domain, pages, 200 * MIB);
-    EXPECT(seen.alloc_length < 200 * MIB && seen.dmabuf_fd == UCT_DMABUF_FD_INVALID);
-    seen = ask(domain, piece, 200 * MIB);
-    EXPECT(seen.base_address == piece && seen.alloc_length == 200 * MIB);
-    EXPECT(seen.dmabuf_fd != UCT_DMABUF_FD_INVALID && seen.dmabuf_offset == 0);
+    /* In a block of pages of 20 MiB that are not RDMA capable, UCX detects one page. */
+    uct_md_mem_attr_t result = query(domain, pages, 200 * MIB);
+    EXPECT(result.alloc_length < 200 * MIB && result.dmabuf_fd == UCT_DMABUF_FD_INVALID);
+    result = query(domain, piece, 200 * MIB);
+    EXPECT(result.base_address == piece && result.alloc_length == 200 * MIB);
+    EXPECT(result.dmabuf_fd != UCT_DMABUF_FD_INVALID && result.dmabuf_offset == 0);
     uct_md_close(domain);
 
     expect_ucs(ucp_init(&features, NULL, &context), "ucp_init");

@@ -14,9 +14,9 @@ import tempfile
 ROOT, LIBRARY, SIMULATOR = map(pathlib.Path, sys.argv[1:4])
 COMPILER = sys.argv[4:]
 SKIPPED = 77
-# What ucx.c prints, and ucx_info of the module for CUDA.
-EXPECTED = ["ucx sees 20 MiB from byte 0 on, no dma-buf", "ucx sees 200 MiB from byte 0 on, a dma-buf", "ucx registers 200 MiB, with a key",
-            "ucx sends 3145745 bytes"]
+# Output of ucx.c, and of ucx_info for the module of CUDA.
+EXPECTED = ["ucx detects 20 MiB from byte 0 on, no dma-buf", "ucx detects 200 MiB from byte 0 on, a dma-buf",
+            "ucx registers 200 MiB, with a key", "ucx sends 3145745 bytes"]
 DOMAINS = ["# Memory domain: cuda_cpy", "# Memory domain: cuda_ipc", "cuda (access,alloc,reg,detect,dmabuf)"]
 
 
@@ -26,17 +26,17 @@ def fail(*lines):
 
 
 def run(command, **variables):
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-                          stdin=subprocess.DEVNULL, timeout=120, env={**os.environ, **variables})
-    if done.returncode != 0:
-        fail(" ".join(map(str, command)), f"status {done.returncode}", done.stdout)
-    return done.stdout
+    process = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                             stdin=subprocess.DEVNULL, timeout=120, env={**os.environ, **variables})
+    if process.returncode != 0:
+        fail(" ".join(map(str, command)), f"status {process.returncode}", process.stdout)
+    return process.stdout
 
 
-def expect(text, wanted):
-    missing = [words for words in wanted if words not in text]
+def expect(output, expected):
+    missing = [words for words in expected if words not in output]
     if missing:
-        fail("not said:", *missing, "but:", text)
+        fail("missing:", *missing, "output:", output)
 
 
 def main():
@@ -60,10 +60,10 @@ def main():
                      "XSEG_DRIVER": str(folder / "libcuda.so.1"), "XSEG_SIM_BYTES": "1"}
         (ucx / "bin/ucx_info").chmod(0o755)
         expect(run([ucx / "bin/ucx_info", "-d"], **variables), DOMAINS)
-        said = run([folder / "ucx"], **variables)
-        expect(said, EXPECTED)
-        if " WARN " in said or " ERROR " in said:
-            fail("UCX complains:", said)
+        output = run([folder / "ucx"], **variables)
+        expect(output, EXPECTED)
+        if " WARN " in output or " ERROR " in output:
+            fail("UCX prints warnings or errors:", output)
 
 
 if __name__ == "__main__":

@@ -39,14 +39,14 @@ class Costs(gpu_pack.Packed):
         pairs = [row for row in self.table() if row[4] == "2"]
         self.assertEqual(len(pairs), 12)
         self.assertTrue(all(int(row[10]) > 0 for row in pairs))
-        done = subprocess.run([self.folder / "bin/xseg", "probe", "--costs", file], check=True, text=True,
-                              capture_output=True, env={"LD_LIBRARY_PATH": str(self.folder / "lib")})
-        self.assertIn(f"modeled ({file})", done.stdout)
+        process = subprocess.run([self.folder / "bin/xseg", "probe", "--costs", file], check=True, text=True,
+                                 capture_output=True, env={"LD_LIBRARY_PATH": str(self.folder / "lib")})
+        self.assertIn(f"modeled ({file})", process.stdout)
 
-    def test_missing_memory_and_failures_are_named(self):
-        said = self.run_sim("--only", "costs", *gpu_pack.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
-                            XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
-        self.assertIn("done, with failures", said)
+    def test_low_memory_and_failures_are_reported(self):
+        output = self.run_sim("--only", "costs", *gpu_pack.QUICK, status=1, XSEG_SIM_MEMORY_MB="64",
+                              XSEG_SIM_FAIL="cuMemAlloc:2+1:2")
+        self.assertIn("done, with failures", output)
         report = self.report()
         self.assertIn("- not enough free memory for sizes of 40.00 MiB and more", report)
         self.assertIn("- **failed**: cuMemAlloc with CUDA_ERROR_OUT_OF_MEMORY (2), costs of 64 KiB", report)
@@ -57,7 +57,7 @@ class Costs(gpu_pack.Packed):
             self.assertNotIn(words, report)
         self.assertEqual(self.costs()[1]["create"], "7000 150 0")
 
-    def test_another_driver_is_measured_and_disagrees(self):
+    def test_another_driver_is_measured_and_differs(self):
         driver = self.folder.parent / "libcuda.so.1"
         shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
         self.run_all("--driver", str(driver), "--out", str(self.out), "--only", "costs", "--minutes", "60", status=1)

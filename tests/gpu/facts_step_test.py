@@ -10,7 +10,7 @@ import gpu_pack  # pylint: disable=wrong-import-position
 
 
 class Facts(gpu_pack.Packed):
-    # How an entry point is bad, and what the program is asked: for some seconds nothing happens, beside the other tests.
+    # The fault of an entry point, and the program's options.  These programs wait for seconds, so they run during other tests.
     WAITING = {"deaf:cuDevicePrimaryCtxGetState": ("--from", "FACT-CTX-1", "--limit", "2"),
         "slow:cuEventQuery": ("--from", "FACT-EVT-1", "--limit", "20", "--seconds", "4"),}
 
@@ -19,20 +19,21 @@ class Facts(gpu_pack.Packed):
         cls.waiting = {}
         for bad, options in cls.WAITING.items():
             process = subprocess.Popen(  # pylint: disable=consider-using-with
-                [gpu_pack.PLACES.packed / "bin/gpu-facts", "--table", *options], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env={"XSEG_DRIVER": gpu_pack.PLACES.bad_driver, "BAD_DRIVER": bad, "XSEG_SIM_BYTES": "1", "XSEG_SIM_DEVICES": "2"})
+                [gpu_pack.PLACES.packed / "bin/gpu-facts", "--table", *options], text=True, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, env={"XSEG_DRIVER": gpu_pack.PLACES.bad_driver, "BAD_DRIVER": bad,
+                                                "XSEG_SIM_BYTES": "1", "XSEG_SIM_DEVICES": "2"})
             cls.addClassCleanup(process.__exit__, None, None, None)
             cls.waiting[bad] = process
 
-    def waited_for(self, bad):
+    def answers_of(self, bad):
         rows = [line.split("\t") for line in self.waiting[bad].communicate()[0].splitlines()]
         return {row[0]: (row[1], row[2]) for row in rows}
 
-    def ask(self, *options, status, **environment):
+    def verify(self, *options, status, **environment):
         self.run_sim("--only", "facts", *gpu_pack.QUICK, *options, status=status, **environment)
         return self.answers()
 
-    def ask_bad(self, bad, status=1):
+    def verify_bad(self, bad, status=1):
         self.run_all("--only", "facts", *gpu_pack.QUICK, "--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out),
                      status=status, BAD_DRIVER=bad)
         return self.answers()
@@ -48,7 +49,7 @@ class Facts(gpu_pack.Packed):
         return (self.out / "facts" / name).read_text()
 
     def assert_others_hold(self, answers, *others):
-        """All but these; what does not hold is named first in the report, and only that."""
+        """All facts except these hold; the list of differences contains these facts, without the skipped ones."""
         self.assertEqual({fact for fact, (verdict, _) in answers.items() if verdict != "holds"}, set(others))
         self.assertEqual(re.findall(r"(?m)^- (FACT-[A-Z]+-\d+)", self.read("differs.md")),
                          [fact for fact in others if answers[fact][0] != "skipped"])
@@ -56,43 +57,43 @@ class Facts(gpu_pack.Packed):
     def page(self):
         return dict(re.findall(r"(?m)^\| (FACT-[A-Z]+-\d+) \|.* \| ([^|]*) \|$", self.read("driver-facts.md")))
 
-    def test_a_driver_that_agrees(self):
-        answers = self.ask(status=0)
+    def test_driver_with_equal_answers(self):
+        answers = self.verify(status=0)
         self.assert_others_hold(answers)
         self.assertEqual(answers["FACT-GRAN-1"], ("holds", "2048 KiB"))
         self.assertEqual(self.page(), {fact: "modeled: yes" for fact in answers})
         self.assertIn("\nGPUs checked so far: Simulated device 0, driver CUDA ", self.read("driver-facts.md"))
         self.assertIn("Modeled answers of Simulated device 0", self.read("report.md"))
 
-    def test_a_driver_without_batches(self):
-        answers = self.ask(status=1, XSEG_SIM_BATCH="0")
+    def test_driver_without_batches(self):
+        answers = self.verify(status=1, XSEG_SIM_BATCH="0")
         self.assert_others_hold(answers, "FACT-ACC-1", "FACT-UNM-2")
-        said = "cuMemSetAccess(base, 4 * GRANULE): CUDA_ERROR_INVALID_VALUE, expected CUDA_SUCCESS"
-        self.assertEqual(answers["FACT-ACC-1"], ("differs", said))
-        self.assertEqual(self.page()["FACT-ACC-1"], "modeled: no: " + said)
+        answer = "cuMemSetAccess(base, 4 * GRANULE): CUDA_ERROR_INVALID_VALUE, expected CUDA_SUCCESS"
+        self.assertEqual(answers["FACT-ACC-1"], ("differs", answer))
+        self.assertEqual(self.page()["FACT-ACC-1"], "modeled: no: " + answer)
         for line in self.read("differs.md").splitlines():
-            self.assertIn("`XSEG_SIM_BATCH=0` makes the simulator answer so.", line)
+            self.assertIn("With `XSEG_SIM_BATCH=0`, the simulator has the same answer.", line)
         self.assert_settings("XSEG_SIM_BATCH=0")
 
     def test_settings_of_other_machines(self):
-        self.ask(status=1, XSEG_SIM_PEERS="0", XSEG_SIM_REUSE_HANDLES="1", XSEG_SIM_ADDRESSES_MB="4096",
+        self.verify(status=1, XSEG_SIM_PEERS="0", XSEG_SIM_REUSE_HANDLES="1", XSEG_SIM_ADDRESSES_MB="4096",
                  XSEG_SIM_DEVICES="3", XSEG_SIM_MEMORY_MB="768", XSEG_SIM_RDMA="absent", XSEG_SIM_DMA_BUF="0",
                  XSEG_SIM_ADDRESS_RANGE="0")
-        self.assertRegex(self.read("differs.md"), r"^- FACT-RES-7 .*`XSEG_SIM_ADDRESSES_MB=4096` makes the simulator")
+        self.assertRegex(self.read("differs.md"), r"^- FACT-RES-7 .*With `XSEG_SIM_ADDRESSES_MB=4096`, the simulator has the same")
         self.assert_settings("XSEG_SIM_PEERS=0", "XSEG_SIM_REUSE_HANDLES=1", "XSEG_SIM_ADDRESSES_MB=4096",
                              "XSEG_SIM_DEVICES=3", "XSEG_SIM_MEMORY_MB=768", "XSEG_SIM_RDMA=absent",
                              "XSEG_SIM_DMA_BUF=0", "XSEG_SIM_ADDRESS_RANGE=0")
 
     def assert_settings(self, *settings):
-        """These are proposed, no other that is not everywhere, and the simulator agrees with them."""
+        """These settings are proposed, with those of this test's machine, and all answers with them equal the driver's."""
         proposed = {line.split("\t")[0] for line in self.read("settings.tsv").splitlines()}
         self.assertEqual(proposed - {"XSEG_SIM_DEVICES=2", "XSEG_SIM_MEMORY_MB=1024"}, set(settings))
-        same, asked = re.search(r"the simulator answers (\d+) of (\d+) facts", self.read("report.md")).groups()
-        self.assertEqual(same, asked)
+        same, count = re.search(r"answers of the simulator to (\d+) of (\d+) facts equal", self.read("report.md")).groups()
+        self.assertEqual(same, count)
         self.assertIn("export XSEG_SIM_", self.read("report.md"))
 
     def test_device_without_virtual_memory_management(self):
-        answers = self.ask(status=0, XSEG_SIM_VMM="0")
+        answers = self.verify(status=0, XSEG_SIM_VMM="0")
         self.assertEqual(answers["FACT-MAP-1"], ("skipped", "the device has no virtual memory management"))
         for fact in ("FACT-OPEN-6", "FACT-ALC-1", "FACT-STR-10", "FACT-EVT-6", "FACT-CAP-18"):
             self.assertEqual(answers[fact][0], "holds")
@@ -100,79 +101,79 @@ class Facts(gpu_pack.Packed):
         self.assert_settings("XSEG_SIM_VMM=0")
 
     def test_one_device_and_little_memory(self):
-        answers = self.ask(status=0, XSEG_SIM_DEVICES="1", XSEG_SIM_MEMORY_MB="2")
+        answers = self.verify(status=0, XSEG_SIM_DEVICES="1", XSEG_SIM_MEMORY_MB="2")
         self.assertEqual(answers["FACT-EVT-6"], ("skipped", "there is one device only"))
-        self.assertEqual(answers["FACT-CRE-3"], ("skipped", "only 2 MiB are free, and 64 are needed"))
-        self.assertIn("too little memory is free, 2 MiB: cuMemCreate", answers["FACT-MAP-3"][1])
+        self.assertEqual(answers["FACT-CRE-3"], ("skipped", "2 MiB of free memory, 64 MiB required"))
+        self.assertIn("low memory, 2 MiB free: cuMemCreate", answers["FACT-MAP-3"][1])
         self.assertEqual(answers["FACT-MAP-5"][0], "holds")
         self.assertIn("XSEG_SIM_MEMORY_MB=2\t", self.read("settings.tsv"))
 
     def test_error_does_not_affect_later_facts(self):
-        # FACT-CTX-5 fails while no context is current: in the same process, all behind it would.
-        answers = self.ask(status=1, XSEG_SIM_FAIL="cuEventCreate:1:700")
-        failed = [fact for fact, (_, said) in answers.items()
-                  if "cuEventCreate(&event, CU_EVENT_DISABLE_TIMING): CUDA_ERROR_ILLEGAL_ADDRESS, expected" in said]
+        # FACT-CTX-5 fails while no context is current, so later facts in the same process would fail, too.
+        answers = self.verify(status=1, XSEG_SIM_FAIL="cuEventCreate:1:700")
+        failed = [fact for fact, (_, answer) in answers.items()
+                  if "cuEventCreate(&event, CU_EVENT_DISABLE_TIMING): CUDA_ERROR_ILLEGAL_ADDRESS, expected" in answer]
         self.assert_others_hold(answers, *failed)
         self.assertIn("FACT-CTX-5", failed)
         self.assertEqual(answers["FACT-CTX-6"][0], "holds")
-        self.assertIn("No setting: the simulator is to be changed.", self.read("differs.md"))
+        self.assertIn("No setting explains the difference: change the simulator.", self.read("differs.md"))
 
-    def test_a_fact_that_crashes(self):
-        answers = self.ask_bad("crash:cuStreamGetCtx")
+    def test_check_that_crashes(self):
+        answers = self.verify_bad("crash:cuStreamGetCtx")
         self.assert_others_hold(answers, "FACT-STR-4", "FACT-CAP-14")
-        self.assertEqual(answers["FACT-STR-4"], ("crashed", "the process was ended by signal 11, Segmentation fault"))
+        self.assertEqual(answers["FACT-STR-4"], ("crashed", "signal 11 ended the process, Segmentation fault"))
 
-    def test_a_fact_that_hangs(self):
-        answers = self.ask_bad("hang:cuDevicePrimaryCtxGetState")
+    def test_check_that_hangs(self):
+        answers = self.verify_bad("hang:cuDevicePrimaryCtxGetState")
         self.assert_others_hold(answers, "FACT-CTX-1")
-        self.assertEqual(answers["FACT-CTX-1"], ("hung", "it did not end within 20 s"))
+        self.assertEqual(answers["FACT-CTX-1"], ("hung", "no result within 20 s"))
 
-    def test_a_driver_that_is_too_old(self):
-        answers = self.ask_bad("missing:cuStreamGetId")
+    def test_old_driver(self):
+        answers = self.verify_bad("missing:cuStreamGetId")
         self.assertEqual(answers["FACT-OPEN-1"], ("differs", "the driver has no cuStreamGetId"))
         lacking = [fact for fact, answer in answers.items() if answer == ("skipped", "the driver has no cuStreamGetId")]
         self.assertEqual(lacking, ["FACT-OPEN-3", "FACT-STR-1", "FACT-STR-2", "FACT-STR-3", "FACT-CAP-14"])
         self.assert_others_hold(answers, "FACT-OPEN-1", *lacking)
 
-    def test_a_driver_that_cannot_be_opened(self):
-        for bad, why in (("crash:cuInit", "the process was ended by signal 11, Segmentation fault"),
-                         ("hang:cuInit", "it did not end within 30 s")):
+    def test_driver_that_cannot_be_opened(self):
+        for bad, reason in (("crash:cuInit", "signal 11 ended the process, Segmentation fault"),
+                            ("hang:cuInit", "no result within 30 s")):
             with self.subTest(bad):
-                self.assertEqual(set(self.ask_bad(bad).values()), {("skipped", "the driver cannot be opened: " + why)})
-                self.assertEqual(self.read("differs.md"), f"- the driver cannot be opened: {why}\n")
+                self.assertEqual(set(self.verify_bad(bad).values()), {("skipped", "the driver cannot be opened: " + reason)})
+                self.assertEqual(self.read("differs.md"), f"- the driver cannot be opened: {reason}\n")
                 self.assertFalse((self.out / "facts/driver-facts.md").exists())
 
-    def test_facts_that_there_was_no_time_for_are_named(self):
-        # A stand-in for the program: its last three answers are those of a program whose time is over.
+    def test_report_lists_facts_after_the_time_limit(self):
+        # A wrapper of the program replaces its last three answers by those after the time limit.
         program = self.folder / "bin/gpu-facts"
         program.rename(program.with_name("in-time"))
         program.write_text('#!/bin/bash\n[ "$1" = --table ] && [ "$XSEG_DRIVER" != "$GPU_SIMULATOR" ] || '
                            'exec "${0%/*}/in-time" "$@"\n"${0%/*}/in-time" "$@" | tac | '
-                           "sed -E '1,3s/\\t.*/\\tskipped\\tthere was no time left: three quarters of 9 s\\t0.00\\t/' | tac\n")
+                           "sed -E '1,3s/\\t.*/\\tskipped\\tno time left: three quarters of 9 s\\t0.00\\t/' | tac\n")
         program.chmod(0o755)
-        answers = self.ask_bad("", status=1)
+        answers = self.verify_bad("", status=1)
         late = list(answers)[-3:]
         self.assert_others_hold(answers, *late)
         self.assertIn("done, with failures", self.report())
-        self.assertIn(f"- there was no time left: three quarters of 9 s: {', '.join(late)}\n", self.read("report.md"))
+        self.assertIn(f"- no time left: three quarters of 9 s: {', '.join(late)}\n", self.read("report.md"))
 
-    def test_a_fact_that_no_alarm_ends(self):
-        answers = self.waited_for("deaf:cuDevicePrimaryCtxGetState")
-        self.assertEqual(answers["FACT-CTX-1"], ("hung", "it did not end within 2 s"))
-        # Another process asks on; on a busy machine, two seconds may be too short for others as well.
+    def test_check_that_ignores_its_alarm(self):
+        answers = self.answers_of("deaf:cuDevicePrimaryCtxGetState")
+        self.assertEqual(answers["FACT-CTX-1"], ("hung", "no result within 2 s"))
+        # Another process verifies the other facts; on a busy host, two seconds may be too short for some of them.
         self.assertEqual({verdict for verdict, _ in answers.values()} - {"hung", "holds"}, set())
 
-    def test_three_quarters_of_the_time(self):
-        answers = self.waited_for("slow:cuEventQuery")
-        asked = [fact for fact, (verdict, _) in answers.items() if verdict != "skipped"]
-        # The first one takes all of it; or a busy machine has taken it before.
-        self.assertLessEqual(set(asked), {"FACT-EVT-1"})
-        late = [said for fact, (_, said) in answers.items() if fact not in asked]
-        self.assertEqual(set(late), {"there was no time left: three quarters of 4 s"})
+    def test_no_check_begins_after_three_quarters_of_the_time(self):
+        answers = self.answers_of("slow:cuEventQuery")
+        verified = [fact for fact, (verdict, _) in answers.items() if verdict != "skipped"]
+        # The first check uses all of the time, unless a busy host delays it past the limit.
+        self.assertLessEqual(set(verified), {"FACT-EVT-1"})
+        late = [answer for fact, (_, answer) in answers.items() if fact not in verified]
+        self.assertEqual(set(late), {"no time left: three quarters of 4 s"})
 
     def test_no_driver(self):
-        said = self.run_all("--driver", self.no_driver(), "--only", "facts", "--out", str(self.out), status=2)
-        self.assertIn("skipped: there is no driver: ", said)
+        output = self.run_all("--driver", self.no_driver(), "--only", "facts", "--out", str(self.out), status=2)
+        self.assertIn("skipped: there is no driver: ", output)
         self.assertEqual({verdict for verdict, _ in self.answers().values()}, {"skipped"})
 
 

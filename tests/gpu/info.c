@@ -51,7 +51,7 @@ static struct {
 #undef X
 } call;
 
-__attribute__((format(printf, 1, 2), noreturn)) static void give_up(const char *format, ...)
+__attribute__((format(printf, 1, 2), noreturn)) static void stop(const char *format, ...)
 {
     va_list arguments;
 
@@ -63,7 +63,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void give_up(const char *
     exit(1);
 }
 
-static void check(CUresult result, const char *what)
+static void check(CUresult result, const char *operation)
 {
     const char *name = NULL;
 
@@ -72,15 +72,15 @@ static void check(CUresult result, const char *what)
     if (call.error_name(result, &name) != CUDA_SUCCESS || name == NULL)
         name = "an error without a name";
     if (result == CUDA_ERROR_NO_DEVICE)
-        give_up("the driver is there, but no device: see nvidia-smi, and CUDA_VISIBLE_DEVICES");
-    give_up("%s: %s (%d)", what, name, (int)result);
+        stop("the driver has no device; see nvidia-smi, and CUDA_VISIBLE_DEVICES");
+    stop("%s: %s (%d)", operation, name, (int)result);
 }
 
 static void find(void *library, const char *name, void *function)
 {
     if (!symbol_find(library, name, function))
-        give_up("the driver has no %s: it is older than CUDA 11.0, and R525 (CUDA 12.0) is needed",
-                name);
+        stop("the driver has no %s: it is older than CUDA 11.0, and R525 (CUDA 12.0) is required",
+             name);
 }
 
 static void open_driver(void)
@@ -91,9 +91,8 @@ static void open_driver(void)
         name = "libcuda.so.1";
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        give_up(
-            "there is no driver: %s (install NVIDIA's, R525 or later; without a GPU: --driver sim)",
-            dlerror());
+        stop("there is no driver: %s (install R525 or later; without a GPU: --driver sim)",
+             dlerror());
 #define X(member, name, parameters) find(library, name, &call.member);
     CALLS(X)
 #undef X
@@ -115,11 +114,11 @@ static void print_module(void)
     (void)fclose(file);
 }
 
-static int attribute(CUdevice device, CUdevice_attribute which)
+static int attribute(CUdevice device, CUdevice_attribute id)
 {
     int value = 0;
 
-    return call.device_attribute(&value, (int)which, device) == CUDA_SUCCESS ? value : 0;
+    return call.device_attribute(&value, (int)id, device) == CUDA_SUCCESS ? value : 0;
 }
 
 static void print_device(CUdevice device)
@@ -154,15 +153,15 @@ static void enter(CUdevice *device)
     check(call.context_push(context), "cuCtxPushCurrent");
 }
 
-static void touch(void)
+static void write_and_read(void)
 {
     const uint32_t written = 0x7a5e1f03;
-    uint32_t seen = written;
+    uint32_t copy = written;
     CUdeviceptr address = 0;
 
     check(call.memory_alloc(&address, sizeof(written)), "cuMemAlloc");
     check(call.copy_in(address, &written, sizeof(written)), "cuMemcpyHtoD");
-    check(call.copy_out(&seen, address, sizeof(seen)), "cuMemcpyDtoH");
+    check(call.copy_out(&copy, address, sizeof(copy)), "cuMemcpyDtoH");
     check(call.memory_free(address), "cuMemFree");
 }
 
@@ -186,14 +185,12 @@ int main(int argc, char **argv)
     }
     enter(&device);
     if (is_alive)
-        touch();
+        write_and_read();
     else
         print_device(device);
     check(call.context_release(device), "cuDevicePrimaryCtxRelease");
     if (!is_alive && version < OLDEST_DRIVER)
-        give_up("the driver is of CUDA %d.%d, and the library needs 12.0 (R525) or later: what "
-                "needs the "
-                "library is refused",
-                version / 1000, version % 1000 / 10);
+        stop("the driver is of CUDA %d.%d, and the library requires 12.0 (R525) or later",
+             version / 1000, version % 1000 / 10);
     return 0;
 }

@@ -27,7 +27,7 @@ model="modeled by the preset a100"
 [ -z "$costs" ] || model="modeled by ${costs##*/}"
 
 [ "$limit_mib" -ge 64 ] || {
-    echo "no memory to replay in: $GPU_FREE_MIB MiB are free on the device, if there is one"
+    echo "low device memory, $GPU_FREE_MIB MiB free; replays require 80 MiB"
     exit 77
 }
 
@@ -59,20 +59,20 @@ replay() {
 figure() { sed -n "s/^$3	//p" "$detail/$2.$1.figures" | head -n 1; }
 
 # The last line of the log of the tool, without the message of builds with self-checks.
-said() { grep -v 'self-checks: ' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "no message"; }
+last_message() { grep -v 'self-checks: ' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "no message"; }
 
 differ() { echo "- $*" >>"$detail/differs.md"; }
 
 # Report a difference if the values of a key are not equal on both sides.  same NAME KEY WORDS
 same() {
-    local here there
-    here=$(figure driver "$1" "$2") there=$(figure simulator "$1" "$2")
-    [ "$here" = "$there" ] || differ "$1: $3 $here on the driver, $there on the simulator"
+    local driver simulator
+    driver=$(figure driver "$1" "$2") simulator=$(figure simulator "$1" "$2")
+    [ "$driver" = "$simulator" ] || differ "$1: $3 $driver on the driver, $simulator on the simulator"
 }
 
 same_memory() {
     same "$1" oom_at "memory runs out at event (-1: never)"
-    same "$1" events "events that were replayed:"
+    same "$1" events "replayed events:"
     same "$1" peak_requested "peak of the requested bytes"
     same "$1" peak_allocated "peak of the allocated bytes"
     same "$1" peak_active "peak of the active bytes"
@@ -83,8 +83,8 @@ same_memory() {
 calls_that_differ() {
     awk -v OFS='\t' -v name="$1" '
         !/^cu/ { next }
-        FNR == NR { here[$1] = $2; next }
-        here[$1] != $2 { print name, $1, here[$1], $2 }' \
+        FNR == NR { driver[$1] = $2; next }
+        driver[$1] != $2 { print name, $1, driver[$1], $2 }' \
         "$detail/$1.driver.figures" "$detail/$1.simulator.figures"
 }
 
@@ -95,7 +95,7 @@ driver_ms() {
         END { printf "%.1f", sum / 1e6 }' "$detail/$2.$1.tsv"
 }
 
-# Whether the driver has a virtual clock: then the measured times are those of a simulator.
+# Whether the driver has a virtual clock, so that the measured times are those of a simulator.
 is_simulated() {
     awk -F'\t' '$2 == "all" && $8 != "-" { found = 1 } END { exit !found }' "$detail/$1.driver.tsv"
 }
@@ -106,16 +106,16 @@ calls_table() {
     for name; do
         files+=("$detail/$name.driver.tsv" "$detail/$name.simulator.tsv")
     done
-    echo "| call | calls | measured, ms | a call, us | median, us | 99 of 100, us | $model, ms | measured / modeled |"
+    echo "| call | calls | measured, ms | per call, us | median, us | p99, us | $model, ms | measured / modeled |"
     echo "|---|---|---|---|---|---|---|---|"
-    # Median and p99 are those of the replay that made the call most often.
+    # Median and p99 are those of the replay with the most calls.
     awk -F'\t' '
         FNR == 1 { is_driver = FILENAME ~ /\.driver\.tsv$/; next }
         $2 != "all" { next }
         !($1 in seen) { seen[$1] = 1; order[++count] = $1 }
         is_driver {
             calls[$1] += $3; total[$1] += $4
-            if ($3 > most[$1]) { most[$1] = $3; median[$1] = $5; high[$1] = $6 }
+            if ($3 > max[$1]) { max[$1] = $3; median[$1] = $5; high[$1] = $6 }
         }
         !is_driver { model[$1] += $8 }
         END {

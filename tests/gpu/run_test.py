@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""tests/gpu/run as a user runs it: packed, in an empty folder, without a network, on the simulated driver."""
+"""tests/gpu/run on the simulated driver: from a packed folder, without a network, as a user runs it."""
 import pathlib
 import shutil
 import subprocess
@@ -8,54 +8,54 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import gpu_pack  # pylint: disable=wrong-import-position
 
-ALONE = ["unshare", "-rn"]
+WITHOUT_NETWORK = ["unshare", "-rn"]
 
 
-def may_be_alone():
+def has_namespaces():
     try:
-        return subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode == 0
+        return subprocess.run([*WITHOUT_NETWORK, "true"], check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
         return False
 
 
 class Whole(gpu_pack.Packed):
     def test_from_a_packed_folder_without_a_network(self):
-        # PyTorch is not there, even if the user's cache has it: torch_step_test.py is about the step that needs it.
+        # With this home, PyTorch is not found in the user's cache; torch_step_test.py tests the step that needs PyTorch.
         home = str(self.folder.parent)
-        said = self.run_sim(*gpu_pack.QUICK, before=ALONE if may_be_alone() else (), HOME=home, XDG_CACHE_HOME=home)
+        output = self.run_sim(*gpu_pack.QUICK, before=WITHOUT_NETWORK if has_namespaces() else (), HOME=home, XDG_CACHE_HOME=home)
         report = self.report()
-        self.assertIn("the least of each step |", report)
+        self.assertIn("minimum of each step |", report)
         for step in sorted((self.folder / "steps").iterdir()):
             self.assertIn(f"\n| {step.name.partition('-')[2]} | ", report)
-        self.assertNotIn("not begun", report)
+        self.assertNotIn("not started", report)
         self.assertNotIn("killed after", report)
-        self.assertIn("Nothing that was asked.", report, said)
+        self.assertIn("No differences.", report, output)
 
 
 class Steps(gpu_pack.Packed):
     GOOD = (45, "echo fine >$GPU_OUT/report.md; printf 'a\\t1\\n' >$GPU_OUT/raw.tsv")
 
-    def test_a_step_that_hangs_is_killed_and_the_others_are_there(self):
+    def test_hanging_step_is_killed_and_the_others_run(self):
         self.steps(first=self.GOOD, hangs=(1, "trap '' TERM; sleep 1000 & while :; do sleep 1; done"), last=self.GOOD)
         self.assertIn("killed after 1 s", self.run_sim(status=1))
-        self.assert_both_are_there("the step did not end: killed after 1 s")
+        self.assert_both_ran("the step did not complete: killed after 1 s")
 
-    def test_a_step_that_crashes_does_not_stop_the_others(self):
+    def test_crashing_step_does_not_stop_the_others(self):
         self.steps(first=self.GOOD, crashes=(45, "echo half >$GPU_OUT/report.md; kill -SEGV $$"), last=self.GOOD)
         self.run_sim(status=1)
-        self.assert_both_are_there("the step did not end: failed with status 139")
+        self.assert_both_ran("the step did not complete: failed with status 139")
         self.assertIn("\nhalf\n", self.report())
 
-    def test_a_step_that_loses_the_device_does_not_stop_the_others(self):
+    def test_step_that_loses_the_device_does_not_stop_the_others(self):
         driver = self.folder.parent / "libcuda.so.1"
         shutil.copy(self.folder / "lib/libxseg-sim.so.0", driver)
         self.steps(first=self.GOOD, loses=(45, f"rm {driver}; exit 1"), last=self.GOOD)
         self.run_all("--driver", str(driver), "--out", str(self.out), status=1)
-        self.assert_both_are_there("afterwards the device does not answer")
+        self.assert_both_ran("the device after the step: fails")
 
-    def assert_both_are_there(self, complaint):
+    def assert_both_ran(self, difference):
         report = self.report()
-        self.assertIn(complaint, report.partition("## Steps")[0])
+        self.assertIn(difference, report.partition("## Steps")[0])
         for step in ("first", "last"):
             self.assertIn(f"## The step {step}\n\nfine\n", report)
             self.assertIn(f"<summary>{step}/raw.tsv</summary>", report)
@@ -64,16 +64,16 @@ class Steps(gpu_pack.Packed):
     def test_each_result_is_on_disk_before_the_next_step_begins(self):
         self.steps(first=self.GOOD, last=(45, "cp $GPU_OUT/../report.md $GPU_OUT/seen.tsv"))
         self.run_sim()
-        seen = (self.out / "last/seen.tsv").read_text()
-        self.assertIn("## The step first\n\nfine\n", seen)
-        self.assertIn("| last | The step last | not begun |", seen.replace("| | not", "| not"))
+        report = (self.out / "last/seen.tsv").read_text()
+        self.assertIn("## The step first\n\nfine\n", report)
+        self.assertIn("| last | The step last | not started |", report.replace("| | not", "| not"))
 
-    def test_disagreement_comes_first_and_sets_the_exit_status(self):
+    def test_differences_begin_the_report_and_set_the_exit_status(self):
         self.steps(first=(45, "echo '- water is wet' >$GPU_OUT/differs.md"), last=self.GOOD)
         self.run_sim(status=1)
-        self.assertRegex(self.report(), r"(?s)disagrees with the simulator\n\n\*\*first\*\*\n\n- water is wet\n.*## Steps")
+        self.assertRegex(self.report(), r"(?s)Differences from the simulator\n\n\*\*first\*\*\n\n- water is wet\n.*## Steps")
 
-    def test_a_step_that_cannot_run_says_why(self):
+    def test_skipped_step_has_a_reason(self):
         self.steps(first=(45, "echo 'no kernels here'; exit 77"), last=self.GOOD)
         self.run_sim()
         self.assertIn("skipped: no kernels here", self.report())
@@ -82,10 +82,10 @@ class Steps(gpu_pack.Packed):
         self.steps(first=(90, "env | grep ^GPU_ >$GPU_OUT/env.tsv; ls $GPU_ROOT >>$GPU_OUT/env.tsv; "
                               "[ -f $XSEG_DRIVER ] && [ -z \"$XSEG_ALLOC_CONF\" ] && [ -f $GPU_SIMULATOR ]"))
         self.run_sim("--quick", "--minutes", "3", XSEG_ALLOC_CONF="x", XSEG_SIM_MEMORY_MB="64")
-        seen = (self.out / "first/env.tsv").read_text()
+        environment = (self.out / "first/env.tsv").read_text()
         for line in (f"GPU_OUT={self.out}/first", "GPU_SECONDS=30", "GPU_DRIVER=sim", "GPU_QUICK=yes",
                      "GPU_FREE_MIB=64", "GPU_HAS_VMM=yes", f"GPU_ROOT={self.folder}", "traces", "bin", "lib"):
-            self.assertIn(line + "\n", seen)
+            self.assertIn(line + "\n", environment)
 
 
 class Options(gpu_pack.Packed):
@@ -97,12 +97,12 @@ class Options(gpu_pack.Packed):
     def test_option_only_runs_the_named_steps(self):
         self.steps(first=(45, "false"), last=(45, "true"))
         self.assertNotIn("The step first", self.run_sim("--only", "last") + self.report())
-        self.assertIn("no such step: other", self.run_sim("--only", "other", status=2))
+        self.assertIn("unknown step, other", self.run_sim("--only", "other", status=2))
 
-    def test_a_wrong_option_is_named(self):
+    def test_error_message_contains_the_invalid_option(self):
         for options, words in ((["--minutes", "0"], "from 1 to 60"), (["--minutes", "x"], "from 1 to 60"),
-                               (["--minutes"], "needs a value"), (["--fast"], "no such option: --fast"),
-                               (["--driver", "/none"], 'not "/none"')):
+                               (["--minutes"], "needs a value"), (["--fast"], "unknown option, --fast"),
+                               (["--driver", "/none"], 'invalid value, "/none"')):
             with self.subTest(options):
                 self.assertIn(words, self.run_all(*options, status=2))
 
@@ -118,35 +118,35 @@ class Machines(gpu_pack.Packed):
         self.steps(first=self.RUNS)
 
     def test_no_driver(self):
-        said = self.run_all("--driver", self.no_driver(), "--out", str(self.out), status=1)
-        self.assertIn("there is no driver: ", said)
+        output = self.run_all("--driver", self.no_driver(), "--out", str(self.out), status=1)
+        self.assertIn("there is no driver: ", output)
         self.assertIn("there is no driver: ", self.report())
         self.assertIn("# xseg on no GPU\n", self.report())
         self.assertIn("\nfine\n", self.report())
 
-    def test_a_driver_that_is_too_old(self):
-        said = self.run_all("--driver", gpu_pack.PLACES.old_driver, "--out", str(self.out), status=1,
-                            XSEG_OLD_DRIVER="11080")
-        self.assertRegex(said, "older than CUDA 11.0|CUDA 11.8, and the library needs 12.0")
+    def test_old_driver(self):
+        output = self.run_all("--driver", gpu_pack.PLACES.old_driver, "--out", str(self.out), status=1,
+                              XSEG_OLD_DRIVER="11080")
+        self.assertRegex(output, "older than CUDA 11.0|CUDA 11.8, and the library requires 12.0")
         self.assertIn("\nfine\n", self.report())
 
     def test_device_without_virtual_memory_management(self):
         self.run_sim(XSEG_SIM_VMM="0")
         self.assertIn("| virtual memory management | no |", self.report())
 
-    def test_another_process_holds_nearly_all_memory(self):
+    def test_another_process_uses_nearly_all_memory(self):
         self.run_sim(XSEG_SIM_MEMORY_MB="2")
         self.assertIn("0.00 GiB free", self.report())
 
-    def test_a_folder_that_cannot_be_written_to(self):
-        if not may_be_alone():
-            self.skipTest("no user namespace can be had here, and root may write to every folder")
+    def test_read_only_folder(self):
+        if not has_namespaces():
+            self.skipTest("user namespaces are not available, and root can write to every folder")
         read_only = ["unshare", "-rm", "sh", "-c", f"mount --bind {self.folder} {self.folder} && "
                      f"mount -o remount,bind,ro {self.folder} && exec \"$@\"", "sh"]
-        said = self.run_all("--driver", "sim", before=read_only, TMPDIR=str(self.out.parent))
-        self.assertIn("cannot be written to: the results go to", said)
-        said = self.run_all("--driver", "sim", "--out", str(self.folder / "out"), status=2, before=read_only)
-        self.assertIn("give another folder with --out", said)
+        output = self.run_all("--driver", "sim", before=read_only, TMPDIR=str(self.out.parent))
+        self.assertRegex(output, "cannot write to .*; results are written to ")
+        output = self.run_all("--driver", "sim", "--out", str(self.folder / "out"), status=2, before=read_only)
+        self.assertIn("specify another folder with --out", output)
 
     def test_instance_of_a_gpu_is_named(self):
         self.run_all("--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
@@ -154,9 +154,9 @@ class Machines(gpu_pack.Packed):
         self.assertIn("| MIG | an instance: it shares its GPU with others |", self.report())
         self.assertIn("\nfine\n", self.report())
 
-    def test_programs_that_are_missing_are_named(self):
+    def test_missing_programs_are_reported(self):
         shutil.rmtree(self.folder / "bin")
-        self.assertIn("make the folder anew with tests/gpu/pack", self.run_all(status=2))
+        self.assertIn("create the folder again with tests/gpu/pack", self.run_all(status=2))
 
 
 class Pack(gpu_pack.Packed):
@@ -164,13 +164,13 @@ class Pack(gpu_pack.Packed):
         folder = self.folder.parent / "mine"
         folder.mkdir()
         (folder / "thesis").write_text("the only copy")
-        done = subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, folder], check=False,
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("name another one", done.stderr)
+        process = subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, folder],
+                                 check=False, capture_output=True, text=True)
+        self.assertEqual(process.returncode, 1)
+        self.assertIn("specify another folder", process.stderr)
         self.assertTrue((folder / "thesis").is_file())
 
-    def test_an_archive_holds_one_folder(self):
+    def test_archive_contains_one_folder(self):
         archive = self.folder.parent / "pack.tar.gz"
         subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, archive], check=True,
                        stdout=subprocess.DEVNULL)

@@ -32,7 +32,7 @@
 #include "tests/support/symbol.h"
 
 #define EXPORT       __attribute__((visibility("default")))
-#define STUB_LIBRARY 34    /* CUDA_ERROR_STUB_LIBRARY: there is no driver behind this one */
+#define STUB_LIBRARY 34    /* CUDA_ERROR_STUB_LIBRARY: the other driver cannot be loaded */
 #define NOT_FOUND    500   /* CUDA_ERROR_NOT_FOUND */
 #define PER_THREAD   2u    /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 #define RELAXED      2     /* CU_STREAM_CAPTURE_MODE_RELAXED */
@@ -134,10 +134,10 @@ static struct {
 #undef X
 } real;
 
-/* --- The figures. --- */
+/* --- Statistics. --- */
 
 struct figures {
-    uint64_t bytes, calls, total, most, modeled;
+    uint64_t bytes, calls, total, max, modeled;
     uint32_t bucket[BUCKETS];
 };
 
@@ -150,7 +150,7 @@ static struct {
         uint64_t bytes;
     } handles[HANDLES];
     size_t handle_count;
-} noted = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} recorded = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static uint64_t now(void)
 {
@@ -191,9 +191,9 @@ static uint64_t quantile(const struct figures *figures, double part)
     for (unsigned i = 0; i < BUCKETS; i++) {
         passed += figures->bucket[i];
         if ((double)passed > before)
-            return time_of(i) < figures->most ? time_of(i) : figures->most;
+            return time_of(i) < figures->max ? time_of(i) : figures->max;
     }
-    return figures->most;
+    return figures->max;
 }
 
 static void add(struct figures *figures, uint64_t ns, uint64_t charged)
@@ -201,16 +201,16 @@ static void add(struct figures *figures, uint64_t ns, uint64_t charged)
     figures->calls++;
     figures->total += ns;
     figures->modeled += charged;
-    figures->most = ns > figures->most ? ns : figures->most;
+    figures->max = ns > figures->max ? ns : figures->max;
     figures->bucket[bucket_of(ns)]++;
 }
 
-static void note(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged)
+static void record(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged)
 {
-    (void)pthread_mutex_lock(&noted.lock);
-    add(&noted.all[call], ns, charged);
+    (void)pthread_mutex_lock(&recorded.lock);
+    add(&recorded.all[call], ns, charged);
     for (unsigned i = 0; bytes != 0 && i < SIZES_MAX; i++) {
-        struct figures *sized = &noted.sized[call][i];
+        struct figures *sized = &recorded.sized[call][i];
 
         if (sized->calls != 0 && sized->bytes != bytes)
             continue;
@@ -218,14 +218,14 @@ static void note(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged)
         add(sized, ns, charged);
         break;
     }
-    (void)pthread_mutex_unlock(&noted.lock);
+    (void)pthread_mutex_unlock(&recorded.lock);
 }
 
 static size_t place_of(unsigned long long memory)
 {
     size_t at = (size_t)(memory * 0x9e3779b97f4a7c15u >> 40) % HANDLES;
 
-    while (noted.handles[at].memory != 0 && noted.handles[at].memory != memory)
+    while (recorded.handles[at].memory != 0 && recorded.handles[at].memory != memory)
         at = (at + 1) % HANDLES;
     return at;
 }
@@ -233,15 +233,15 @@ static size_t place_of(unsigned long long memory)
 /* Record the size of physical memory for cuMemRelease(), which has no size. At most half of the table is used. */
 static void keep_size(unsigned long long memory, uint64_t bytes)
 {
-    (void)pthread_mutex_lock(&noted.lock);
-    if (memory != 0 && noted.handle_count < HANDLES / 2) {
+    (void)pthread_mutex_lock(&recorded.lock);
+    if (memory != 0 && recorded.handle_count < HANDLES / 2) {
         const size_t at = place_of(memory);
 
-        noted.handle_count += noted.handles[at].memory == 0;
-        noted.handles[at].memory = memory;
-        noted.handles[at].bytes = bytes;
+        recorded.handle_count += recorded.handles[at].memory == 0;
+        recorded.handles[at].memory = memory;
+        recorded.handles[at].bytes = bytes;
     }
-    (void)pthread_mutex_unlock(&noted.lock);
+    (void)pthread_mutex_unlock(&recorded.lock);
 }
 
 /* Entries after the freed one move up while their probe sequence includes it. */
@@ -249,24 +249,24 @@ static uint64_t take_size(unsigned long long memory)
 {
     uint64_t bytes = 0;
 
-    (void)pthread_mutex_lock(&noted.lock);
+    (void)pthread_mutex_lock(&recorded.lock);
     size_t hole = place_of(memory);
-    if (memory != 0 && noted.handles[hole].memory == memory) {
-        bytes = noted.handles[hole].bytes;
-        noted.handle_count--;
-        noted.handles[hole].memory = 0;
-        for (size_t at = (hole + 1) % HANDLES; noted.handles[at].memory != 0;
+    if (memory != 0 && recorded.handles[hole].memory == memory) {
+        bytes = recorded.handles[hole].bytes;
+        recorded.handle_count--;
+        recorded.handles[hole].memory = 0;
+        for (size_t at = (hole + 1) % HANDLES; recorded.handles[at].memory != 0;
              at = (at + 1) % HANDLES) {
-            const unsigned long long moved = noted.handles[at].memory;
-            const uint64_t moved_bytes = noted.handles[at].bytes;
+            const unsigned long long moved = recorded.handles[at].memory;
+            const uint64_t moved_bytes = recorded.handles[at].bytes;
 
-            noted.handles[at].memory = 0;
+            recorded.handles[at].memory = 0;
             hole = place_of(moved);
-            noted.handles[hole].memory = moved;
-            noted.handles[hole].bytes = moved_bytes;
+            recorded.handles[hole].memory = moved;
+            recorded.handles[hole].bytes = moved_bytes;
         }
     }
-    (void)pthread_mutex_unlock(&noted.lock);
+    (void)pthread_mutex_unlock(&recorded.lock);
     return bytes;
 }
 
@@ -274,7 +274,7 @@ static void print(FILE *out, const char *name, const char *bytes, const struct f
 {
     (void)fprintf(out, "%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t",
                   name, bytes, figures->calls, figures->total, quantile(figures, 0.5),
-                  quantile(figures, 0.99), figures->most);
+                  quantile(figures, 0.99), figures->max);
     if (real.modeled != NULL)
         (void)fprintf(out, "%" PRIu64 "\n", figures->modeled);
     else
@@ -294,23 +294,23 @@ __attribute__((destructor)) static void write_figures(void)
 
     if (out == NULL) {
         if (path != NULL && *path != '\0')
-            (void)fprintf(stderr, "libgpu-timed: %s cannot be written\n", path);
+            (void)fprintf(stderr, "libgpu-timed: cannot open the output file, %s\n", path);
         return;
     }
     (void)fprintf(out, "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodeled_ns\n");
     for (unsigned call = 0; call < CALL_COUNT; call++) {
-        if (noted.all[call].calls != 0)
-            print(out, names[call], "all", &noted.all[call]);
-        for (unsigned i = 0; i < SIZES_MAX && noted.sized[call][i].calls != 0; i++) {
-            (void)snprintf(bytes, sizeof(bytes), "%" PRIu64, noted.sized[call][i].bytes);
-            print(out, names[call], bytes, &noted.sized[call][i]);
+        if (recorded.all[call].calls != 0)
+            print(out, names[call], "all", &recorded.all[call]);
+        for (unsigned i = 0; i < SIZES_MAX && recorded.sized[call][i].calls != 0; i++) {
+            (void)snprintf(bytes, sizeof(bytes), "%" PRIu64, recorded.sized[call][i].bytes);
+            print(out, names[call], bytes, &recorded.sized[call][i]);
         }
     }
     if (fclose(out) != 0)
-        (void)fprintf(stderr, "libgpu-timed: %s could not be written\n", path);
+        (void)fprintf(stderr, "libgpu-timed: cannot write the output file, %s\n", path);
 }
 
-/* --- The driver behind. --- */
+/* --- The other driver. --- */
 
 /* The library stays open: its functions are called until the process exits. */
 __attribute__((constructor)) static void open_driver(void)
@@ -321,9 +321,8 @@ __attribute__((constructor)) static void open_driver(void)
     name = name != NULL && *name != '\0' ? name : "libcuda.so.1";
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
-        (void)fprintf(
-            stderr, "libgpu-timed: there is no driver behind it: %s (GPU_TIMED_DRIVER names it)\n",
-            dlerror());
+        (void)fprintf(stderr, "libgpu-timed: cannot load the driver: %s; set GPU_TIMED_DRIVER\n",
+                      dlerror());
         return;
     }
     (void)symbol_find(library, "cuGetProcAddress_v2", &real.get_proc_address);
@@ -364,7 +363,7 @@ static void settle(struct stream *stream)
         const int result_ = real.name arguments;                      \
         const uint64_t ns_ = now() - began_;                          \
                                                                       \
-        note(CALL_##name, bytes_, ns_, modeled() - charged_);         \
+        record(CALL_##name, bytes_, ns_, modeled() - charged_);       \
         if (result_ == 0)                                             \
             after;                                                    \
         return result_;                                               \

@@ -25,7 +25,7 @@
 
 struct row {
     char call[64], bytes[32];
-    uint64_t calls, total, median, p99, most;
+    uint64_t calls, total, median, p99, max;
     char modeled[32];
 };
 
@@ -57,7 +57,7 @@ static void read_rows(const char *path)
                                 "%63s %31s %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64
                                 " %31s",
                                 row->call, row->bytes, &row->calls, &row->total, &row->median,
-                                &row->p99, &row->most, row->modeled),
+                                &row->p99, &row->max, row->modeled),
                          8);
     }
     assert_int_equal(fclose(file), 0);
@@ -86,7 +86,7 @@ static void *exchange_large(void *allocator)
     return NULL;
 }
 
-/* An allocator on the timed simulator; then write the simulator's own counts into a file. */
+/* Uses an allocator on the timed simulator, and writes the counts of the simulator to a file. */
 static void work(bool has_two_threads, const char *counts)
 {
     struct xseg_options options = {sizeof(options)};
@@ -156,28 +156,28 @@ static uint64_t time_and_compare(bool has_two_threads)
     return driver_time;
 }
 
-TEST(calls_are_counted_as_the_simulator_counts_them)
+TEST(counts_equal_those_of_the_simulator)
 {
     uint64_t modeled = 0;
 
     const uint64_t driver_time = time_and_compare(false);
     for (size_t i = 0; i < row_count; i++) {
-        assert_true(rows[i].median <= rows[i].p99 && rows[i].p99 <= rows[i].most);
-        assert_true(rows[i].most <= rows[i].total);
+        assert_true(rows[i].median <= rows[i].p99 && rows[i].p99 <= rows[i].max);
+        assert_true(rows[i].max <= rows[i].total);
         modeled += strcmp(rows[i].bytes, "all") == 0 ? strtoull(rows[i].modeled, NULL, 10) : 0;
     }
     assert_true(driver_time > 0);
     assert_int_equal(modeled, driver_time);
 }
 
-TEST(calls_of_several_threads_are_all_counted)
+TEST(calls_of_all_threads_are_counted)
 {
     (void)time_and_compare(true);
     assert_true(find_row("cuMemCreate", "all")->calls > 100);
 }
 
 /* Each size has its row, and cuMemRelease(), which has no size, has the row of the memory that it releases. */
-TEST(calls_with_a_size_are_told_apart)
+TEST(each_size_has_separate_counts)
 {
     (void)time_and_compare(false);
     for (size_t i = 0; i < row_count; i++) {
@@ -196,7 +196,7 @@ TEST(calls_with_a_size_are_told_apart)
                      find_row("cuMemCreate", "2097152")->calls);
 }
 
-TEST(without_a_driver_behind_it_a_sentence_is_said)
+TEST(a_missing_driver_is_an_error_of_open)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator;

@@ -33,20 +33,20 @@ getMemoryFraction setMemoryFraction: `torch/adapter` fraction, `torch/agreement`
 snapshot: `torch/adapter` snapshot, `torch/alike` segment_frames
 recordHistory isHistoryEnabled: `torch/adapter` snapshot, `torch/alike` max_entries
 getContextForPointer: `torch/methods` context_for_pointer
-setUserMetadata getUserMetadata supportsUserMetadata: `torch/adapter` snapshot many_texts, `torch/alike` metadata
+setUserMetadata getUserMetadata supportsUserMetadata: `torch/adapter` snapshot many_metadata_strings, `torch/alike` metadata
 pushCompileContext popCompileContext: `torch/methods` compile_context
 recordAnnotation: `torch/methods` annotation, `torch/alike` annotations
 annotateMemory: `torch/methods` annotate_memory, `torch/alike` annotations
 beginAllocateToPool endAllocateToPool: `torch/tables`, `torch/adapter` graph mempool
 markCaptureBegin markCaptureEnd: `torch/tables`, `torch/older`
-ensureExistsAndIncrefPool: `torch/adapter` mempool pool_gone_by_itself, `torch/alike` pool_ids, `torch/threads`
-createOrIncrefPool: `torch/methods` own_allocator own_allocator_at_its_limits
+ensureExistsAndIncrefPool: `torch/adapter` mempool pool_destroyed_by_decay, `torch/alike` pool_ids, `torch/threads`
+createOrIncrefPool: `torch/methods` own_allocator own_allocator_out_of_memory
 releasePool getPoolUseCount: `torch/adapter` mempool, `torch/alike` children
 setUseOnOOM setNoSplit: `torch/methods` use_on_oom no_split
 checkPoolLiveAllocations: `torch/adapter` checkpoint, `torch/alike` pool_ids
 getCheckpointState setCheckpointPoolState: `torch/adapter` checkpoint
 allocateWithAddress: `torch/methods` allocate_with_address, `torch/alike` addresses
-shareIpcHandle getIpcDevPtr: `torch/adapter` share, `torch/agreement` expandable_later imports
+shareIpcHandle getIpcDevPtr: `torch/adapter` share, `torch/agreement` expandable_later import_ends_in_capture
 attachOutOfMemoryObserver attachOomRejectionObserver: `torch/adapter` out_of_memory, `torch/methods` out_of_memory_observer rejection, `torch/agreement` tried
 attachAllocatorTraceTracker: `torch/methods` trace_tracker tracker_account
 enablePeerAccess: `torch/methods` peers no_peers

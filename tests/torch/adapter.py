@@ -36,7 +36,7 @@ def case_train_step():
     held = torch.cuda.memory_allocated()
     expect(held >= 512 * 512 * 4, held)
     del layer, optimizer
-    expect(torch.cuda.memory_allocated() < held, "nothing was freed")
+    expect(torch.cuda.memory_allocated() < held, "the layer and its gradients are freed")
 
 
 def case_out_of_memory():
@@ -45,14 +45,14 @@ def case_out_of_memory():
     small = byte_tensor(1)
     try:
         byte_tensor(1 << 30)
-        expect(False, "that cannot fit")
-    except torch.OutOfMemoryError as refusal:
-        text = str(refusal)
-    expect(text.startswith("CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of "), text)
-    expect(re.search(r" xseg\.torch: out of memory on device 0, ", text), text)
+        expect(False, "an allocation of 1 PiB raises OutOfMemoryError")
+    except torch.OutOfMemoryError as error:
+        message = str(error)
+    expect(message.startswith("CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of "), message)
+    expect(re.search(r" xseg\.torch: out of memory on device 0, ", message), message)
     expect(len(seen) == 1 and seen[0][0] == 0 and seen[0][1] == 1 << 50, seen)
     expect(torch.cuda.memory_stats()["num_ooms"] == 1, "num_ooms")
-    expect(small.numel() == MIB and byte_tensor(1) is not None, "the next allocation is served")
+    expect(small.numel() == MIB and byte_tensor(1) is not None, "the next allocation succeeds")
 
 
 def case_more_than_one_eb():
@@ -68,12 +68,12 @@ def case_fraction():
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.empty(total // 2, dtype=torch.uint8, device="cuda")
     xseg.torch.allocator().set_limits(fraction=0.75)
-    expect(torch.cuda.get_per_process_memory_fraction() == 0.75, "a fraction that was set in the library")
+    expect(torch.cuda.get_per_process_memory_fraction() == 0.75, "PyTorch reads a fraction that was set in the library")
     xseg.torch.allocator().set_limits(fraction=1)
 
 
 def case_arguments():
-    """A device beyond PyTorch's 8 bits stands for no other device, and a name does not end at a NUL."""
+    """Device IDs above 8 bits are rejected rather than truncated, and so are handles above 64 bits and names with a NUL."""
     for device in (256, 1 << 32, -257, 0.0, False):
         for call in (lambda: xseg.torch.range(2 * MIB, device), lambda: xseg.torch.tag("tag", device).__enter__(),
                      lambda: xseg.torch.registered("tag", device).__enter__(), lambda: xseg.torch.pool((0, 1), device)):
@@ -92,36 +92,36 @@ def case_snapshot():
     held = byte_tensor(3)
     torch.cuda.memory._set_memory_metadata("")
     byte_tensor(5)
-    taken = torch.cuda.memory._snapshot()
-    pickle.dumps(taken)
-    blocks = [block for segment in taken["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"]
+    snapshot = torch.cuda.memory._snapshot()
+    pickle.dumps(snapshot)
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"]
     expect([block["requested_size"] for block in blocks] == [3 * MIB], blocks)
     expect(blocks[0]["address"] == held.data_ptr(), blocks)
     expect(any(frame["name"] == "byte_tensor" for frame in blocks[0]["frames"]), blocks[0]["frames"])
-    free = [block for segment in taken["segments"] for block in segment["blocks"] if block["state"] == "inactive"]
+    free = [block for segment in snapshot["segments"] for block in segment["blocks"] if block["state"] == "inactive"]
     expect([block["requested_size"] for block in free] == [5 * MIB], free)
-    events = [entry["action"] for entry in taken["device_traces"][0]]
+    events = [entry["action"] for entry in snapshot["device_traces"][0]]
     expect(events == ["segment_map", "alloc", "alloc", "free_requested", "free_completed"], events)
-    expect(taken["device_traces"][0][1].get("user_metadata") == "phase one", taken["device_traces"][0][1])
-    expect(torch.cuda.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot", "the first snapshot shows")
+    expect(snapshot["device_traces"][0][1].get("user_metadata") == "phase one", snapshot["device_traces"][0][1])
+    expect(torch.cuda.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot", "a snapshot is an event")
     torch.cuda.memory._record_memory_history(enabled=None)
-    expect(torch.cuda.memory._snapshot()["device_traces"][0] == [], "recording has ended")
+    expect(torch.cuda.memory._snapshot()["device_traces"][0] == [], "recording is off")
     torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
     byte_tensor(5)
     events = [entry["action"] for entry in torch.cuda.memory._snapshot()["device_traces"][0]]
     expect(events == ["free_completed"], events)
 
 
-def case_history_that_is_refused():
-    """In a forked child, which the library refuses, nothing counts as being recorded."""
+def case_history_in_forked_child():
+    """In a forked child, where the library fails, the start of a recording raises an error and recording remains off."""
     held = byte_tensor(1)
     child = os.fork()
     if child == 0:
         try:
             torch.cuda.memory._record_memory_history(stacks="python")
             os._exit(1)
-        except RuntimeError as refusal:
-            os._exit(2 if "recordHistory" not in str(refusal) else 3 if torch._C._cuda_isHistoryEnabled() else 0)
+        except RuntimeError as error:
+            os._exit(2 if "recordHistory" not in str(error) else 3 if torch._C._cuda_isHistoryEnabled() else 0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     expect(status == 0, status)
     del held
@@ -131,12 +131,12 @@ def case_graph():
     graph = torch.cuda.CUDAGraph()
     before = torch.cuda.memory_reserved()
     with torch.cuda.graph(graph):
-        kept = byte_tensor(30)
+        output = byte_tensor(30)
         byte_tensor(30)
     graph.replay()
     ids = {segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot()}
     expect(tuple(graph.pool()) in ids, ids)
-    del graph, kept
+    del graph, output
     torch.cuda.empty_cache()
     expect(torch.cuda.memory_reserved() <= before, torch.cuda.memory_reserved())
 
@@ -165,16 +165,16 @@ def case_checkpoint():
         later = byte_tensor(4)
         torch._C._cuda_endAllocateToPool(0, pool)
     both = {held.untyped_storage().data_ptr(), later.untyped_storage().data_ptr()}
-    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, both), "both are live")
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, both), "both blocks are allocated")
     torch._C._cuda_setCheckpointPoolState(0, state, [later.untyped_storage()._cdata], [])
-    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.untyped_storage().data_ptr()}), "one is live")
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.untyped_storage().data_ptr()}), "one block is allocated")
     del held
-    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, set()), "none is live")
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, set()), "no block is allocated")
     torch._C._cuda_releasePool(0, pool)
 
 
 def case_tags():
-    """A tag is paused and resumed at the same addresses; others stay."""
+    """A tag is paused and resumed at the same addresses; other memory remains mapped."""
     with xseg.torch.tag("weights"):
         weights = byte_tensor(40)
         with xseg.torch.suspended():
@@ -184,7 +184,7 @@ def case_tags():
     expect(torch.cuda.memory_reserved() == reserved - 40 * MIB, torch.cuda.memory_reserved())
     xseg.torch.resume("weights")
     expect(torch.cuda.memory_reserved() == reserved and weights.data_ptr() == address, "resumed")
-    expect_error(KeyError, "unknown tag, 'nobody'", lambda: xseg.torch.pause("nobody"))
+    expect_error(KeyError, "unknown tag, 'other'", lambda: xseg.torch.pause("other"))
     xseg.torch.pin(weights)
     expect_error(xseg.BusyError, "pinned", lambda: xseg.torch.pause("weights"))
     xseg.torch.unpin(weights)
@@ -196,12 +196,13 @@ def tag_mib(name):
 
 
 def expect_tags(weights, kv):
-    found = tag_mib("weights"), tag_mib("kv")
-    expect(found == (weights, kv), found)
+    reserved = tag_mib("weights"), tag_mib("kv")
+    expect(reserved == (weights, kv), reserved)
 
 
 def case_tags_without_a_name():
-    """pause() and resume() of all leave alone what is so already, and a name's own refusal names the Python call."""
+    """pause() and resume() without a name skip tags that are already in that state.  With a name, the error contains the
+    Python call."""
     xseg.torch.pause()
     xseg.torch.resume()
     held = []
@@ -215,9 +216,9 @@ def case_tags_without_a_name():
                         (lambda: xseg.torch.resume("weights"), "xseg.torch.pause('weights')")):
         try:
             work()
-            expect(False, "it is so already")
-        except xseg.Error as refusal:
-            expect(words in str(refusal) and "xseg_" not in str(refusal), refusal)
+            expect(False, "the tag is already in this state")
+        except xseg.Error as error:
+            expect(words in str(error) and "xseg_" not in str(error), error)
     with xseg.torch.paused():
         expect_tags(0, 0)
     expect_tags(40, 0)
@@ -235,7 +236,7 @@ def case_tags_without_a_name():
 
 
 def case_innermost():
-    """The innermost of a thread's tags and pools counts, whoever else is in the tag."""
+    """The innermost tag or pool of the thread serves its allocations, even if another thread is in the same tag."""
     import threading
     pool = torch.cuda.MemPool()
 
@@ -243,7 +244,7 @@ def case_innermost():
         return {"A": tag_mib("A"), "B": tag_mib("B"),
                 "pool": xseg.torch.pool(pool).statistics().reserved_bytes.all.current // MIB}
 
-    def where():
+    def serving_pool():
         before = reserved_mib()
         held.append(byte_tensor(20))
         after = reserved_mib()
@@ -254,37 +255,37 @@ def case_innermost():
         with xseg.torch.tag("A"):
             with torch.cuda.use_mem_pool(pool):
                 with xseg.torch.tag("A"):
-                    seen.append(where())
+                    seen.append(serving_pool())
                     with xseg.torch.suspended():
-                        seen.append(where())
+                        seen.append(serving_pool())
                         with xseg.torch.tag("B"):
-                            seen.append(where())
-                seen.append(where())
-            seen.append(where())
+                            seen.append(serving_pool())
+                seen.append(serving_pool())
+            seen.append(serving_pool())
         with torch.cuda.use_mem_pool(pool), xseg.torch.tag("B"), xseg.torch.tag("A"):
-            seen.append(where())
-        return seen + [where()]
+            seen.append(serving_pool())
+        return seen + [serving_pool()]
 
     held = []
     expected = ["A", "pool", "B", "pool", "A", "A", ""]
-    expect(nest() == expected, "alone")
+    expect(nest() == expected, "with one thread")
     inside, done = threading.Event(), threading.Event()
 
-    def stay():
+    def hold_tags():
         with xseg.torch.tag("A"), xseg.torch.tag("B"):
             inside.set()
             done.wait()
 
-    thread = threading.Thread(target=stay)
+    thread = threading.Thread(target=hold_tags)
     thread.start()
     inside.wait()
     try:
         seen = nest()
         expect(seen == expected, seen)
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            seen = [where()]
+            seen = [serving_pool()]
             with xseg.torch.tag("A"):
-                seen.append(where())
+                seen.append(serving_pool())
         expect(seen == ["", "A"], seen)
     finally:
         done.set()
@@ -296,7 +297,7 @@ def case_memory_saver():
     with torch_memory_saver.region(tag="cache", enable_cpu_backup=False):
         cache = byte_tensor(60)
         with torch_memory_saver.disable():
-            beside = byte_tensor(20)
+            untagged = byte_tensor(20)
     with torch_memory_saver.region(tag="weights", enable_cpu_backup=True):
         weights = byte_tensor(20)
     reserved = torch.cuda.memory_reserved()
@@ -306,7 +307,7 @@ def case_memory_saver():
     torch_memory_saver.resume("weights")
     torch_memory_saver.resume()
     expect(torch.cuda.memory_reserved() == reserved == 100 * MIB, reserved)
-    # What a graph has freed is written to when it is replayed, so no region gets it.
+    # A replay writes to blocks that the graph freed, so no region reuses these blocks.
     graph = torch.cuda.CUDAGraph()
     with torch_memory_saver.cuda_graph(graph, tag="cache"):
         within = byte_tensor(20).data_ptr()
@@ -316,11 +317,11 @@ def case_memory_saver():
     torch_memory_saver.pause("cache")
     expect(torch.cuda.memory_reserved() == 40 * MIB, torch.cuda.memory_reserved())
     torch_memory_saver.resume("cache")
-    del cache, beside, weights, after
+    del cache, untagged, weights, after
 
 
 def case_memory_saver_whole():
-    """What else trainers call of torch_memory_saver: backups by region, pools of graphs, children; and what is not there."""
+    """Features of torch_memory_saver that trainers use: backups per region, graph pools, child processes; unsupported calls."""
     from xseg.torch.memory_saver import configure_subprocess, torch_memory_saver
     saver, held = torch_memory_saver, []
     for is_kept in (True, False):
@@ -333,11 +334,11 @@ def case_memory_saver_whole():
         before = torch.cuda.memory_reserved()
         with saver.cuda_graph(graphs[-1], pool=pool, tag="weights"):
             byte_tensor(20)
-        expect(pool is None or graphs[-1].pool() == pool, "the pool is the graph's")
+        expect(pool is None or graphs[-1].pool() == pool, "the graph uses the pool")
         return (torch.cuda.memory_reserved() - before) // MIB
 
-    taken = [capture(pool), capture(pool), capture(torch.cuda.graph_pool_handle()), capture(None), capture(None)]
-    expect(taken == [20, 0, 20, 20, 0], taken)
+    growth = [capture(pool), capture(pool), capture(torch.cuda.graph_pool_handle()), capture(None), capture(None)]
+    expect(growth == [20, 0, 20, 20, 0], growth)  # the second capture of a pool reuses its 20 MiB
     reserved = torch.cuda.memory_reserved()
     saver.pause("weights")
     saver.pause("weights")
@@ -345,14 +346,14 @@ def case_memory_saver_whole():
     saver.resume()
     saver.resume("weights")
     expect(torch.cuda.memory_reserved() == reserved, torch.cuda.memory_reserved())
-    expect([held[0][9].item(), held[1].numel()] == [5, 20 * MIB], "the backup of one")
+    expect([held[0][9].item(), held[1].numel()] == [5, 20 * MIB], "only the region with a backup keeps its contents")
     before = os.environ.get("XSEG_TORCH")
     for value in (None, "0", "1"):
         os.environ.pop("XSEG_TORCH", None)
         os.environ.update({"XSEG_TORCH": value} if value else {})
         with configure_subprocess():
-            expect(os.environ["XSEG_TORCH"] == "1", "children are on xseg")
-        expect(os.environ.get("XSEG_TORCH") == value, "it is as it was")
+            expect(os.environ["XSEG_TORCH"] == "1", "children use xseg")
+        expect(os.environ.get("XSEG_TORCH") == value, "the variable is restored")
     os.environ.update({"XSEG_TORCH": before} if before else {})
     for margin, key in ((1, "device_free_min_mb:1"), (0, "device_free_min_mb:0")):
         saver.memory_margin_bytes = margin
@@ -360,17 +361,17 @@ def case_memory_saver_whole():
     expect_error(NotImplementedError, "resume()", saver.get_cpu_backup, held[0])
 
 
-def case_pause_keeps_what_it_names():
-    """An error names the values that pause() accepts, whether or not there is a tag."""
-    def refused(keep):
+def case_pause_keep_values():
+    """The error for an invalid `keep` lists the valid values, with and without tags."""
+    def expect_rejected(keep):
         for work in (lambda: xseg.torch.pause(keep=keep), lambda: xseg.torch.paused(keep=keep).__enter__()):
             expect_error(ValueError, 'use "nothing" or "host"', work)
 
-    refused("bad")
+    expect_rejected("bad")
     with xseg.torch.tag("weights"):
         held = byte_tensor(40)
     for keep in ("bad", "file", "", None, 1):
-        refused(keep)
+        expect_rejected(keep)
     for keep in ("nothing", "host"):
         xseg.torch.pause("weights", keep)
         xseg.torch.resume("weights")
@@ -378,7 +379,7 @@ def case_pause_keeps_what_it_names():
 
 
 def case_imported_again():
-    """A module that is imported again goes on with PyTorch on xseg, its tags, and functions that were replaced once."""
+    """A second import of the module keeps the allocator and the tags, and does not wrap PyTorch's functions a second time."""
     import importlib
     with xseg.torch.tag("weights"):
         held = byte_tensor(40)
@@ -389,20 +390,20 @@ def case_imported_again():
         module.pause("weights")
         module.resume("weights")
         torch._C._accelerator_setAllocatorSettings("roundup_power2_divisions:4")
-        expect(not hasattr(torch._C._accelerator_setAllocatorSettings.xseg_original, "xseg_original"), "it was replaced twice")
+        expect(not hasattr(torch._C._accelerator_setAllocatorSettings.xseg_original, "xseg_original"), "it is wrapped once")
     del held
 
 
 def case_default_stream_of_another_device():
-    """A block waits for the default stream of another device, whose handle is that of its own one."""
+    """A block waits for the default stream of another device, which has the same handle as that of its own device."""
     with torch.cuda.device(1):
         held = byte_tensor(1)
     held.record_stream(torch.cuda.default_stream(0))
     del held
-    expect(current("active_bytes", 1) == MIB, "it does not wait")
+    expect(current("active_bytes", 1) == MIB, "the block is pending free")
     with torch.cuda.device(1):
         byte_tensor(1)
-    expect(current("active_bytes", 1) == 0, "it waits for nothing any more")
+    expect(current("active_bytes", 1) == 0, "the block is free after the next allocation")
 
 
 def case_control():
@@ -423,12 +424,12 @@ def case_settings():
     expect(torch.cuda.memory_allocated() == 5120, torch.cuda.memory_allocated())
     large = byte_tensor(100)
     torch.cuda.memory._set_allocator_settings("garbage_collection_threshold:0.5")
-    expect("garbage_collection_threshold:0.5" in xseg.torch.allocator().configuration, "it is on")
+    expect("garbage_collection_threshold:0.5" in xseg.torch.allocator().configuration, "the threshold is set")
     torch.cuda.memory._set_allocator_settings("max_split_size_mb:40")
-    expect("garbage_collection_threshold:0.5" not in xseg.torch.allocator().configuration, "it is set back")
+    expect("garbage_collection_threshold:0.5" not in xseg.torch.allocator().configuration, "the threshold is reset")
     del large
-    expect(torch.cuda.memory_stats()["oversize_allocations.current"] == 0, "it was not oversize when it came")
-    expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "what is in force")
+    expect(torch.cuda.memory_stats()["oversize_allocations.current"] == 0, "the block was not oversize at its allocation")
+    expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "statistics contain the value in effect")
     other = torch.empty(5000, dtype=torch.uint8, device="cuda")
     expect(torch.cuda.memory_allocated() == 5120 + 5120, torch.cuda.memory_allocated())
     expect_error(ValueError, "", lambda: torch.cuda.memory._set_allocator_settings("no_such_key:1"))
@@ -436,12 +437,12 @@ def case_settings():
 
 
 def case_no_caching():
-    """Memory of the runtime itself, freed whatever is set by then."""
+    """Uncached memory is allocated by the runtime, and is freed correctly after caching is enabled again."""
     torch.cuda.init()
     with torch.cuda.memory.caching_allocator_disabled() if hasattr(torch.cuda.memory, "caching_allocator_disabled") \
             else __import__("contextlib").nullcontext():
         held = byte_tensor(2)
-    expect(held.numel() == 2 * MIB, "held")
+    expect(held.numel() == 2 * MIB, "an uncached tensor")
     del held
     raw = torch.cuda.caching_allocator_alloc(1000)
     expect(torch.cuda.memory_allocated() == 1024, torch.cuda.memory_allocated())
@@ -451,28 +452,26 @@ def case_no_caching():
 
 def expect_segments(is_expandable):
     byte_tensor(1)
-    taken = torch.cuda.memory._snapshot()
-    expect(taken["allocator_settings"]["expandable_segments"] == is_expandable, taken["allocator_settings"])
-    expect([segment["is_expandable"] for segment in taken["segments"]] == [is_expandable], taken["segments"])
+    snapshot = torch.cuda.memory._snapshot()
+    expect(snapshot["allocator_settings"]["expandable_segments"] == is_expandable, snapshot["allocator_settings"])
+    expect([segment["is_expandable"] for segment in snapshot["segments"]] == [is_expandable], snapshot["segments"])
 
 
 # The variables of the cases are in VARIABLES.
-for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True),
-                       ("own_string_is_classic", False),
-                       ("older_string_is_classic", False), ("newer_string_is_classic", False),
-                       ("newer_string_is_expandable", True)):
+for case, expected in (("default_is_expandable", True), ("own_string_is_expandable", True), ("own_string_is_classic", False),
+        ("older_string_is_classic", False), ("newer_string_is_classic", False), ("newer_string_is_expandable", True)):
     globals()["case_" + case] = functools.partial(expect_segments, expected)
 
 
-def case_history_beside_pools():
-    """Stacks are taken in Python while other threads wait for the adapter's locks."""
+def case_history_during_pool_use():
+    """Recording of Python stacks does not deadlock with threads that wait for the adapter's locks."""
     import faulthandler
     import threading
     faulthandler.dump_traceback_later(120, exit=True)
     torch.cuda.memory._record_memory_history()
     done = threading.Event()
 
-    def come_and_go():
+    def use_pools():
         for _ in range(300):
             with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
                 byte_tensor(1)
@@ -480,11 +479,11 @@ def case_history_beside_pools():
                 byte_tensor(1)
         done.set()
 
-    threads = [threading.Thread(target=come_and_go)]
-    threads[0].start()
+    thread = threading.Thread(target=use_pools)
+    thread.start()
     while not done.is_set():
         torch.cuda.memory_stats()
-    threads[0].join()
+    thread.join()
     expect(len(torch.cuda.memory._snapshot()["device_traces"][0]) > 300, "events")
     faulthandler.cancel_dump_traceback_later()
 
@@ -494,14 +493,14 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def case_many_texts():
-    """Texts beside events are forgotten with their events, and snapshots go on however many there were."""
+def case_many_metadata_strings():
+    """Metadata strings are freed with their events, so their number is not limited."""
     torch.cuda.memory._record_memory_history(max_entries=100, stacks="python")
     held = byte_tensor(1)
     before = 0
     for number in range(250000):
         torch.cuda.memory._annotate_tensor(held, f"{number} " + "x" * 80)
-        if number == 150000:  # the library has asked twice by then which numbers are still in use
+        if number == 150000:  # the library has collected unused labels twice
             before = resident_bytes()
     expect(resident_bytes() - before < 16 * MIB, resident_bytes() - before)
     torch.cuda.memory._set_memory_metadata("the last of many")
@@ -519,8 +518,8 @@ def case_many_texts():
     expect(events[0]["user_metadata"] == "59966 " + "y" * 200, events[0])
 
 
-def case_pool_gone_by_itself():
-    """An id can be used again once the memory of its released pool has gone, in whatever way."""
+def case_pool_destroyed_by_decay():
+    """The ID of a released pool can be reused after decay has released the memory of the pool."""
     import time
     xseg.torch.allocator().configure("idle_ms:1")
     pool = torch.cuda.graph_pool_handle()
@@ -533,7 +532,7 @@ def case_pool_gone_by_itself():
 
     use()
     expect(torch.cuda.memory_reserved() == 40 * MIB, torch.cuda.memory_reserved())
-    for _ in range(3000):  # page by page, as the driver's time allows
+    for _ in range(3000):  # decay releases pages one by one
         time.sleep(0.01)
         byte_tensor(1)
         if torch.cuda.memory_reserved() == 2 * MIB:
@@ -542,21 +541,21 @@ def case_pool_gone_by_itself():
     use()
 
 
-def receive(queue, answer):
+def receive(queue, replies):
     held = queue.get()
-    answer.put((torch.cuda.get_allocator_backend(), held.numel()))
+    replies.put((torch.cuda.get_allocator_backend(), held.numel()))
     del held
 
 
 def case_share():
     import torch.multiprocessing
     context = torch.multiprocessing.get_context("spawn")
-    queue, answer = context.Queue(), context.Queue()
-    child = context.Process(target=receive, args=(queue, answer))
+    queue, replies = context.Queue(), context.Queue()
+    child = context.Process(target=receive, args=(queue, replies))
     child.start()
     held = byte_tensor(3)
     queue.put(held)
-    expect(answer.get(timeout=120) == ("xseg", 3 * MIB), "what came")
+    expect(replies.get(timeout=120) == ("xseg", 3 * MIB), "the backend and the size in the child")
     child.join()
     expect(child.exitcode == 0, child.exitcode)
     del held

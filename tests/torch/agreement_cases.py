@@ -13,24 +13,24 @@ import torch
 
 from tensors import MIB, byte_tensor
 
-# In another process than on_backend.py, too.
+# Child processes do not run on_backend.py.
 if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
 
-PLAIN = "max_split_size_mb:100000"
+ORDINARY = "max_split_size_mb:100000"
 
 
-def tell(*what):
-    print("tell", *what, flush=True)
+def report(*values):
+    print("report", *values, flush=True)
 
 
-def set_settings(text):
-    """Change the settings as PyTorch lets a program; what is refused, is told.  Returns whether it was accepted."""
+def set_settings(settings):
+    """Sets a settings string, and reports a rejection.  Returns whether PyTorch accepted the string."""
     try:
-        torch.cuda.memory._set_allocator_settings(text)  # pylint: disable=protected-access
+        torch.cuda.memory._set_allocator_settings(settings)  # pylint: disable=protected-access
         return True
     except ValueError:
-        tell("refused", text)
+        report("rejected", settings)
         return False
 
 
@@ -38,7 +38,7 @@ def reserved():
     return torch.cuda.memory_reserved() // MIB
 
 
-def serves(mib):
+def can_allocate(mib):
     try:
         byte_tensor(mib)
         return True
@@ -46,38 +46,35 @@ def serves(mib):
         return False
 
 
-def pass_over(small, large):
-    """What is reserved after a cached block was too small for a request."""
+def reserved_after(small, large):
+    """The reserved memory after two allocations, the second of which does not fit the cached block of the first."""
     byte_tensor(small)
     byte_tensor(large)
-    found = reserved()
+    result = reserved()
     torch.cuda.empty_cache()
-    return found
+    return result
 
 
 def fraction():
-    """The string's fraction may be raised, and garbage is collected by what is set.  The device has 4 GiB."""
-    tell(torch.cuda.get_per_process_memory_fraction() if torch.cuda.init() is None else None, serves(3000))
+    """A program may raise the fraction of the string.  Garbage collection uses the current fraction.  The device has 4 GiB."""
+    torch.cuda.init()
+    report(torch.cuda.get_per_process_memory_fraction(), can_allocate(3000))
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.9)
-    tell(torch.cuda.get_per_process_memory_fraction(), serves(3000))
+    report(torch.cuda.get_per_process_memory_fraction(), can_allocate(3000))
     torch.cuda.empty_cache()
     for value in (0.5, 0.9, 1.0, 0.5):
         torch.cuda.set_per_process_memory_fraction(value)
-        # An idle block of 600 MiB, one of 700, and a request that neither serves.
+        # Two idle blocks, of 600 and 700 MiB, and a request that neither can serve.
         byte_tensor(600)
-        tell(value, pass_over(700, 800))
-    # Once CUDA is initialised a string's fraction changes nothing.
+        report(value, reserved_after(700, 800))
+    # A fraction in a string has no effect after CUDA is initialized.
     set_settings("per_process_memory_fraction:0.1,garbage_collection_threshold:0.5")
-    tell(torch.cuda.get_per_process_memory_fraction(), serves(1500))
+    report(torch.cuda.get_per_process_memory_fraction(), can_allocate(1500))
 
 
-def refusal(mib):
-    return refusal_and_library(mib)[0]
-
-
-def refusal_and_library(mib):
-    """The parts of PyTorch and of the library of the message of an out-of-memory; PyTorch's own allocator has no second one."""
+def oom_message(mib):
+    """The parts of an out-of-memory message that PyTorch and the library add; the second one is empty on PyTorch's allocator."""
     try:
         byte_tensor(mib)
         return "served", ""
@@ -87,172 +84,169 @@ def refusal_and_library(mib):
 
 
 def messages():
-    """Each part of the message of an out-of-memory, but PyTorch's advice.  The device has 4 GiB."""
-    def tell_refusal(name, mib):
-        text = refusal(mib).split(" If reserved but", maxsplit=1)[0].split(" If instead the process", maxsplit=1)[0]
-        tell(name, text.rstrip("."))
+    """Each part of an out-of-memory message, except PyTorch's advice.  The device has 4 GiB."""
+    def report_error(name, mib):
+        message = oom_message(mib)[0].split(" If reserved but", maxsplit=1)[0].split(" If instead the process", maxsplit=1)[0]
+        report(name, message.rstrip("."))
 
     held = byte_tensor(100)
-    tell_refusal("plain", 10000)
+    report_error("plain", 10000)
     os.environ["NVML_PROCESSES"] = f"self:{300 * MIB},77:{2000 * MIB}"
-    tell_refusal("two processes", 10000)
+    report_error("two processes", 10000)
     os.environ["NVML_PROCESSES"] = ",".join(f"{number}:{number * MIB}" for number in range(1, 40))
-    tell_refusal("many processes", 10000)
+    report_error("many processes", 10000)
     del os.environ["NVML_PROCESSES"]
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         inside = byte_tensor(60)
-        tell_refusal("in a pool", 10000)
-    tell_refusal("a pool", 10000)
+        report_error("in a pool", 10000)
+    report_error("a pool", 10000)
     del inside
-    tell_refusal("a pool with cached memory", 10000)
+    report_error("a pool with cached memory", 10000)
     torch.cuda.set_per_process_memory_fraction(0.25)
-    tell_refusal("a fraction", 2000)
+    report_error("a fraction", 2000)
     torch.cuda.set_per_process_memory_fraction(1.0)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.empty(1000, device="cuda")
-        tell_refusal("a capture", 10000)
-    tell_refusal("a graph", 10000)
+        report_error("a capture", 10000)
+    report_error("a graph", 10000)
     set_settings("throw_on_cudamalloc_oom:True")
-    tell_refusal("rejected", 10000)
+    report_error("rejected", 10000)
     set_settings("throw_on_cudamalloc_oom:False")
-    tell_refusal("not rejected", 10000)
+    report_error("not rejected", 10000)
     del held, pool, graph
 
 
 def advice():
-    """PyTorch advises expandable segments while they are off, the library where they help.  1 GiB is allowed."""
+    """PyTorch advises expandable segments whenever they are off, and the library only if they help.  The limit is 1 GiB."""
     torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
     sentence = "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation"
-    text, library = refusal_and_library(2000)
-    tell("nothing to gain", sentence in text)
-    print("named", "expandable_segments:True" in library, flush=True)
+    message, library = oom_message(2000)
+    report("not fragmented", sentence in message)
+    print("advised", "expandable_segments:True" in library, flush=True)
     whole = [byte_tensor(80) for _ in range(12)]
     del whole
     blocks = [byte_tensor(size) for _ in range(12) for size in (11, 69)]
-    del blocks[1::2]
-    text, library = refusal_and_library(300)
-    tell("fragmented", sentence in text, "828.00 MiB is reserved by PyTorch but unallocated" in text)
-    print("named", "expandable_segments:True" in library, flush=True)
+    del blocks[1::2]  # 12 free blocks of 69 MiB: 828 MiB
+    message, library = oom_message(300)
+    report("fragmented", sentence in message, "828.00 MiB is reserved by PyTorch but unallocated" in message)
+    print("advised", "expandable_segments:True" in library, flush=True)
 
 
 def logged():
-    """An allocation that the device has no memory for is logged, whether or not it is served then.  The device has 4 GiB."""
+    """An allocation failure of the driver is logged, whether or not a retry succeeds.  The device has 4 GiB."""
     blocks = [byte_tensor(1000) for _ in range(3)]
     del blocks
-    tell(serves(3500), serves(5000), torch.cuda.memory_stats()["num_ooms"])
+    report(can_allocate(3500), can_allocate(5000), torch.cuda.memory_stats()["num_ooms"])
 
 
 def tried():
-    """The size that an out-of-memory names, and what its observers hear."""
+    """The size in an out-of-memory message, and the arguments of observers."""
     torch.cuda.init()
     torch.cuda.set_per_process_memory_fraction(0.0)
     seen = []
     torch._C._cuda_attach_out_of_memory_observer(lambda *all: seen.append(all[1:3]))  # pylint: disable=protected-access
-    for settings in (PLAIN, "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,>:4]",
+    for settings in (ORDINARY, "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,>:4]",
                      "large_segment_size_mb:40", "large_segment_size_mb:12,roundup_power2_divisions:8"):
         set_settings(settings)
         for size in (1, MIB - 511, MIB + 1, 5 * MIB, 9 * MIB, 10 * MIB - 1, 12 * MIB + 1, 84 * MIB, 400 * MIB + 5, 3000 * MIB + 77):
             try:
                 torch.empty(size, dtype=torch.uint8, device="cuda")
-                tell("served", size)
-            except torch.OutOfMemoryError as refusal:
-                found = re.match(r"CUDA out of memory. Tried to allocate (.*?)\. GPU 0 has a total capacity of (.*?) of which "
-                                 r".*? is free\. (.*? allowed); ", str(refusal))
-                tell(settings, size, found.groups() if found else str(refusal), seen.pop())
+                report("served", size)
+            except torch.OutOfMemoryError as error:
+                match = re.match(r"CUDA out of memory. Tried to allocate (.*?)\. GPU 0 has a total capacity of (.*?) of which "
+                                 r".*? is free\. (.*? allowed); ", str(error))
+                report(settings, size, match.groups() if match else str(error), seen.pop())
 
 
-def of_pytorch():
-    found = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
-    return sorted((key, str(value)) for key, value in found.items())
+def pytorch_settings():
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
+    return sorted((key, str(value)) for key, value in settings.items())
 
 
 def unlimited():
-    """-1, which is read back for unlimited sizes, is accepted; keys of pinned memory have an effect."""
+    """-1, which settings contain for unlimited sizes, is accepted; keys of pinned memory have an effect."""
     torch.cuda.init()
     for key, name in (("pinned_max_round_threshold_mb", "max_round_threshold"), ("pinned_max_cached_size_mb", "max_cached_size"),
                       ("max_split_size_mb", "max_split_size")):
         for value in ("128", "-1", "64"):
             set_settings(f"{key}:{value}")
-            tell(key, value, dict(of_pytorch())[name])
+            report(key, value, dict(pytorch_settings())[name])
     for text in ("pinned_use_cuda_host_register:True,pinned_num_register_threads:8", "pinned_reserve_segment_size_mb:8",
                  "pinned_use_background_threads:True,pinned_free_catch_all:True"):
         set_settings(text)
-        tell(text, of_pytorch())
+        report(text, pytorch_settings())
 
 
 def rejected():
-    """What is rejected, by whomever, changes nothing; the error has a column of the string that was passed."""
+    """A string that PyTorch or xseg rejects changes nothing; the error contains the column in the string that was passed."""
     torch.cuda.init()
-    set_settings(PLAIN + ",pinned_num_register_threads:4")
-    before, ours = of_pytorch(), xseg.torch.allocator().configuration
-    changing = ("pinned_max_round_threshold_mb:7,pinned_max_cached_size_mb:7,pinned_num_register_threads:8,large_segment_size_mb:40,"
-                "max_non_split_rounding_mb:50,expandable_segments:False,release_lock_on_cudamalloc:True,"
-                "throw_on_cudamalloc_oom:True,graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
-                "pinned_free_catch_all:True,pinned_use_background_threads:True,pinned_reserve_segment_size_mb:4,"
-                "roundup_power2_divisions:4,garbage_collection_threshold:0.5,per_process_memory_fraction:0.5,")
+    set_settings(ORDINARY + ",pinned_num_register_threads:4")
+    before, xseg_before = pytorch_settings(), xseg.torch.allocator().configuration
+    valid = ("pinned_max_round_threshold_mb:7,pinned_max_cached_size_mb:7,pinned_num_register_threads:8,large_segment_size_mb:40,"
+             "max_non_split_rounding_mb:50,expandable_segments:False,release_lock_on_cudamalloc:True,"
+             "throw_on_cudamalloc_oom:True,graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
+             "pinned_free_catch_all:True,pinned_use_background_threads:True,pinned_reserve_segment_size_mb:4,"
+             "roundup_power2_divisions:4,garbage_collection_threshold:0.5,per_process_memory_fraction:0.5,")
     for last in ("max_split_size_mb:128x", "max_split_size_mb:1", "no_such_key:1", "idle_ms:5", "backend:other", "backend:cudaMallocAsync",
                  "max_split_size_mb:100\0", "max_split_size_mb", "roundup_power2_divisions:[4:3]", "garbage_collection_threshold:off,",
                  "max_split_size_mb:99999999999999999999"):
-        for text in (last, changing + last):
+        for text in (last, valid + last):
             try:
                 torch._C._accelerator_setAllocatorSettings(text)  # pylint: disable=protected-access
                 continue
-            except (ValueError, RuntimeError, IndexError) as refusal:
-                column = re.search(r"(.{1,20}) at column (\d+)", str(refusal))
+            except (ValueError, RuntimeError, IndexError) as error:
+                column = re.search(r"(.{1,20}) at column (\d+)", str(error))
             value = column and re.search("'(.*)'", column[1])
             if value and not text.startswith(value[1], int(column[2]) - 1):
-                tell("another column", text, column[0])
-            if of_pytorch() != before or xseg.torch.allocator().configuration != ours:
-                tell("changed", text, [pair for pair in zip(before, of_pytorch()) if pair[0] != pair[1]])
+                report("wrong column", text, column[0])
+            if pytorch_settings() != before or xseg.torch.allocator().configuration != xseg_before:
+                report("changed", text, [pair for pair in zip(before, pytorch_settings()) if pair[0] != pair[1]])
     for text, column in (("max_split_size_mb:128x", 19), ("per_process_memory_fraction:0.5,max_split_size_mb:1", 51),
                          ("expandable_segments:False,large_segment_size_mb:11,expandable_segments:True", 49)):
         try:
             torch._C._accelerator_setAllocatorSettings(text)  # pylint: disable=protected-access
-        except ValueError as refusal:
-            tell(f" at column {column}; " in str(refusal) or str(refusal))
-    tell(of_pytorch() == before, xseg.torch.allocator().configuration == ours)
+        except ValueError as error:
+            report(f" at column {column}; " in str(error) or str(error))
+    report(pytorch_settings() == before, xseg.torch.allocator().configuration == xseg_before)
 
 
 def resets():
-    """What a later string does not name goes back, or stays, by what the allocator does.  The device has 4 GiB."""
+    """Keys that a later string does not contain are reset, or keep their value, by observable behavior.  The device has 4 GiB."""
     torch.cuda.init()
     torch.cuda.set_per_process_memory_fraction(0.5)
     shown = ("max_split_size", "garbage_collection_threshold", "expandable_segments")
-    for text in ("garbage_collection_threshold:0.3", PLAIN, "roundup_power2_divisions:4", "",
+    for text in ("garbage_collection_threshold:0.3", ORDINARY, "roundup_power2_divisions:4", "",
                  "max_split_size_mb:100,max_non_split_rounding_mb:200", "max_split_size_mb:100",
                  "large_segment_size_mb:60", "max_split_size_mb:100", "max_split_size_mb:59", "garbage_collection_threshold:0.3",
                  "large_segment_size_mb:20", "garbage_collection_threshold:1.5"):
         if not set_settings(text):
-            continue  # PyTorch's own allocator has a part of it in force
+            continue  # PyTorch's allocator has applied a part of the string
         settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
         torch.cuda.reset_peak_memory_stats()
         held = torch.empty(5000, dtype=torch.uint8, device="cuda")
         rounded = torch.cuda.memory_allocated()
         del held
-        # Whether a request of 150 MiB takes a block of 300, and which size a middling one reserves.
+        # Whether a request of 150 MiB uses a block of 300 MiB whole, and the size of the segment of a medium request.
         byte_tensor(300)
         held = byte_tensor(150)
         whole = torch.cuda.memory_allocated() // MIB
         del held
         torch.cuda.empty_cache()
         byte_tensor(5)
-        middling = reserved()
+        medium = reserved()
         torch.cuda.empty_cache()
-        tell(repr(text), [settings[name] for name in shown], rounded, whole, middling, pass_over(400, 500))
+        report(repr(text), [settings[name] for name in shown], rounded, whole, medium, reserved_after(400, 500))
 
 
-def events_of(profiled):
-    found = []
-    for event in profiled.profiler.kineto_results.events():
-        if event.name() in ("[memory]", "[OutOfMemory]") and "CUDA" in str(event.device_type()):
-            found.append((event.name(), event.nbytes()))
-    return found
+def memory_events(profile):
+    return [(event.name(), event.nbytes()) for event in profile.profiler.kineto_results.events()
+            if event.name() in ("[memory]", "[OutOfMemory]") and "CUDA" in str(event.device_type())]
 
 
 def totals(path):
-    """The sums that the trace's file has with each event."""
+    """The totals of each memory event in a trace file."""
     import json
     with open(path, encoding="utf-8") as file:
         entries = json.load(file)["traceEvents"]
@@ -272,61 +266,61 @@ def profiled():
         try:
             torch.empty((1 << 50) + 5, dtype=torch.uint8, device="cuda")
         except torch.OutOfMemoryError:
-            tell("refused")
+            report("out of memory")
         del other
-    tell(events_of(profile))
+    report(memory_events(profile))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         profile.export_chrome_trace(path)
         for line in totals(path):
-            tell(line)
+            report(line)
 
 
 def traced():
     import torch.cuda._gpu_trace as gpu_trace
     torch.cuda.init()
-    heard = []
+    calls = []
     torch._C._activate_gpu_trace()  # pylint: disable=protected-access
-    gpu_trace.register_callback_for_memory_allocation(lambda address: heard.append(("allocated", address)))
-    gpu_trace.register_callback_for_memory_deallocation(lambda address: heard.append(("freed", address)))
+    gpu_trace.register_callback_for_memory_allocation(lambda address: calls.append(("allocated", address)))
+    gpu_trace.register_callback_for_memory_deallocation(lambda address: calls.append(("freed", address)))
     held = torch.empty(5000, dtype=torch.uint8, device="cuda")
     first = held.data_ptr()
     del held
     raw = torch.cuda.caching_allocator_alloc(5000)
     torch.cuda.caching_allocator_delete(raw)
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") is None:
-        # What is not live cannot be freed, and nobody hears of that.
+        # A double free raises an error, and calls no callback.
         try:
             torch.cuda.caching_allocator_delete(raw)
-        except RuntimeError as refusal:
-            tell("invalid device pointer" in str(refusal))
+        except RuntimeError as error:
+            report("invalid device pointer" in str(error))
     names = {first: "tensor", raw: "raw"} if first != raw else {first: "both"}
-    tell([(what, names.get(address, "other")) for what, address in heard])
-    tell(len(heard))
+    report([(action, names.get(address, "other")) for action, address in calls])
+    report(len(calls))
 
 
 def expandable_later():
-    """On xseg: a segment that is expandable since CUDA was initialised is shared by a handle of the library's."""
+    """On xseg, a segment is shared by a handle of the library if expandable segments were set after CUDA was initialized."""
     byte_tensor(3)
     set_settings("expandable_segments:True")
     held = byte_tensor(30)
     try:
         shared = held.untyped_storage()._share_cuda_()  # pylint: disable=protected-access
-        tell("shared", chr(shared[1][0]))
-        # Nobody receives it: what is still sent when a process ends, PyTorch frees with objects that are destroyed already.
+        report("shared", chr(shared[1][0]))
+        # No process receives the handle.  At exit, PyTorch would release its counter after the objects that it needs.
         torch.UntypedStorage._release_ipc_counter_cuda(*shared[4:6])  # pylint: disable=protected-access
-    except RuntimeError as refusal:
-        tell("refused", *[word for word in ("exportable",) if word in str(refusal)])
+    except RuntimeError as error:
+        report("rejected", *[word for word in ("exportable",) if word in str(error)])
 
 
 def named_defaults():
     byte_tensor(3)
     settings = torch.cuda.memory._snapshot()["allocator_settings"]  # pylint: disable=protected-access
-    tell(settings["garbage_collection_threshold"], settings["max_split_size"])
+    report(settings["garbage_collection_threshold"], settings["max_split_size"])
 
 
-def plain():
-    tell(byte_tensor(3).numel())
+def one_allocation():
+    report(byte_tensor(3).numel())
 
 
 def send(queue):
@@ -337,7 +331,7 @@ def send(queue):
 
 
 def with_exporter(use):
-    """Call a function with the handle of another process's memory and that process."""
+    """Calls a function with the IPC handle of another process's memory, and with that process."""
     import torch.multiprocessing
     context = torch.multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -356,32 +350,32 @@ def open_handle(handle):
 
 
 def imported():
-    """MiB of other processes that are mapped."""
+    """Mapped memory of other processes, in MiB."""
     return xseg.torch.allocator().statistics(device=0).imported_bytes // MIB
 
 
-def import_ends_in_a_capture():
-    """Its last tensor goes while a graph is captured; it is closed when that has ended."""
+def import_ends_in_capture():
+    """An import whose last tensor is freed during a capture is closed after the capture."""
 
     def use(handle, _):
         storage = open_handle(handle)
-        assert imported() == 40, imported()
+        assert imported() == 40, imported()  # 30 MiB in two pages of 20 MiB
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-            kept = byte_tensor(3)
-            # PyTorch waits for the current stream before it lets go.
+            block = byte_tensor(3)
+            # PyTorch waits for the current stream before the release.
             with torch.cuda.stream(torch.cuda.default_stream()):
                 del storage
             assert imported() == 40, imported()
         assert imported() == 0, imported()
         graph.replay()
-        del kept
+        del block
 
     with_exporter(use)
 
 
 def plug_in():
-    """On the plain plug-in: what another thread allocates on the captured stream is the graph's, after the capture too."""
+    """With the plug-in alone, blocks that another thread allocates on the captured stream belong to the graph."""
     import ctypes
     import threading
     plugin = torch.cuda.memory.CUDAPluggableAllocator(sys.argv[2], "xseg_torch_malloc", "xseg_torch_free")
@@ -392,24 +386,24 @@ def plug_in():
     torch.cuda.memory.change_current_allocator(plugin)
     stream, graph, addresses = torch.cuda.Stream(), torch.cuda.CUDAGraph(), []
 
-    def allocate(on):
-        with torch.cuda.stream(on):
+    def allocate(stream):
+        with torch.cuda.stream(stream):
             addresses.append(byte_tensor(30).data_ptr())
 
-    def in_a_thread(on):
-        thread = threading.Thread(target=allocate, args=(on,))
+    def allocate_in_thread(stream):
+        thread = threading.Thread(target=allocate, args=(stream,))
         thread.start()
         thread.join()
 
     side = torch.cuda.Stream()
     with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
         byte_tensor(3)
-        in_a_thread(stream)
-        in_a_thread(side)
-    for on in (stream, side):
-        allocate(on)
-    # Of the captured stream the block stays the graph's; of the other one it is handed out again.
-    tell(addresses[2] != addresses[0], addresses[3] == addresses[1])
+        allocate_in_thread(stream)
+        allocate_in_thread(side)
+    allocate(stream)
+    allocate(side)
+    # The block of the captured stream remains in the graph's pool; the block of the other stream is reused.
+    report(addresses[2] != addresses[0], addresses[3] == addresses[1])
 
 
 if __name__ == "__main__":

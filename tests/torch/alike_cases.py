@@ -15,12 +15,12 @@ if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
 
 
-def say(*what):
-    print("=", *what, flush=True)
+def report(*values):
+    print("=", *values, flush=True)
 
 
 def attempt(work):
-    """What it returns, or the type of its error and its first words."""
+    """Returns the result of a function, or the type of its error and the first words of the message."""
     try:
         return work()
     except (RuntimeError, ValueError) as error:
@@ -30,7 +30,7 @@ def attempt(work):
 def in_child(work):
     child = os.fork()
     if child == 0:
-        say("child:", attempt(work))
+        report("child:", attempt(work))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -39,23 +39,23 @@ def held_objects():
     held = {"graph": torch.cuda.CUDAGraph(), "pool": torch.cuda.MemPool(),
             "options": torch.cuda.MemPool(use_on_oom=True, no_split=True), "tensor": byte_tensor(4)}
     with torch.cuda.graph(held["graph"]):
-        held["kept"] = byte_tensor(4)
+        held["output"] = byte_tensor(4)
     with torch.cuda.use_mem_pool(held["pool"]):
         held["inside"] = byte_tensor(4)
     return held
 
 
-def uninitialised():
+def uninitialized():
     C = torch._C
     pool = torch.cuda.graph_pool_handle()
     for name, work in (
             ("memory_snapshot", lambda: C._cuda_memorySnapshot(None)["segments"]),
             ("traces", lambda: C._cuda_memorySnapshot(None)["device_traces"]),
             ("settings", lambda: C._cuda_memorySnapshot(None)["allocator_settings"]["expandable_segments"]),
-            ("of a pool", lambda: C._cuda_memorySnapshot((1, 2))["segments"]),
+            ("snapshot of a pool", lambda: C._cuda_memorySnapshot((1, 2))["segments"]),
             ("empty_cache", C._cuda_emptyCache),
             ("memory_stats", torch.cuda.memory_stats),
-            ("of device 0", lambda: C._cuda_memoryStats(0)),
+            ("memory_stats of device 0", lambda: C._cuda_memoryStats(0)),
             ("reset_peak", lambda: C._cuda_resetPeakMemoryStats(0)),
             ("reset_accumulated", lambda: C._cuda_resetAccumulatedMemoryStats(0)),
             ("fraction", lambda: C._cuda_setMemoryFraction(0.5, 0)),
@@ -65,17 +65,17 @@ def uninitialised():
             ("end", lambda: C._cuda_endAllocateToPool(0, pool)),
             ("metadata", lambda: torch.cuda.memory._set_memory_metadata("early")),
             ("raw_delete", lambda: C._cuda_cudaCachingAllocator_raw_delete(0)),
-            ("is initialised", torch.cuda.is_initialized)):
-        # Errors say in words of their own that there is no such device yet.
-        found = attempt(work)
-        say(name, found[0] if isinstance(found, tuple) else found)
+            ("is initialized", torch.cuda.is_initialized)):
+        # The messages of both allocators differ if CUDA is not initialized.
+        result = attempt(work)
+        report(name, result[0] if isinstance(result, tuple) else result)
     torch.cuda.memory._record_memory_history(stacks="python")
     byte_tensor(3)
-    say("then", [entry["action"] for entry in C._cuda_memorySnapshot(None)["device_traces"][0]])
+    report("initialized", [entry["action"] for entry in C._cuda_memorySnapshot(None)["device_traces"][0]])
 
 
 def children():
-    """A forked child ends what its parent holds."""
+    """A forked child destroys objects of its parent, and calls methods of the allocator."""
     held = held_objects()
 
     def drop(*names):
@@ -83,8 +83,8 @@ def children():
             del held[name]
         gc.collect()
 
-    for names in (["graph"], ["kept", "graph"], ["pool"], ["options"], ["tensor"], ["inside", "tensor", "kept"]):
-        say(*names, in_child(lambda names=names: drop(*names)))
+    for names in (["graph"], ["output", "graph"], ["pool"], ["options"], ["tensor"], ["inside", "tensor", "output"]):
+        report(*names, in_child(lambda names=names: drop(*names)))
     side = torch.cuda.Stream()
     address = held["tensor"].data_ptr()
     for name, work in (
@@ -97,23 +97,23 @@ def children():
             ("record_stream", lambda: held["tensor"].record_stream(side)),
             ("use_count", lambda: held["pool"].use_count()),
             ("metadata", lambda: torch.cuda.memory._set_memory_metadata("child"))):
-        say(name, in_child(work))
+        report(name, in_child(work))
     del side
     child = os.fork()
     if child == 0:
         sys.exit(0)
-    say("exit", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    report("exit", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     held.clear()
     torch.cuda.empty_cache()
-    say("parent", torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+    report("parent", torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
 
 
 def by_pools():
-    found = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
-    return sorted((key, sorted(groups.items())) for key, groups in found.items())
+    statistics = torch.cuda.memory_stats_as_nested_dict()["reserved_bytes_by_private_pools"]
+    return sorted((key, sorted(groups.items())) for key, groups in statistics.items())
 
 
-def served_by(pool, mib):
+def allocate_from(pool, mib):
     torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
     byte_tensor(mib)
     torch._C._cuda_endAllocateToPool(0, pool)
@@ -121,121 +121,122 @@ def served_by(pool, mib):
 
 
 def pool_statistics():
-    """reserved_bytes_by_private_pools: resets between two readings, pools that end, ids that are used again."""
-    never = torch.cuda.MemPool()
-    say("no memory yet", by_pools())
-    del never
-    say("no memory ever", by_pools())
+    """reserved_bytes_by_private_pools: resets between two reads, destroyed pools, reused IDs."""
+    unused = torch.cuda.MemPool()
+    report("empty", by_pools())
+    del unused
+    report("destroyed without memory", by_pools())
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         held = byte_tensor(4)
     torch.cuda.reset_accumulated_memory_stats()
-    say("allocated and reset before the first reading", by_pools())
+    report("allocated, and reset before the first read", by_pools())
     del held, pool
     torch.cuda.reset_peak_memory_stats()
-    say("gone and reset", by_pools())
+    report("destroyed and reset", by_pools())
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         byte_tensor(1)
     del pool
     torch.cuda.reset_accumulated_memory_stats()
     torch.cuda.reset_peak_memory_stats()
-    say("came, went and reset", by_pools())
-    again = torch.cuda.graph_pool_handle()
+    report("created, destroyed and reset", by_pools())
+    reused = torch.cuda.graph_pool_handle()
     for mib in (4, 24, 44, 4):
-        served_by(again, mib)
-        say("id again", mib, by_pools())
+        allocate_from(reused, mib)
+        report("reused ID", mib, by_pools())
         torch.cuda.empty_cache()
-        say("emptied", by_pools())
+        report("emptied", by_pools())
         if mib == 24:
             torch.cuda.reset_peak_memory_stats()
-            say("peak reset", by_pools())
-    torch._C._cuda_beginAllocateCurrentThreadToPool(0, again)
-    say("no memory", by_pools())
+            report("peak reset", by_pools())
+    torch._C._cuda_beginAllocateCurrentThreadToPool(0, reused)
+    report("no memory", by_pools())
     torch.cuda.reset_accumulated_memory_stats()
-    say("no memory, reset", by_pools())
-    torch._C._cuda_endAllocateToPool(0, again)
-    torch._C._cuda_releasePool(0, again)
-    say("released", by_pools())
+    report("no memory, reset", by_pools())
+    torch._C._cuda_endAllocateToPool(0, reused)
+    torch._C._cuda_releasePool(0, reused)
+    report("released", by_pools())
 
 
 def pool_ids():
-    """Whether an id can be used again once its pool was released."""
+    """Whether an ID can be reused after its pool was released."""
     pool = torch.cuda.graph_pool_handle()
     torch.cuda.init()
 
     def begin():
-        return "refused" if attempt(lambda: torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)) else "begun"
+        return "rejected" if attempt(lambda: torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)) else "accepted"
 
     def end():
         torch._C._cuda_endAllocateToPool(0, pool)
         torch._C._cuda_releasePool(0, pool)
 
-    say("fresh", begin(), attempt(lambda: torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool))[0])
-    say("live", torch._C._cuda_checkPoolLiveAllocations(0, pool, set()))
+    report("new", begin(), attempt(lambda: torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool))[0])
+    report("without blocks", torch._C._cuda_checkPoolLiveAllocations(0, pool, set()))
     held = byte_tensor(4)
     torch._C._cuda_endAllocateToPool(0, pool)
     for _ in range(2 if torch.cuda.get_allocator_backend() == "native" else 1):
-        torch._C._cuda_releasePool(0, pool)  # PyTorch's own allocator counts the second begin, which it refuses
-    say("a live block", begin(), torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.data_ptr()}))
+        torch._C._cuda_releasePool(0, pool)  # PyTorch's allocator counts also the second begin, which it rejects
+    report("allocated block", begin(), torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.data_ptr()}))
     torch.cuda.empty_cache()
-    say("a live block, emptied", begin())
+    report("allocated block, empty cache", begin())
     del held
-    say("cached memory", begin())
+    report("cached memory", begin())
     torch.cuda.empty_cache()
-    say("gone", begin())
+    report("destroyed", begin())
     byte_tensor(4)
     end()
-    say("cached memory", begin())
-    say("shortage", attempt(lambda: byte_tensor(1 << 30))[0])
-    say("gone by a shortage", begin())
+    report("cached memory", begin())
+    report("out of memory", attempt(lambda: byte_tensor(1 << 30))[0])
+    report("destroyed by the out-of-memory fallback", begin())
     end()
-    say("nobody's", attempt(lambda: torch._C._cuda_checkPoolLiveAllocations(0, (1000, 0), set())))
+    report("unknown", attempt(lambda: torch._C._cuda_checkPoolLiveAllocations(0, (1000, 0), set())))
 
 
 def backend():
-    """`backend:native` in the string, at the start and later; only the name of the allocator differs."""
+    """`backend:native` in the initial and in a later string; only the name of the allocator differs."""
     host = torch.arange(1000).pin_memory()
     expected = "xseg" if os.environ.get("XSEG_TORCH") == "1" else "native"
-    say(host.is_pinned(), host.to("cuda").sum().item(), torch.cuda.get_allocator_backend() == expected)
-    for taken in (torch.cuda.memory_snapshot, torch.cuda.memory._snapshot):
-        taken()
+    report(host.is_pinned(), host.to("cuda").sum().item(), torch.cuda.get_allocator_backend() == expected)
+    torch.cuda.memory_snapshot()
+    torch.cuda.memory._snapshot()
     before = torch.cuda.memory._snapshot()["allocator_settings"]
-    say(before["expandable_segments"], before["last_allocator_settings"] if "last_allocator_settings" in before else before)
+    report(before["expandable_segments"], before.get("last_allocator_settings", before))
     held = byte_tensor(30)
     torch.cuda.memory._set_allocator_settings("backend:native,roundup_power2_divisions:4")
-    say(torch.cuda.memory_allocated(), torch.empty(5000, dtype=torch.uint8, device="cuda").numel(), torch.cuda.memory_allocated())
-    say(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:cudaMallocAsync")))
-    say(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:other")))
+    report(torch.cuda.memory_allocated(), torch.empty(5000, dtype=torch.uint8, device="cuda").numel(),
+           torch.cuda.memory_allocated())
+    report(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:cudaMallocAsync")))
+    report(attempt(lambda: torch.cuda.memory._set_allocator_settings("backend:other")))
     del held
 
 
-def capture_shortage():
-    """Memory is short while a graph is captured: the error comes through, and capturing and allocating go on."""
-    kept = []
+def capture_out_of_memory():
+    """An out-of-memory error during a capture reaches the caller, and later captures and allocations succeed."""
+    tensors = []
 
     def capture(graph, work):
         with torch.cuda.graph(graph):
-            kept.append(byte_tensor(20))
+            tensors.append(byte_tensor(20))
             work()
-            kept.append(byte_tensor(4))
+            tensors.append(byte_tensor(4))
 
-    def now():
-        stats = torch.cuda.memory_stats()
-        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), stats["num_ooms"], torch.cuda.is_current_stream_capturing()
+    def state():
+        return (torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.memory_stats()["num_ooms"],
+                torch.cuda.is_current_stream_capturing())
 
     graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
-    say("ends the capture", attempt(lambda: capture(graphs[0], lambda: byte_tensor(1 << 30))), now())
-    capture(graphs[1], lambda: say("is caught within", attempt(lambda: byte_tensor(1 << 30)), now()))
+    report("ends the capture", attempt(lambda: capture(graphs[0], lambda: byte_tensor(1 << 30))), state())
+    capture(graphs[1], lambda: report("is caught within", attempt(lambda: byte_tensor(1 << 30)), state()))
     graphs[1].replay()
-    say("replayed", now())
+    report("replayed", state())
     capture(graphs[2], lambda: None)
-    say("the next", now())
-    kept.clear()
+    report("next", state())
+    tensors.clear()
     graphs.clear()
     gc.collect()
     torch.cuda.empty_cache()
-    say("gone", now())
+    report("destroyed", state())
 
 
 def actions():
@@ -243,27 +244,27 @@ def actions():
 
 
 def max_entries():
-    """A snapshot has the newest max_entries events of a device, whatever their streams and pools."""
+    """A snapshot contains the newest max_entries events of a device, for all streams and pools together."""
     torch.cuda.memory._record_memory_history(max_entries=5, stacks="python")
     held = [byte_tensor(1), byte_tensor(30), torch.empty(1000, device="cuda")]
     with torch.cuda.stream(torch.cuda.Stream()):
         byte_tensor(3)
-    say("of two streams", actions())
-    say("the snapshot counts", actions())
+    report("two streams", actions())
+    report("snapshot events", actions())
     held.clear()
-    say("and frees", actions())
+    report("frees", actions())
     torch.cuda.memory._record_memory_history(None)
     torch.cuda.memory._record_memory_history(max_entries=40, stacks="python")
     for _ in range(30):
         byte_tensor(1)
-    say("of many", len(actions()))
+    report("many events", len(actions()))
     torch.cuda.memory._record_memory_history(None)
     for entries in (0, 1, 2, 3):
         torch.cuda.memory._record_memory_history(max_entries=entries, context=None)
         held = byte_tensor(3)
-        say(entries, actions(), actions())
+        report(entries, actions(), actions())
         del held
-        say("freed", actions())
+        report("freed", actions())
         torch.cuda.memory._record_memory_history(None)
 
     def have_frames():
@@ -273,72 +274,72 @@ def max_entries():
     for mode in ("state", "all"):
         torch.cuda.memory._record_memory_history(mode, stacks="python")
         held = byte_tensor(3)
-        say(mode, actions(), have_frames())
+        report(mode, actions(), have_frames())
         del held
-        say("freed", actions())
+        report("freed", actions())
     held = [byte_tensor(3) for _ in range(3)]
     torch.cuda.memory._record_memory_history(None)
     del held[1]
     held.append(byte_tensor(3))
-    say("after recording", have_frames())
+    report("after recording", have_frames())
 
 
 def metadata():
-    """What was said before CUDA was initialised holds afterwards, and for snapshots, too."""
+    """Metadata set before CUDA is initialized is recorded with later events, including snapshots."""
     torch.cuda.memory._set_memory_metadata("before")
     torch.cuda.memory._record_memory_history(stacks="python")
     held = byte_tensor(1)
-    say(torch.cuda.memory._get_memory_metadata(), actions())
+    report(torch.cuda.memory._get_memory_metadata(), actions())
     torch.cuda.memory._set_memory_metadata("after")
     del held
-    say(actions())
+    report(actions())
     torch.cuda.memory._set_memory_metadata("")
     byte_tensor(1)
-    say(actions())
+    report(actions())
     torch.cuda.memory._record_memory_history(None)
 
 
 def annotations():
-    """Texts with a NUL, annotations before the first allocation, on a device without one, and of memory that is not allocated."""
+    """Strings with a NUL; annotations before the first allocation, on a device without allocations, and of unallocated memory."""
     torch.cuda.memory._record_memory_history(context=None, global_record_annotations=True)
 
-    def of_times():
-        found = torch.cuda.memory._snapshot()["external_annotations"]
-        return [(entry["name"], entry["stage"], entry["device"]) for entry in found]
+    def external():
+        entries = torch.cuda.memory._snapshot()["external_annotations"]
+        return [(entry["name"], entry["stage"], entry["device"]) for entry in entries]
 
     with torch.profiler.record_function("## before ##"):
         pass
-    with torch.cuda.device(1), torch.profiler.record_function("## elsewhere ##"):
+    with torch.cuda.device(1), torch.profiler.record_function("## other device ##"):
         pass
     with torch.profiler.record_function("## first ##"):
         held = byte_tensor(1)
-    say(of_times())
+    report(external())
     traces = torch.cuda.memory._snapshot()["device_traces"]
-    say([[entry["action"] for entry in trace] for trace in traces])
+    report([[entry["action"] for entry in trace] for trace in traces])
     for text in ("", "a\0b", "\0head", "tail\0", "#7", "x" * 300 + " #1\0y"):
         torch.cuda.memory._set_memory_metadata(text)
         byte_tensor(1)
         torch.cuda.memory._annotate_tensor(held, text)
-        say(repr(torch.cuda.memory._get_memory_metadata()), [repr(entry) for entry in actions()[-5:]])
+        report(repr(torch.cuda.memory._get_memory_metadata()), [repr(entry) for entry in actions()[-5:]])
     torch.cuda.memory._set_memory_metadata("")
     address = held.untyped_storage().data_ptr()
     annotate = torch._C._cuda_annotateMemory
-    say("a part", attempt(lambda: annotate(address + 512, "text")))
+    report("inside a block", attempt(lambda: annotate(address + 512, "text")))
     del held
-    for name, place in (("freed", address), ("null", 0), ("another's", 12345)):
-        say(name, attempt(lambda place=place: annotate(place, "text")))
+    for name, invalid in (("freed", address), ("null", 0), ("unknown", 12345)):
+        report(name, attempt(lambda invalid=invalid: annotate(invalid, "text")))
     torch.cuda.memory._record_memory_history(None)
     torch.cuda.memory._record_memory_history(context=None, max_entries=3, global_record_annotations=True)
-    for number in range(4):
-        with torch.profiler.record_function(f"## {number} ##"):
+    for index in range(4):
+        with torch.profiler.record_function(f"## {index} ##"):
             byte_tensor(1)
-    say(of_times(), actions())
+    report(external(), actions())
     torch.cuda.memory._record_memory_history(None)
-    say(of_times())
+    report(external())
 
 
 def addresses():
-    """Allocations at an address say so in the history, and are refused in PyTorch's words."""
+    """Allocations at an address are marked in the history; errors have PyTorch's messages."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         occupied = torch.empty(4096, dtype=torch.uint8, device="cuda")
@@ -350,71 +351,72 @@ def addresses():
         with torch.cuda.use_mem_pool(pool):
             storage._resize_with_addr_(size, address)
 
-    for name, size, address in (("occupied", 4096, occupied.data_ptr()), ("no multiple", 2048, at + 1), ("null", 2048, 0),
-                                ("too much", 1 << 40, at), ("nobody's", 2048, 512)):
-        say(name, attempt(lambda size=size, address=address: resize(size, address)))
+    for name, size, address in (("occupied", 4096, occupied.data_ptr()), ("unaligned", 2048, at + 1), ("null", 2048, 0),
+                                ("too large", 1 << 40, at), ("unknown", 2048, 512)):
+        report(name, attempt(lambda size=size, address=address: resize(size, address)))
     torch.cuda.memory._record_memory_history(context=None)
-    torch.cuda.memory._set_memory_metadata("mine")
+    torch.cuda.memory._set_memory_metadata("resize")
     resize(2048, at)
     byte_tensor(1)
     torch.cuda.memory._set_memory_metadata("")
     events = torch.cuda.memory._snapshot()["device_traces"][0]
-    say(storage.data_ptr() == at, [(entry["action"], entry["size"], entry["user_metadata"], entry.get("internal_metadata"))
-                                   for entry in events if entry["size"] != 20 * MIB and not entry["action"].startswith("segment")])
+    keys = ("action", "size", "user_metadata", "internal_metadata")
+    report(storage.data_ptr() == at, [[entry.get(key) for key in keys] for entry in events if entry["size"] != 20 * MIB
+                                      and not entry["action"].startswith("segment")])
     torch.cuda.memory._record_memory_history(None)
 
 
 def syncs():
-    """num_sync_all_streams of devices without memory, and of pools that end without memory."""
+    """num_sync_all_streams of devices without memory, and after pools without memory are destroyed."""
     torch.cuda.init()
 
-    def now():
+    def counts():
         return [torch.cuda.memory_stats(device)["num_sync_all_streams"] for device in range(2)]
 
-    say("init", now())
+    report("init", counts())
     torch.cuda.empty_cache()
-    say("no memory yet", now())
+    report("no memory", counts())
     for device in range(2):
         torch.cuda.reset_accumulated_memory_stats(device)
         torch.cuda.reset_peak_memory_stats(device)
-    say("reset", now())
-    for name, in_use in (("unused", lambda: None), ("used", lambda: byte_tensor(1))):
+    report("reset", counts())
+    for name, use in (("unused", lambda: None), ("used", lambda: byte_tensor(1))):
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
-            in_use()
+            use()
         del pool
         gc.collect()
-        say("a pool that was", name, now())
+        report("destroyed pool,", name, counts())
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         held = byte_tensor(1)
     del pool
     gc.collect()
-    say("a pool with a block", now())
+    report("pool with a block", counts())
     del held
     torch.cuda.empty_cache()
-    say("emptied", now())
+    report("emptied", counts())
     pool = torch.cuda.graph_pool_handle()
     torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
     torch._C._cuda_endAllocateToPool(0, pool)
     torch._C._cuda_releasePool(0, pool)
-    say("a graph's pool", now())
+    report("graph pool", counts())
     torch.cuda.empty_cache()
-    say("emptied", now())
+    report("emptied", counts())
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         torch.cuda.empty_cache()
-    say("in a capture", now())
+    report("in a capture", counts())
     with torch.cuda.device(1):
         byte_tensor(1)
     torch.cuda.empty_cache()
-    say("both used", now())
+    report("both devices used", counts())
 
 
 def streams():
     """A stream of another device that uses a block, or allocates one."""
     other, own = torch.cuda.Stream(0), torch.cuda.Stream(1)
 
-    def now():
+    def state():
         stats = torch.cuda.memory_stats(1)
         return stats["allocated_bytes.all.current"], stats["active_bytes.all.current"]
 
@@ -425,45 +427,45 @@ def streams():
             held.record_stream(stream)
         address = held.data_ptr()
         del held
-        say("freed", now())
+        report("freed", state())
         with torch.cuda.device(1):
             again = byte_tensor(1)
-        say("the same block comes", again.data_ptr() == address, now())
+        report("the same block is reused", again.data_ptr() == address, state())
 
-    for name, using in (("none", ()), ("another device's", (other,)), ("both devices'", (other, own, other))):
-        say(name)
+    for name, using in (("none", ()), ("stream of another device", (other,)), ("streams of both devices", (other, own, other))):
+        report(name)
         freed_block(*using)
         torch.cuda.synchronize(0)
         torch.cuda.synchronize(1)
         with torch.cuda.device(1):
             byte_tensor(1)
         torch.cuda.empty_cache()
-        say("emptied", now(), torch.cuda.memory_reserved(1))
+        report("emptied", state(), torch.cuda.memory_reserved(1))
     raw = torch.cuda.caching_allocator_alloc(1000, 1, other)
-    say("allocated", raw > 0, now())
+    report("allocated", raw > 0, state())
     torch.cuda.caching_allocator_delete(raw)
-    say("and freed", now(), torch.cuda.caching_allocator_alloc(1000, 1, other) == raw)
-    say("no tensor of CUDA", attempt(lambda: torch.empty(1).record_stream(other))[0], attempt(lambda: byte_tensor(0).record_stream(other)))
+    report("freed", state(), torch.cuda.caching_allocator_alloc(1000, 1, other) == raw)
+    report("host", attempt(lambda: torch.empty(1).record_stream(other))[0], attempt(lambda: byte_tensor(0).record_stream(other)))
 
 
 def observers():
-    """The exception of an observer comes out of the allocation that was refused."""
+    """The exception of an observer propagates to the caller of the failed allocation."""
     seen = []
 
     def observer(*arguments):
         seen.append(arguments[:2])
-        raise ValueError("of the observer")
+        raise ValueError("raised by the observer")
 
     torch._C._cuda_attach_out_of_memory_observer(observer)
-    torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append("the second"))
+    torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append("second"))
     for name, work in (("tensor", lambda: byte_tensor(1 << 20)), ("again", lambda: byte_tensor(1 << 20)),
                        ("raw", lambda: torch.cuda.caching_allocator_alloc(1 << 40)), ("served", lambda: byte_tensor(1).numel())):
-        say(name, attempt(work), len(seen), torch.cuda.memory_stats()["num_ooms"])
-    say(seen)
+        report(name, attempt(work), len(seen), torch.cuda.memory_stats()["num_ooms"])
+    report(seen)
 
 
 def segment_frames():
-    """Where the memory of a segment came from; 20 MiB are handed out whole."""
+    """The frames of a segment are those of the allocation that mapped it.  A block of 20 MiB is a whole segment."""
     torch.cuda.empty_cache()
     torch.cuda.memory._record_memory_history(stacks="python")
 
@@ -475,12 +477,12 @@ def segment_frames():
 
     held = [first(), second()]
     for segment in torch.cuda.memory._snapshot()["segments"]:
-        say(segment["total_size"] // MIB, [frame["name"] for frame in segment["frames"][:2]])
+        report(segment["total_size"] // MIB, [frame["name"] for frame in segment["frames"][:2]])
     held.clear()
     torch.cuda.memory._record_memory_history(None)
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:]:
-        say(each)
-        globals()[each]()
+    for case in sys.argv[1:]:
+        report(case)
+        globals()[case]()

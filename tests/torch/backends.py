@@ -17,11 +17,11 @@ ROOT = HERE.parent.parent
 ENVIRONMENT = ROOT / "tests/support/torch_environment.py"
 ADAPTER = ROOT / "src/adapters/python"
 SKIPPED = 77
-# What forked processes find imported, beside torch; to be added to before the first start().
+# Modules that forks.py imports in addition to torch.  A test may add modules before the first start().
 PRELOADED = ["torch.distributed", "torch.multiprocessing", "torch.utils.data"]
-# Variables that are read when Python starts or torch is loaded begin so.
+# Prefixes of variables that Python reads when it starts, or that torch reads when it is loaded.
 READ_EARLY = ("CUDA_", "LD_", "MALLOC_", "MKL_", "OMP_", "PYTHON", "TORCH")
-# The test's own program runs as a case: it is started again with "case:NAME".
+# Whether this process runs a case of the test: the test starts its own program with "case:NAME".
 IS_CASE = len(sys.argv) > 1 and sys.argv[1].startswith("case:")
 # Variables that select an allocator, by PyTorch's name of the allocator.
 BACKENDS = {"native": {}}
@@ -34,22 +34,22 @@ def without(*prefixes):
 
 
 def require(driver, needs_adapter=False):
-    """Skip the test where PyTorch is not installed.  A test installs nothing."""
-    ran = subprocess.run([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "print"], check=False,
-                         capture_output=True, text=True)
-    if ran.returncode == SKIPPED:
-        print(ran.stderr.strip())
+    """Skips the test if PyTorch is not installed.  A test installs nothing."""
+    process = subprocess.run([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "print"], check=False,
+                             capture_output=True, text=True)
+    if process.returncode == SKIPPED:
+        print(process.stderr.strip())
         sys.exit(SKIPPED)
-    if ran.returncode != 0:
-        print(ran.stdout, ran.stderr)
+    if process.returncode != 0:
+        print(process.stdout, process.stderr)
         sys.exit(1)
     if needs_adapter and "xseg" not in BACKENDS:
-        print("the adapter is not in this tree")
+        print("skipped: the adapter is not in this tree")
         sys.exit(SKIPPED)
 
 
 class Server:
-    """forks.py with a socket to it; one for each driver, until this process ends."""
+    """A process of forks.py and a socket to it; one process for each driver, which ends with this process."""
 
     started = {}
 
@@ -74,7 +74,7 @@ class Server:
 
 
 class Forked:
-    """A process that the server has forked; of subprocess.Popen it has what finish() needs."""
+    """A process that the server has forked, with the members of subprocess.Popen that finish() uses."""
 
     def __init__(self, server, arguments, environment):
         (self.output, output), (self.status, status) = os.pipe(), os.pipe()
@@ -103,20 +103,20 @@ def read_all(descriptor, seconds):
 
 
 def plain_environment():
-    """The environment without what another allocator or machine was told."""
+    """The environment without variables of an allocator or of the simulated machine."""
     return without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH")
 
 
 def can_be_forked(environment):
-    """Whether nothing in it is read when Python starts or loads torch, other than what the server was started with."""
-    own = plain_environment()
-    early = [name for name in {**own, **environment} if own.get(name) != environment.get(name)
+    """Whether the environment has the server's values of all variables that are read before a fork."""
+    server = plain_environment()
+    early = [name for name in {**server, **environment} if server.get(name) != environment.get(name)
              and (name.startswith(READ_EARLY) and name != "PYTHONPATH" or "backend:" in environment.get(name, ""))]
     return not early
 
 
 def start(driver, backend, program, *arguments, **variables):
-    """A process that runs a program on an allocator; variables are the environment's."""
+    """Starts a process that runs a program on an allocator; `variables` are added to the environment."""
     environment = plain_environment()
     environment.update(BACKENDS[backend], XSEG_DRIVER=str(driver), **variables)
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(driver).parent / "libxseg.so"))
@@ -132,7 +132,7 @@ def finish(process, backend):
     if process.returncode != 0:
         raise AssertionError(f"{backend}: status {process.returncode}\n{text}")
     if f"backend {backend}\n" not in text:
-        raise AssertionError(f"this was to run on {backend}:\n{text}")
+        raise AssertionError(f"expected allocator {backend}:\n{text}")
     return text
 
 
@@ -162,7 +162,7 @@ def run_all(driver, program, jobs):
 
 
 class CaseTest(unittest.TestCase):
-    """Runs functions case_NAME of the test's own program, each in a process."""
+    """Runs functions case_NAME of the test's own program, each in a separate process."""
 
     environment = {}  # variables of all cases
     variables = {}  # variables of some cases, by NAME
@@ -178,7 +178,7 @@ class CaseTest(unittest.TestCase):
 
 
 def main(names, test_case=None):
-    """Runs the case that the command line names, or all tests; `test_case` gets a test for each case that has none."""
+    """Runs the case of the command line, or all tests; a test is added to `test_case` for each case without one."""
     if IS_CASE:
         name = sys.argv[1].removeprefix("case:")
         names["case_" + name]()

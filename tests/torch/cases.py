@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Small programs of PyTorch, each with its own checks: cases.py NAME.  They run on any allocator."""
+"""Small programs of PyTorch with assertions, which run on any allocator: cases.py NAME."""
 import os
 import sys
 
@@ -9,13 +9,13 @@ import torch.utils.data
 
 from tensors import MIB, OPEN, byte_tensor, current, simulator
 
-# In another process than on_backend.py, too.
+# Child processes do not run on_backend.py.
 if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
 
 
 def streams():
-    """A block that another stream uses is not handed out again before that is done."""
+    """A block that another stream uses is not reused before that stream reaches the free."""
     side = torch.cuda.Stream()
     block = byte_tensor(64)
     address = block.data_ptr()
@@ -32,7 +32,7 @@ def streams():
 
 
 def events():
-    """Time passes on the virtual clock, and a stream waits for an event of another."""
+    """Events measure the virtual clock, and a stream waits for an event of another stream."""
     first, second = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     side = torch.cuda.Stream()
     first.record()
@@ -49,7 +49,7 @@ def events():
 
 
 def contents():
-    """Bytes come back as they went, also by way of pinned memory; XSEG_SIM_BYTES=1."""
+    """Copies to the device and back preserve the contents, also through pinned memory; XSEG_SIM_BYTES=1."""
     host = torch.arange(100000)
     assert torch.equal(host.cuda().cpu(), host)
     pinned = host.pin_memory()
@@ -57,23 +57,23 @@ def contents():
     assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), host)
 
 
-def shortage():
-    """Too much is an error of the right type, and the next request is served."""
+def out_of_memory():
+    """An allocation that is too large raises OutOfMemoryError, and the next allocation succeeds."""
     try:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError as error:
         assert str(error).startswith("CUDA out of memory. Tried to allocate")
     else:
-        raise AssertionError("there was memory for 2^50 bytes")
+        raise AssertionError("an allocation of 2^50 bytes succeeds")
     assert torch.empty(1, device="cuda").is_cuda
 
 
 def listeners():
-    """PyTorch's tracer and its profiler are told of each block and its free, of tensors and of raw ones."""
+    """PyTorch's tracer and profiler record the allocation and the free of tensors and of raw blocks."""
     # pylint: disable=import-outside-toplevel,protected-access
     from torch.cuda import _gpu_trace
-    made, freed = [], []
-    _gpu_trace.register_callback_for_memory_allocation(made.append)
+    allocated, freed = [], []
+    _gpu_trace.register_callback_for_memory_allocation(allocated.append)
     _gpu_trace.register_callback_for_memory_deallocation(freed.append)
     torch._C._activate_gpu_trace()
     with torch.profiler.profile(profile_memory=True) as profile:
@@ -81,13 +81,13 @@ def listeners():
         addresses = [tensor.data_ptr(), torch.cuda.caching_allocator_alloc(2 * MIB)]
         del tensor
         torch.cuda.caching_allocator_delete(addresses[1])
-    assert made == addresses and freed == addresses
-    told = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    assert [event.nbytes() for event in told] == [MIB, 2 * MIB, -MIB, -2 * MIB]
+    assert allocated == addresses and freed == addresses
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    assert [event.nbytes() for event in events] == [MIB, 2 * MIB, -MIB, -2 * MIB]
 
 
 def graphs():
-    """A graph is captured and replayed; its pool lives as long as a graph of it, and goes back afterwards."""
+    """A graph is captured and replayed; its pool exists until all of its graphs are destroyed."""
     source = torch.zeros(2 * MIB, dtype=torch.uint8, device="cuda")
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
@@ -118,7 +118,7 @@ def recorded():
 
 
 def conditional():
-    """The body of a conditional node is captured into the same pool, in the middle of the parent's capture."""
+    """The body of a conditional node is captured into the same pool during the capture of the parent graph."""
     graph = torch.cuda.CUDAGraph()
     choice = torch.ones((), dtype=torch.bool, device="cuda")
     with torch.cuda.graph(graph, capture_error_mode="relaxed"):
@@ -132,7 +132,7 @@ def conditional():
 
 
 def pools():
-    """A pool keeps its memory for itself, and gives it back with itself."""
+    """A pool does not share its memory, and releases it when the pool is destroyed."""
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         inside = byte_tensor(32)
@@ -145,7 +145,7 @@ def pools():
 
 
 def compiled():
-    """What torch.compile captures gives the same each time."""
+    """A function that torch.compile captures returns the same shape for each call."""
     function = torch.compile(lambda x: (x * 2).relu() + 1, backend="cudagraphs")
     argument = torch.zeros(1000, device="cuda")
     for _ in range(4):
@@ -153,7 +153,7 @@ def compiled():
 
 
 def training():
-    """Steps of a small network, with a graphed one in between."""
+    """Training steps of a small network allocate no additional memory after the first ones."""
     network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)).cuda()
     optimizer = torch.optim.AdamW(network.parameters())
     batch = torch.zeros(32, 64, device="cuda")
@@ -170,7 +170,7 @@ def training():
 
 
 def devices():
-    """Tensors go from one device to another; XSEG_SIM_DEVICES=2."""
+    """Tensors are copied from one device to another and back; XSEG_SIM_DEVICES=2."""
     host = torch.arange(100000)
     first = host.to("cuda:0")
     with torch.cuda.device(1), torch.cuda.stream(torch.cuda.Stream()):
@@ -181,47 +181,47 @@ def devices():
     assert second.device.index == 1 and torch.equal(back.cpu(), host)
 
 
-def take(queue, answers):
+def receive(queue, replies):
     tensor = queue.get()
-    answers.put(tensor[5].item())
+    replies.put(tensor[5].item())
     tensor.fill_(0)
     tensor.copy_(torch.full(tensor.shape, 8.0))
     torch.cuda.synchronize()
     del tensor
-    answers.put("done")
+    replies.put("done")
 
 
 def sharing():
     context = torch.multiprocessing.get_context("spawn")
-    queue, answers = context.Queue(), context.Queue()
-    process = context.Process(target=take, args=(queue, answers))
+    queue, replies = context.Queue(), context.Queue()
+    process = context.Process(target=receive, args=(queue, replies))
     process.start()
     tensor = torch.empty(MIB, device="cuda")
     tensor.copy_(torch.full((MIB,), 7.0))
     torch.cuda.synchronize()
     queue.put(tensor)
-    assert answers.get(timeout=300) == 7.0
-    assert answers.get(timeout=300) == "done"
+    assert replies.get(timeout=300) == 7.0
+    assert replies.get(timeout=300) == "done"
     process.join()
     assert process.exitcode == 0 and tensor[9].item() == 8.0
 
 
 def loading():
-    """Batches come from other processes by way of pinned memory, and a step runs under autocast."""
+    """Batches of worker processes are copied through pinned memory, and a step runs under autocast."""
     data = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4))
     network = torch.nn.Linear(4, 4).cuda()
     seen = []
     for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, pin_memory=True):
         assert batch.is_pinned()
-        there = batch.to("cuda", non_blocking=True)
+        copy = batch.to("cuda", non_blocking=True)
         with torch.autocast("cuda", dtype=torch.float16):
-            assert network(there).dtype == torch.float16
-        seen.append(there.cpu())
+            assert network(copy).dtype == torch.float16
+        seen.append(copy.cpu())
     assert torch.equal(torch.cat(seen), data.tensors[0])
 
 
 def forked():
-    """Counting devices does not stand in the way of a fork; a child that is forked later is told so, and the parent goes on."""
+    """A child can use CUDA after a fork that follows device_count(), and gets an error if the parent had used CUDA."""
     assert torch.cuda.device_count() == 1
     child = os.fork()
     if child == 0:

@@ -18,43 +18,43 @@ if backends.IS_CASE:
     from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
 
 PAGE = backends.ROOT / "docs/pytorch.md"
-RECIPES = PAGE.with_name("ranges.md")
+RANGES = PAGE.with_name("ranges.md")
 REGISTRATION = PAGE.with_name("registration.md")
 
 
-def shown(words, page=PAGE):
-    """The one block of the page that has these words, as a program."""
-    found = [block for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-             if words in block]
-    if len(found) != 1:
-        raise AssertionError(f"{len(found)} blocks of {page.name} have {words!r}")
-    return found[0]
+def code_block(words, page=PAGE):
+    """The single code block of a page that contains these words."""
+    blocks = [block for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+              if words in block]
+    if len(blocks) != 1:
+        raise AssertionError(f"{len(blocks)} blocks of {page.name} contain {words!r}")
+    return blocks[0]
 
 
-def run_shown(words, page=PAGE, **names):
-    """Run such a block; the names that it leaves behind."""
-    exec(compile(shown(words, page), f"{page.name}: {words}", "exec"), names)
+def run_block(words, page=PAGE, **names):
+    """Runs a code block with these names defined; returns the names that are defined at its end."""
+    exec(compile(code_block(words, page), f"{page.name}: {words}", "exec"), names)
     return types.SimpleNamespace(**names)
 
 
 def check_streams():
-    """What another stream uses is not handed out again before that is done."""
+    """A block that another stream uses is not reused before that stream reaches the free."""
     block, side = byte_tensor(30), torch.cuda.Stream()
     address = block.data_ptr()
     expect(simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
     block.record_stream(side)
     del block
     other = byte_tensor(30)
-    expect(other.data_ptr() != address, "a stream uses it")
+    expect(other.data_ptr() != address, "the block is in use by a stream")
     expect(simulator().xseg_sim_finish(side.cuda_stream) == 0, "finish")
     again = byte_tensor(30)
-    expect(again.data_ptr() == address, "no stream uses it any more")
+    expect(again.data_ptr() == address, "the block is reused after the stream completes")
     with torch.cuda.stream(side):
-        expect(byte_tensor(30).data_ptr() not in (address, other.data_ptr()), "a stream has memory of its own")
+        expect(byte_tensor(30).data_ptr() not in (address, other.data_ptr()), "another stream has separate memory")
 
 
 def check_graphs():
-    """Two graphs of one pool are captured and replayed; nobody else gets their memory."""
+    """Two graphs of one pool are captured and replayed; other allocations do not reuse their memory."""
     source = fill(byte_tensor(2), 3)
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
@@ -64,7 +64,7 @@ def check_graphs():
         del middle
     with torch.cuda.graph(second, pool=first.pool()):
         other = source.clone()
-    expect(byte_tensor(2).data_ptr() != within, "it is the graph's")
+    expect(byte_tensor(2).data_ptr() != within, "memory that the graph freed is not reused")
     fill(source, 7)
     first.replay()
     expect(holds(result, 7), "replayed")
@@ -73,18 +73,18 @@ def check_graphs():
     before = used_bytes()
     del first, second, result, other
     torch.cuda.empty_cache()
-    expect(used_bytes() < before, "the graphs' memory went with them")
+    expect(used_bytes() < before, "the memory is released after the graphs are destroyed")
 
 
 def case_plugin():
-    """The plain plug-in, by the documented lines: what it does, and what PyTorch refuses with it."""
-    run_shown("CUDAPluggableAllocator(")
+    """The plug-in alone, set by the documented lines: its features, and the methods that PyTorch does not support with it."""
+    run_block("CUDAPluggableAllocator(")
     expect(torch.cuda.get_allocator_backend() == "pluggable", "backend")
     expect(holds(fill(byte_tensor(3), 5), 5), "contents")
     check_streams()
     before = used_bytes()
     torch.cuda.empty_cache()
-    expect(before - used_bytes() >= 90 * MIB, "empty_cache() gives memory back")
+    expect(before - used_bytes() >= 90 * MIB, "empty_cache() releases memory")
     torch.cuda.set_per_process_memory_fraction(0.01)
     expect(byte_tensor(1024).data_ptr() == 0, "beyond the fraction")
     torch.cuda.set_per_process_memory_fraction(1.0)
@@ -101,33 +101,33 @@ def case_plugin():
 
 
 def check_words():
-    """Switch on, see that it is on, and what comes with it."""
+    """The lines that select xseg, the shown session, and the other examples of the page."""
     import xseg.torch
-    run_shown("import xseg.torch        # right after")
-    session = doctest.DocTestParser().get_doctest(shown(">>> torch.cuda.get_allocator_backend()"), {"torch": torch, "xseg": xseg},
-                                                  PAGE.name, None, None)
-    expect(len(session.examples) == 2, "two lines are shown")
+    run_block("import xseg.torch        # right after")
+    session = doctest.DocTestParser().get_doctest(code_block(">>> torch.cuda.get_allocator_backend()"),
+                                                  {"torch": torch, "xseg": xseg}, PAGE.name, None, None)
+    expect(len(session.examples) == 2, "the session has two lines")
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    expect(runner.run(session).failed == 0, "the page shows something else")
+    expect(runner.run(session).failed == 0, "the session prints the output of the page")
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         within = byte_tensor(2)
-    run = run_shown('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9),
+    run = run_block('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9),
                     tensor=byte_tensor(2),
                     mempool=pool)
-    expect(holds(run.model, 9), "it came back")
-    expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit holds")
+    expect(holds(run.model, 9), "the weights have their contents after the resume")
+    expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit is set")
     expect("idle_ms:2000" in run.allocator.configuration, run.allocator.configuration)
     expect(xseg.torch.pool(pool).statistics().active_bytes.all.current == within.nbytes, "the pool")
-    told = []
-    engine = types.SimpleNamespace(register=lambda *arguments: told.append(arguments))
-    registered = run_shown("xseg.torch.registered(", xseg=xseg, torch=torch, engine=engine)
-    expect(told == [(registered.cache.data_ptr(), 200 * MIB)], told)
+    calls = []
+    engine = types.SimpleNamespace(register=lambda *arguments: calls.append(arguments))
+    registered = run_block("xseg.torch.registered(", xseg=xseg, torch=torch, engine=engine)
+    expect(calls == [(registered.cache.data_ptr(), 200 * MIB)], calls)
     expect_error(xseg.BusyError, "pinned", xseg.torch.pause, "cache")
     xseg.torch.unpin(registered.cache)
-    ranged = run_shown("cache = xseg.torch.range(", xseg=xseg, torch=torch)
+    ranged = run_block("cache = xseg.torch.range(", xseg=xseg, torch=torch)
     expect(ranged.keys.shape == (1 << 20, 4096) and ranged.cache.info().committed_bytes == 0, ranged.cache.info())
-    saver = run_shown("from xseg.torch.memory_saver import", PAGE.with_name("engines.md"))
+    saver = run_block("from xseg.torch.memory_saver import", PAGE.with_name("engines.md"))
     expect(saver.torch_memory_saver.enabled, "enabled")
     line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[0]
     names = {"torch": torch, "block": run.allocator.allocate(1 << 20)}
@@ -135,34 +135,34 @@ def check_words():
     expect(names["tensor"].data_ptr() == names["block"].pointer and names["tensor"].shape == (1 << 18,), names["tensor"].shape)
 
 
-def stand_in_for_vllm():
-    """The modules of vLLM that the plug-in changes, with the parts of its worker that call the allocator."""
+def install_vllm_model():
+    """Installs models of the modules of vLLM that the plug-in changes, with the worker methods that call the allocator."""
 
     class Worker:
-        """What vLLM's worker does with its allocator: load, make the cache, sleep, wake up."""
+        """The steps of vLLM's worker that use the allocator: load, create the cache, sleep, wake up."""
 
         def memory(self, tag):
             return gpu_worker.CuMemAllocator.get_instance().use_memory_pool(tag=tag)
 
         def load(self):
-            """Weights, and what is needed for a while to make them."""
-            expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 0, "one instance a process")
+            """Allocates weights, the cache, and temporary memory for the weights."""
+            expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 0, "a process has one instance")
             with self.memory("weights"):
-                passing = byte_tensor(60)
+                temporary = byte_tensor(60)
                 self.weights = [fill(byte_tensor(20), value) for value in (1, 2, 3)]
-                del passing
+                del temporary
             with self.memory("kv_cache"):
                 self.cache = fill(byte_tensor(100), 0)
 
         def capture(self):
-            """A graph that reads the weights and writes the cache."""
+            """Captures a graph that reads the weights and writes the cache."""
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
                 middle = self.weights[1].clone()
                 self.cache[:20 * MIB].copy_(middle)
 
         def sleep(self, level):
-            """Level 1 keeps the weights, level 2 nothing."""
+            """Level 1 keeps the contents of the weights, level 2 discards all contents."""
             gpu_worker.CuMemAllocator.get_instance().sleep(offload_tags=("weights",) if level == 1 else tuple())
 
         def wake_up(self, tags=None):
@@ -177,14 +177,14 @@ def stand_in_for_vllm():
 
 
 def check_sleep():
-    """The plug-in for vLLM's sleep mode: weights are kept, the cache is discarded, graphs stay valid."""
+    """The plug-in for vLLM's sleep mode keeps weights and discards the cache; graphs remain valid."""
     from xseg.engines import vllm as plugin
-    gpu_worker, cumem = stand_in_for_vllm()
+    gpu_worker, cumem = install_vllm_model()
     plugin.register()
     gpu_worker.CuMemAllocator = cumem.CuMemAllocator
     worker = gpu_worker.Worker()
     worker.load()
-    expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 160 * MIB, "what loading needed went back")
+    expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 160 * MIB, "temporary memory of the load is released")
     worker.capture()
     torch.cuda.empty_cache()
     awake, addresses = used_bytes(), [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)]
@@ -194,7 +194,7 @@ def check_sleep():
         worker.sleep(level=1)
         busy = byte_tensor(200)
         worker.wake_up(tags=["weights"])
-        expect([holds(tensor, value) for tensor, value in zip(worker.weights, (1, 2, 3))] == [True] * 3, "the weights are back")
+        expect(all(holds(tensor, value) for tensor, value in zip(worker.weights, (1, 2, 3))), "the weights are restored")
         del busy
         torch.cuda.empty_cache()
         expect(used_bytes() == awake - 100 * MIB, used_bytes())
@@ -203,14 +203,14 @@ def check_sleep():
         expect(used_bytes() == awake, used_bytes())
         fill(worker.cache, 0)
         worker.graph.replay()
-        expect(holds(worker.cache[:20 * MIB], 2) and holds(worker.cache[20 * MIB:], 0), "the graph reads and writes them")
+        expect(holds(worker.cache[:20 * MIB], 2) and holds(worker.cache[20 * MIB:], 0), "contents after the replay")
     worker.sleep(level=2)
     expect(used_bytes() == awake - 160 * MIB, used_bytes())
     worker.wake_up()
     fill(worker.weights[1], 8)
     worker.graph.replay()
-    expect(holds(worker.cache[:20 * MIB], 8), "weights that were loaded again")
-    expect(addresses == [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)], "addresses stay")
+    expect(holds(worker.cache[:20 * MIB], 8), "the graph reads weights that were loaded again")
+    expect(addresses == [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)], "addresses are unchanged")
 
 
 def case_page():
@@ -218,20 +218,20 @@ def case_page():
     check_words()
 
 
-def run_recipe(words):
-    """What its reader has typed: the first lines of the page, and the recipe."""
-    return run_shown(words, RECIPES, **vars(run_shown("LAYERS, BLOCKS, BLOCK, PAGE =", RECIPES)))
+def run_range_example(words):
+    """Runs the first lines of docs/ranges.md and an example."""
+    return run_block(words, RANGES, **vars(run_block("LAYERS, BLOCKS, BLOCK, PAGE =", RANGES)))
 
 
 def check_page(run, layers, blocks, grow):
-    """A page has memory beneath its blocks in all layers, whose contents are their own; what is refused has changed nothing."""
+    """A page maps memory for its blocks in all layers, and the blocks do not overlap.  A growth that fails changes nothing."""
     before = used_bytes()
     grow(3)
     expect(used_bytes() - before == blocks * run.LAYERS * run.BLOCK, used_bytes() - before)
     used = [(layer, block) for layer in range(run.LAYERS) for block in (3 * blocks, 4 * blocks - 1)]
     for number, (layer, block) in enumerate(used):
         fill(layers[layer][block], number)
-    expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(used)), "blocks are apart")
+    expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(used)), "blocks do not overlap")
     allocator = run.xseg.torch.allocator()
     allocator.set_limits(0, hard_bytes=used_bytes() + blocks * run.LAYERS * run.BLOCK - run.PAGE // 2)
     expect_error(MemoryError, "xseg_limits_set()", grow, 4)
@@ -240,21 +240,21 @@ def check_page(run, layers, blocks, grow):
     return before
 
 
-def case_recipes():
-    """One tensor a layer, all layers in one, and two groups of which one cannot starve the other."""
+def case_range_examples():
+    """One tensor per layer, one tensor for all layers, and two groups with a reservation for one of them."""
     torch.cuda.init()
     for words, blocks in (("PART = BLOCKS", 32), ("whole = ", 8)):
-        run = run_recipe(words)
+        run = run_range_example(words)
         before = check_page(run, run.layers, blocks, run.grow)
         for page in (3, 4):
             run.shrink(page)
         torch.cuda.empty_cache()
         expect(used_bytes() == before, used_bytes() - before)
-    check_groups(run_recipe("WINDOW = "))
+    check_groups(run_range_example("WINDOW = "))
 
 
 def check_groups(run):
-    """The full group is refused what the window is promised, and gets what the window gives up beyond that."""
+    """The full group cannot grow into the memory reserved for the window, and can use other memory that the window releases."""
     tensor, pages = run.tensors["window"], run.BLOCKS * run.LAYERS * run.BLOCK // run.PAGE
     run.xseg.torch.allocator().set_limits(0, hard_bytes=used_bytes() + run.WINDOW + 5 * run.PAGE)
     for page in range(20):
@@ -274,7 +274,7 @@ def check_groups(run):
 
 def case_registration():
     """The registered tensor is pinned."""
-    run = run_shown("xseg.torch.registered(", REGISTRATION)
+    run = run_block("xseg.torch.registered(", REGISTRATION)
     expect(run.cache.nbytes == 200 * MIB, run.cache.nbytes)
     expect_error(run.xseg.BusyError, "pinned", run.xseg.torch.pause, "kv_cache")
     run.xseg.torch.unpin(run.cache)
@@ -284,10 +284,10 @@ def case_registration():
 def case_address_ranges():
     """The documented counters of address ranges, for segments of small and of large blocks."""
     import xseg.torch  # pylint: disable=import-outside-toplevel
-    kept = [byte_tensor(0.5), byte_tensor(30)]
-    found = run_shown("ranges = {block.segment_base", torch=torch, xseg=xseg).ranges
+    tensors = [byte_tensor(0.5), byte_tensor(30)]
+    ranges = run_block("ranges = {block.segment_base", torch=torch, xseg=xseg).ranges
     total = torch.cuda.get_device_properties(0).total_memory
-    expect(len(found) == len(kept) and min(found.values()) > total, found)
+    expect(len(ranges) == len(tensors) and min(ranges.values()) > total, ranges)
 
 
 class Documented(backends.CaseTest):
@@ -299,18 +299,18 @@ class Documented(backends.CaseTest):
         self.assertEqual(text.count("xseg-torch: xseg_alloc: "), 2, text)
 
     def test_readme(self):
-        """docs/train.py prints what it documents, on xseg and without the import of xseg.torch."""
+        """docs/train.py prints the documented output, on xseg and without the import of xseg.torch."""
         text = PAGE.with_name("train.py").read_text(encoding="utf-8")
         without, count = re.subn(r"^import xseg\.torch.*", "", text, flags=re.MULTILINE)
         self.assertEqual(count, 1)
-        wanted = "".join(f"{line.strip()}\n" for line in text.split('"""')[1].splitlines() if line.startswith("    "))
+        expected = "".join(f"{line.strip()}\n" for line in text.split('"""')[1].splitlines() if line.startswith("    "))
         with tempfile.TemporaryDirectory() as folder:
-            for program, prints in ((text, wanted), (without, wanted.replace("xseg: 580 MiB", "native: 2880 MiB"))):
+            for program, output in ((text, expected), (without, expected.replace("xseg: 580 MiB", "native: 2880 MiB"))):
                 path = pathlib.Path(folder, "train.py")
                 path.write_text(program, encoding="utf-8")
                 ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--xseg", "--driver", sys.argv[1], "run",
                                       "python", path], check=False, capture_output=True, text=True, env=backends.plain_environment())
-                self.assertEqual((ran.returncode, ran.stdout), (0, prints), ran.stderr)
+                self.assertEqual((ran.returncode, ran.stdout), (0, output), ran.stderr)
 
 
 if __name__ == "__main__":

@@ -22,15 +22,15 @@ import sys
 
 import torch  # noqa: F401 pylint: disable=unused-import
 
-MOST_BYTES = 1 << 20
-# The environment of PyTorch on the simulator: torch_environment.py has set it.
-KEPT = ("CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
+MAX_BYTES = 1 << 20
+# Variables of PyTorch on the simulator, which torch_environment.py has set.
+PRESERVED = ("CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 def become(message, output):
-    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    preserved = {name: os.environ[name] for name in PRESERVED if name in os.environ}
     os.environ.clear()
-    os.environ.update({**message["environment"], **kept})
+    os.environ.update({**message["environment"], **preserved})
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
     os.chdir(message["folder"])
@@ -39,7 +39,7 @@ def become(message, output):
 
 
 def reap(children):
-    """Write down how children ended, as a shell does."""
+    """Writes the exit status of each child that has ended to its pipe."""
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -49,7 +49,7 @@ def reap(children):
 
 
 def serve(requests):
-    """Fork for each message.  Returns in the children alone; the server ends with the other end of the socket."""
+    """Forks for each message.  Returns only in the children; the server ends when the other end of the socket is closed."""
     awake, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -59,7 +59,7 @@ def serve(requests):
             os.read(awake, 4096)
             reap(children)
             continue
-        text, descriptors, _, _ = socket.recv_fds(requests, MOST_BYTES, 2)
+        text, descriptors, _, _ = socket.recv_fds(requests, MAX_BYTES, 2)
         if not text:
             break
         output, status = descriptors
@@ -81,7 +81,7 @@ def serve(requests):
 
 for module in sys.argv[2:]:
     importlib.import_module(module)
-# What is there by now is not looked at again: the collections at a child's end would take most of its time.
+# The garbage collector ignores existing objects; otherwise, collections at exit would take most of a child's time.
 gc.freeze()
 with socket.socket(fileno=int(sys.argv[1])) as control:
     serve(control)

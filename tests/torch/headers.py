@@ -25,14 +25,14 @@ VERSIONS = (("2.6.0", False), ("2.6.0", True), ("2.9.1", True), ("installed", Tr
 WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-Wno-missing-field-initializers")
 
 
-def ask(script, *arguments):
-    ran = subprocess.run([sys.executable, script, "--offline", *arguments], check=False, capture_output=True, text=True)
-    if ran.returncode == backends.SKIPPED:
-        print(ran.stderr.strip())
+def output_of(script, *arguments):
+    process = subprocess.run([sys.executable, script, "--offline", *arguments], check=False, capture_output=True, text=True)
+    if process.returncode == backends.SKIPPED:
+        print(process.stderr.strip())
         sys.exit(backends.SKIPPED)
-    if ran.returncode != 0:
-        sys.exit(f"{script} {' '.join(arguments)} ended with status {ran.returncode}: {ran.stderr}")
-    return ran.stdout.strip()
+    if process.returncode != 0:
+        sys.exit(f"{script} {' '.join(arguments)}: exit status {process.returncode}: {process.stderr}")
+    return process.stdout.strip()
 
 
 def adapter_build(root):
@@ -53,16 +53,16 @@ class Compiles(unittest.TestCase):
         cls.folder = pathlib.Path(cls.stack.enter_context(tempfile.TemporaryDirectory()))
         cls.build = adapter_build(cls.root)
         os.environ["XSEG_LIBRARY"] = cls.library
-        # The CUDA runtime's headers are of one version: PyTorch's include no more than its oldest part.
+        # One version of the CUDA runtime's headers suffices: PyTorch's headers include only the oldest declarations.
         (cls.folder / "cuda").mkdir()
-        (cls.folder / "cuda/include").symlink_to(ask(backends.ENVIRONMENT, "include"))
+        (cls.folder / "cuda/include").symlink_to(output_of(backends.ENVIRONMENT, "include"))
         os.environ["CUDA_HOME"] = str(cls.folder / "cuda")
-        python = ask(backends.ENVIRONMENT, "python")
-        where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-        cls.folders = {"installed": pathlib.Path(subprocess.check_output([python, "-c", where], text=True).strip())}
+        python = output_of(backends.ENVIRONMENT, "python")
+        code = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+        cls.folders = {"installed": pathlib.Path(subprocess.check_output([python, "-c", code], text=True).strip())}
         for version, _ in VERSIONS:
             if version != "installed":
-                cls.folders[version] = pathlib.Path(ask(FETCHED, version))
+                cls.folders[version] = pathlib.Path(output_of(FETCHED, version))
 
     @classmethod
     def tearDownClass(cls):
@@ -79,19 +79,19 @@ class Compiles(unittest.TestCase):
         return subprocess.run([*command, *WARNINGS, "-fsyntax-only"], check=False, capture_output=True, text=True)
 
     def test_each_version_compiles(self):
-        """With the C++ ABI of its wheels."""
+        """The C++ ABI is that of the wheels of the version."""
         for version, is_cxx11 in VERSIONS:
             with self.subTest(version=version, is_cxx11=is_cxx11):
-                made = self.compiler(version, is_cxx11)
-                self.assertEqual(made.returncode, 0, made.stderr[:4000])
+                process = self.compiler(version, is_cxx11)
+                self.assertEqual(process.returncode, 0, process.stderr[:4000])
 
-    def test_a_mistake_is_seen(self):
-        made = self.compiler("2.9.1", True, "\nint without_value() {}\n")
-        self.assertNotEqual(made.returncode, 0)
-        self.assertIn("without_value", made.stderr)
+    def test_warnings_of_the_adapter_are_errors(self):
+        process = self.compiler("2.9.1", True, "\nint without_value() {}\n")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("without_value", process.stderr)
 
-    def test_other_headers_are_another_adapter(self):
-        """Also those of the same size and version, such as of another nightly build."""
+    def test_different_headers_change_the_digest(self):
+        """The digest also differs for headers of equal size and version, such as those of another nightly build."""
         with tempfile.TemporaryDirectory() as folder:
             copy = pathlib.Path(folder)
             shutil.copytree(self.folders["installed"] / "include/c10", copy / "include/c10")
@@ -102,36 +102,37 @@ class Compiles(unittest.TestCase):
             self.assertNotEqual(before, self.build.digest(copy))
 
     def changed(self, folder, lines):
-        """A folder like PyTorch's, whose interface has these lines more."""
+        """Copies PyTorch's headers, and adds these lines to the interface of the allocator."""
         copy = pathlib.Path(folder, "torch")
         shutil.copytree(self.folders["installed"] / "include/c10", copy / "include/c10")
         file = copy / "include/c10/cuda/CUDACachingAllocator.h"
-        text, place = file.read_text(encoding="utf-8"), "  virtual std::string name() = 0;\n"
-        self.assertEqual(text.count(place), 1)
-        file.write_text(text.replace(place, place + lines), encoding="utf-8")
+        text, anchor = file.read_text(encoding="utf-8"), "  virtual std::string name() = 0;\n"
+        self.assertEqual(text.count(anchor), 1)
+        file.write_text(text.replace(anchor, anchor + lines), encoding="utf-8")
         return copy
 
-    def test_what_is_needed_and_unknown(self):
-        """A method without a body of PyTorch's is refused with a sentence, however it is written; nothing is compiled."""
+    def test_unknown_pure_virtual_methods_prevent_the_build(self):
+        """The build fails with a message before the compilation, for each form of declaration."""
         for line in ("virtual void newMethod() = 0;", "virtual void newMethod(std::vector<int> all = {}) = 0;",
                      "virtual void newMethod(MempoolId_t id = {1, 2}, std::string text = \"a;)\") const noexcept = 0;",
                      "virtual std::function<bool(std::pair<int, int>)> newMethod(\n    int (*)(char) = nullptr) =\n 0;",
                      "[[nodiscard]] virtual auto newMethod(/* ; */ char mark = '}') -> decltype(1) = 0; // = {}",
                      "C10_DEPRECATED_MESSAGE(\"no\")\n virtual DEPRECATED(1) std::map<int, std::map<int, std::vector<int>>> newMethod()=0;"):
             with self.subTest(line=line), tempfile.TemporaryDirectory() as folder:
-                with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.Refused) as refused:
+                with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.Refused) as error:
                     self.build.load(self.changed(folder, f"  {line}\n"), "99.0", True)
-                self.assertIn("does not implement allocator methods of this version of PyTorch, newMethod; install a newer xseg", str(refused.exception))
+                self.assertIn("does not implement allocator methods of this version of PyTorch, newMethod; install a newer xseg",
+                              str(error.exception))
                 self.assertEqual(list(pathlib.Path(folder, "xseg").iterdir()), [])
 
-    def test_what_is_not_needed_and_unknown(self):
-        """Methods that have a body, here or elsewhere, are named by info(); what is no virtual method is not."""
+    def test_unknown_virtual_methods_with_a_body_are_listed(self):
+        """info() lists virtual methods with a body in this header or elsewhere, and no other functions."""
         with tempfile.TemporaryDirectory() as folder:
             include = self.changed(folder, """
   virtual void elsewhere(int);
   virtual void braces(std::vector<int> all = {}) {}
   virtual int within(int a = f({0, {1}})) const { if (a) { return 0; } return sizeof(";"); }
-  virtual void told() = delete;
+  virtual void removed() = delete;
   // virtual void comment();
   /* virtual void comments(); */
   struct Inner { virtual void inner() = 0; };
@@ -141,7 +142,7 @@ class Compiles(unittest.TestCase):
 #define virtual_macro virtual void macro(); \\
   virtual void of_two_lines() = 0;
 """) / "include"
-            self.assertEqual(self.build.uncovered(include), ["braces", "elsewhere", "told", "within"])
+            self.assertEqual(self.build.uncovered(include), ["braces", "elsewhere", "removed", "within"])
 
     def test_lint_reports_unlisted_functions_and_fields(self):
         """Functions that only call a covered method are not reported."""
@@ -165,15 +166,15 @@ struct BlockInfo { std::pair<int, int> added = {0, 0}; bool active{}; int method
             self.assertEqual([text.rpartition(", ")[2] for text in after if text not in before],
                              ["exported", "uncovered", "Type", "BlockInfo.added"])
 
-    def test_headers_that_came_with_pytorch_are_first(self):
-        """The environment's toolkit may be of another version of CUDA."""
+    def test_headers_of_the_pytorch_installation_are_first(self):
+        """The CUDA version of the environment's toolkit may differ from PyTorch's."""
         with tempfile.TemporaryDirectory() as folder:
-            torch_folder, own = pathlib.Path(folder, "torch"), pathlib.Path(folder, "nvidia/cu13/include")
-            for file in (torch_folder / "include/c10/cuda/CUDACachingAllocator.h", own / "cuda_runtime_api.h"):
+            torch_folder, nvidia = pathlib.Path(folder, "torch"), pathlib.Path(folder, "nvidia/cu13/include")
+            for file in (torch_folder / "include/c10/cuda/CUDACachingAllocator.h", nvidia / "cuda_runtime_api.h"):
                 file.parent.mkdir(parents=True)
                 file.touch()
-            self.assertEqual(self.build.headers(torch_folder)[1], own)
-            shutil.rmtree(own)
+            self.assertEqual(self.build.headers(torch_folder)[1], nvidia)
+            shutil.rmtree(nvidia)
             self.assertEqual(self.build.headers(torch_folder)[1], self.folder / "cuda/include")
 
     def test_all_methods_are_covered(self):

@@ -77,7 +77,7 @@ EXPORT int copy(void *to, const void *from, size_t bytes)
     return cudaMemcpy(to, from, bytes, COPY_ANY);
 }
 
-/* The physical page of an address: a descriptor of it, its start and its size. */
+/* Exports the physical page of an address as a file descriptor, and returns its start and size. */
 EXPORT int export_page(void *ptr, int *descriptor, uint64_t *base, size_t *bytes)
 {
     uint64_t handle = 0;

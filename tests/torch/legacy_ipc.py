@@ -27,17 +27,18 @@ HEADER = ctypes.c_uint64 * 2  # offset and size
 
 
 def compiled(folder, driver):
-    """The extension, linked as the extensions of engines are: the runtime and the driver are libraries that it needs."""
+    """Compiles the extension, and links it with the runtime and the driver, like the extensions of engines."""
     library = folder / "ipc_extension.so"
-    shown = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", driver, "print"], check=True,
+    output = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", driver, "print"], check=True,
                            capture_output=True, text=True).stdout
-    stand_ins = pathlib.Path(shown.split("LD_LIBRARY_PATH='")[1].split("'")[0].split(":")[0])
-    subprocess.run([shutil.which("cc"), "-shared", "-fPIC", "-Wall", "-Werror", "-fvisibility=hidden", "-Wl,--no-as-needed", "-o", library,
-                    backends.HERE / "ipc_extension.c", *stand_ins.glob("libcudart.so.??"), stand_ins / "libcuda.so.1"], check=True)
+    stand_ins = pathlib.Path(output.split("LD_LIBRARY_PATH='")[1].split("'")[0].split(":")[0])
+    subprocess.run([shutil.which("cc"), "-shared", "-fPIC", "-Wall", "-Werror", "-fvisibility=hidden", "-Wl,--no-as-needed",
+                    "-o", library, backends.HERE / "ipc_extension.c", *stand_ins.glob("libcudart.so.??"),
+                    stand_ins / "libcuda.so.1"], check=True)
     return library
 
 
-# --- In the processes. ---
+# --- Cases, which run in the processes. ---
 
 class Extension:
     """The functions of the extension."""
@@ -49,13 +50,13 @@ class Extension:
         return getattr(self.library, name)(*arguments)
 
     def send(self, tensor, function="send_address"):
-        """The handle of a tensor's reservation or page and the offset, or an error code."""
+        """Returns the handle of a tensor's reservation or page and the offset, or an error code."""
         handle, offset = ctypes.create_string_buffer(64), ctypes.c_uint64()
         error = self.call(function, ctypes.c_void_p(tensor.data_ptr()), handle, ctypes.byref(offset))
         return error or (handle.raw, offset.value)
 
     def open(self, handle):
-        """The address of opened memory, or an error code."""
+        """Opens a handle.  Returns the address, or an error code."""
         base = ctypes.c_void_p()
         error = self.call("open_address", ctypes.create_string_buffer(handle, 64), ctypes.byref(base))
         return error or base.value
@@ -73,7 +74,7 @@ class Extension:
 
 
 def connected(role):
-    """A socket to the other process."""
+    """Returns a socket to the other process, and the extension."""
     path, extension = sys.argv[2:4]
     torch.cuda.init()
     if role == "sender":
@@ -92,7 +93,7 @@ def connected(role):
 
 
 def case_sender():
-    """Sends tensors of both pools of a segment; frees and reuses between; the receiver's writes arrive."""
+    """Sends tensors of both pools of a segment, with frees and reuse in between; the receiver's writes are visible."""
     other, extension = connected("sender")
     small, large = byte_tensor(0.25), byte_tensor(40)
     gap, last = byte_tensor(40), byte_tensor(24)
@@ -101,22 +102,22 @@ def case_sender():
     torch.cuda.empty_cache()  # unmaps pages between the two large tensors
     for tensor in (small, large, last):
         handle, offset = extension.send(tensor)
-        expect(extension.send(tensor) == (handle, offset), "the same memory has the same bytes")
+        expect(extension.send(tensor) == (handle, offset), "handles of the same memory are equal")
         other.sendall(handle + bytes(HEADER(offset, tensor.numel())))
-        expect(other.recv(1) == b"w", "the receiver has written")
-        expect(holds(tensor[:5], 9) and not holds(tensor[5:6], 9), "the writes of the receiver arrive")
+        expect(other.recv(1) == b"w", "reply of the receiver")
+        expect(holds(tensor[:5], 9) and not holds(tensor[5:6], 9), "the writes of the receiver are visible")
     fill(large, 2)
     for part in (large[: 2 * MIB], large[38 * MIB:]):  # on the first and on the last page
         handle, offset = extension.send(part, "send_page")
         expect(offset < 20 * MIB, "an offset in the page")
         other.sendall(handle + bytes(HEADER(offset, part.numel())))
-        expect(other.recv(1) == b"w" and holds(part[:5], 9), "the writes of the receiver arrive")
+        expect(other.recv(1) == b"w" and holds(part[:5], 9), "the writes of the receiver are visible")
     more = byte_tensor(100)  # grows the segment
     handle, offset = extension.send(more)
-    expect(handle != extension.send(small)[0], "another segment has other bytes")
+    expect(handle != extension.send(small)[0], "the handle of another segment differs")
     fill(more, 4)
     other.sendall(handle + bytes(HEADER(offset, more.numel())))
-    expect(other.recv(1) == b"w" and holds(more[:5], 9), "also in the grown segment")
+    expect(other.recv(1) == b"w" and holds(more[:5], 9), "writes in the grown segment are visible")
     expect(other.recv(1) == b"", "the receiver ends")
 
 
@@ -131,18 +132,19 @@ def case_receiver():
         address = opened[handle] + offset
         expect(extension.read(address, 100) == bytes([value]) * 100, "reads the first bytes")
         expect(extension.read(address + size - 100, 100) == bytes([value]) * 100, "reads the last bytes")
-        own = fill(byte_tensor(1), 9)
+        source = fill(byte_tensor(1), 9)
         torch.cuda.synchronize()
-        expect(extension.call("copy", ctypes.c_void_p(address), ctypes.c_void_p(own.data_ptr()), ctypes.c_size_t(5)) == 0, "copies")
+        status = extension.call("copy", ctypes.c_void_p(address), ctypes.c_void_p(source.data_ptr()), ctypes.c_size_t(5))
+        expect(status == 0, "copies on the device")
         other.sendall(b"w")
     for base in opened.values():
         expect(extension.close(base) == 0, "closes")
     foreign = extension.open(bytes(64))
-    expect(foreign in (INVALID_VALUE, INVALID_HANDLE), f"a foreign handle is the driver's: {foreign}")
+    expect(foreign in (INVALID_VALUE, INVALID_HANDLE), f"the driver rejects a foreign handle: {foreign}")
 
 
 def case_alone():
-    """Without the library the driver rejects the call, and no line is printed; classic segments work."""
+    """Without the library, the driver rejects the call, and no line is printed; classic segments can be exported."""
     extension = Extension(sys.argv[2])
     expect(extension.send(byte_tensor(4)) == INVALID_VALUE, "the driver's error")
     torch.cuda.memory._set_allocator_settings("expandable_segments:False")
@@ -151,11 +153,11 @@ def case_alone():
 
 def case_not_exportable():
     extension = Extension(sys.argv[2])
-    expect(extension.send(byte_tensor(4)) == NOT_SUPPORTED, "an error of CUDA")
+    expect(extension.send(byte_tensor(4)) == NOT_SUPPORTED, "CUDA's error code for unsupported calls")
 
 
 def case_classic():
-    """Memory of classic segments passes to the driver."""
+    """The driver exports memory of classic segments."""
     extension = Extension(sys.argv[2])
     handle, offset = extension.send(byte_tensor(4))
     expect(handle[:4] != b"xseg" and offset == 0, "the driver's handle")
@@ -171,7 +173,7 @@ def case_page_sender():
     expect(size.value in (2 * MIB, 20 * MIB), "of a page")
     message = bytes(HEADER(tensor.data_ptr() - base.value, size.value))
     other.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor.value]))])
-    expect(other.recv(1) == b"w" and holds(tensor[:5], 9), "the writes of the receiver arrive")
+    expect(other.recv(1) == b"w" and holds(tensor[:5], 9), "the writes of the receiver are visible")
 
 
 def case_page_receiver():
@@ -190,7 +192,7 @@ def case_page_receiver():
 
 class LegacyIpc(backends.CaseTest):
     environment = {"XSEG_SIM_BYTES": "1"}
-    # A variable of Python itself: the process is started, not forked, so that torch is loaded after libxseg-ipc.so.
+    # With a variable of Python itself, the process is started and not forked, so torch is loaded after libxseg-ipc.so.
     variables = dict.fromkeys(("sender", "receiver", "page_sender", "page_receiver", "not_exportable", "classic"),
                               {"PYTHONHASHSEED": "0"})
 
@@ -205,28 +207,28 @@ class LegacyIpc(backends.CaseTest):
     def run_pair(self, sender, receiver, **variables):
         variables["XSEG_SIM_SHARED"] = f"torch-{os.getpid()}-{time.monotonic_ns()}"
         path = str(self.folder / variables["XSEG_SIM_SHARED"])
-        started = [self.start_case(name, path, self.extension, **variables) for name in (sender, receiver)]
-        texts = [process.communicate(timeout=500)[0] for process in started]
-        for name, process, text in zip((sender, receiver), started, texts):
+        processes = [self.start_case(name, path, self.extension, **variables) for name in (sender, receiver)]
+        texts = [process.communicate(timeout=500)[0] for process in processes]
+        for name, process, text in zip((sender, receiver), processes, texts):
             self.assertEqual(process.returncode, 0, "\n".join(texts))
             self.assertIn(f"case {name} done", text)
         return texts
 
-    def test_the_hook_of_the_wheel_loads_the_library(self):
+    def test_hook_of_the_wheel_loads_the_library(self):
         for text in self.run_pair("sender", "receiver"):
             self.assertNotIn("cudaIpc", text)
 
-    def test_the_library_is_preloaded(self):
+    def test_library_is_preloaded(self):
         self.run_pair("sender", "receiver", LD_PRELOAD=str(self.library))
 
     def test_allocation_handles_are_exported(self):
         self.run_pair("page_sender", "page_receiver")
 
-    def test_without_the_library_the_driver_answers(self):
+    def test_driver_rejects_the_call_without_the_library(self):
         text = self.run_case("alone", self.extension)
         self.assertNotIn("cudaIpc", text)
 
-    def test_memory_that_is_not_exportable(self):
+    def test_non_exportable_memory_is_rejected(self):
         text = self.run_case("not_exportable", self.extension, XSEG_ALLOC_CONF="exportable:False")
         self.assertRegex(text, r"(?m)^xseg: cudaIpcGetMemHandle: .*exportable")
 

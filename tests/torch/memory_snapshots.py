@@ -22,8 +22,8 @@ HERE = os.path.abspath(__file__)
 STATES = {"active_allocated", "active_awaiting_free", "active_pending_free", "inactive"}
 
 
-def observed_shortage(torch, path):
-    """A snapshot is written while the error is still to be raised."""
+def observe_out_of_memory(torch, path):
+    """The observer writes a snapshot before the error is raised."""
 
     def oom_observer(device, alloc, device_alloc, device_free):
         print("saving allocated state during OOM", device, alloc > 0, device_alloc > 0, device_free >= 0)
@@ -47,17 +47,17 @@ def program(folder):
     with open(folder / "snapshot.pickle", "wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
     stats = torch.cuda.memory_stats()
-    print("counted", stats["requested_bytes.all.current"], stats["reserved_bytes.all.current"])
+    print("before", stats["requested_bytes.all.current"], stats["reserved_bytes.all.current"])
     output = model(torch.rand(8 * 1024, 1024).cuda())
     with open(folder / "snapshot2.pickle", "wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
-    print("then", torch.cuda.memory_stats()["reserved_bytes.all.current"])
-    observed_shortage(torch, folder / "oom_snapshot.pickle")
+    print("after", torch.cuda.memory_stats()["reserved_bytes.all.current"])
+    observe_out_of_memory(torch, folder / "oom_snapshot.pickle")
     del output
 
 
 def training(path):
-    """Two steps of a training whose history has C++ frames, PyTorch's default."""
+    """Two training steps whose history has C++ frames, which is PyTorch's default."""
     import torch  # pylint: disable=import-outside-toplevel
     from torch import nn  # pylint: disable=import-outside-toplevel
 
@@ -80,11 +80,11 @@ def annotated(path):
     compiled = torch.compile(model, backend="eager")
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        kept, before, moved = (torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3))
+        used, free, moved = (torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3))
     storage = moved.untyped_storage()
     address = storage.data_ptr()
     storage.resize_(0)
-    del before
+    del free
     torch.cuda.memory._record_memory_history(stacks="python", compile_context=True, global_record_annotations=True,
                                              record_pinned_host_memory=True)
     with torch.cuda.use_mem_pool(pool):
@@ -98,36 +98,36 @@ def annotated(path):
             with record_function("backward"):
                 output.sum().backward()
     torch.cuda.memory._dump_snapshot(str(path))
-    del kept
+    del used
 
 
 class Example(unittest.TestCase):
-    said, folders = {}, {}
+    outputs, folders = {}, {}
 
     @classmethod
     def setUpClass(cls):
         started = {}
         for backend in ("native", "xseg"):
-            held = tempfile.TemporaryDirectory()
-            cls.addClassCleanup(held.cleanup)
-            cls.folders[backend] = pathlib.Path(held.name)
+            folder = tempfile.TemporaryDirectory()
+            cls.addClassCleanup(folder.cleanup)
+            cls.folders[backend] = pathlib.Path(folder.name)
             started[backend] = backends.start(sys.argv[1], backend, HERE, "program", cls.folders[backend],
                                               PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
         for backend, process in started.items():
-            cls.said[backend] = backends.finish(process, backend).splitlines()
+            cls.outputs[backend] = backends.finish(process, backend).splitlines()
 
     def read(self, backend, name):
         return pickle.loads((self.folders[backend] / name).read_bytes())
 
-    def counted(self, backend, word):
-        line = next(line for line in self.said[backend] if line.startswith(word + " "))
+    def printed_values(self, backend, word):
+        line = next(line for line in self.outputs[backend] if line.startswith(word + " "))
         return [int(number) for number in line.split()[1:]]
 
     def tool(self, command, *files):
-        ran = subprocess.run([pathlib.Path(sys.argv[1]).parent / "xseg", command, *files], capture_output=True, text=True,
-                             check=False)
-        self.assertEqual(ran.returncode, 0, ran.stderr)
-        return ran.stdout
+        process = subprocess.run([pathlib.Path(sys.argv[1]).parent / "xseg", command, *files], capture_output=True, text=True,
+                                 check=False)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        return process.stdout
 
     def viz(self):
         import importlib.util  # pylint: disable=import-outside-toplevel
@@ -135,19 +135,19 @@ class Example(unittest.TestCase):
         path = next((pathlib.Path.home() / ".cache/xseg").glob("torch-*/lib/python3*/site-packages/torch/cuda/_memory_viz.py"),
                     None)
         if path is None:
-            self.skipTest("there is no torch/cuda/_memory_viz.py")
+            self.skipTest("file not found, torch/cuda/_memory_viz.py")
         spec = importlib.util.spec_from_file_location("memory_viz", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
 
-    def test_the_programs_say_alike(self):
+    def test_output_is_equal_on_both_allocators(self):
         self.maxDiff = None
-        # Which allocator it is, and what a library with self-checks says first.
-        own = ("backend", "xseg: self-checks: ")
-        native, xseg = ([line for line in self.said[backend] if not line.startswith(own)] for backend in ("native", "xseg"))
+        # The name of the allocator, and the line that a library with self-checks prints.
+        ignored = ("backend", "xseg: self-checks: ")
+        native, xseg = ([line for line in self.outputs[name] if not line.startswith(ignored)] for name in ("native", "xseg"))
         self.assertEqual(native, xseg)
-        self.assertEqual(self.said["xseg"][-2:], ["saving allocated state during OOM 0 True True True", "raised"])
+        self.assertEqual(self.outputs["xseg"][-2:], ["saving allocated state during OOM 0 True True True", "raised"])
 
     def test_structure(self):
         for backend in self.folders:
@@ -164,7 +164,7 @@ class Example(unittest.TestCase):
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
             text = self.viz().segsum(snapshot)
-            requested, reserved = self.counted(backend, "counted")
+            requested, reserved = self.printed_values(backend, "before")
             self.assertIn(f"segments: {len(snapshot['segments'])}\n", text)
             self.assertIn(f"total_reserved: {reserved / MIB:.1f}MiB\n", text)
             self.assertIn(f"total_allocated: {requested / MIB:.1f}MiB\n", text)
@@ -172,7 +172,7 @@ class Example(unittest.TestCase):
     def test_flame_graphs(self):
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
-            requested, reserved = self.counted(backend, "counted")
+            requested, reserved = self.printed_values(backend, "before")
             for command, total in (("segments", reserved), ("memory", reserved)):
                 lines = getattr(self.viz(), command)(snapshot, format_flamegraph=lambda text: text).splitlines()
                 self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines), total, (backend, command))
@@ -185,7 +185,7 @@ class Example(unittest.TestCase):
             with contextlib.redirect_stdout(io.StringIO()):
                 text = self.viz().compare(before, after, format_flamegraph=lambda lines: lines)
             self.assertIn("only_after", text)
-            self.assertEqual(sum(segment["total_size"] for segment in after), self.counted(backend, "then")[0])
+            self.assertEqual(sum(segment["total_size"] for segment in after), self.printed_values(backend, "after")[0])
 
     def test_out_of_memory(self):
         for backend in self.folders:
@@ -200,7 +200,7 @@ class Example(unittest.TestCase):
                 self.tool("view", folder / name, "-o", folder / "page.html")
                 self.assertIn('id="facts-0"', (folder / "page.html").read_text(encoding="utf-8"))
 
-    def test_allocations_of_a_backward_pass_are_named_by_its_nodes(self):
+    def test_sites_of_a_backward_pass_are_autograd_nodes(self):
         with tempfile.TemporaryDirectory() as folder:
             for backend in self.folders:
                 path = pathlib.Path(folder) / f"{backend}.pickle"
@@ -216,7 +216,6 @@ class Example(unittest.TestCase):
                         self.assertNotRegex(name, r"_PyEval|\?\?|unwind|execute_native|no stack")
                 self.assertTrue(any(" < " in name for name in sites), sites)
 
-
     def test_labels_synthetic_entries_and_pinned_memory(self):
         with tempfile.TemporaryDirectory() as folder:
             for backend in self.folders:
@@ -230,8 +229,9 @@ class Example(unittest.TestCase):
                     return {site["site"]: site["blocks"] for site in report["sites"]}
 
                 steps, stages = blame("step"), blame("stage")
-                tagged = [entry for entry in pickle.loads(path.read_bytes())["device_traces"][0] if entry.get("internal_metadata")]
-                # PyTorch allocates and frees the memory before the address, xseg only the block.
+                trace = pickle.loads(path.read_bytes())["device_traces"][0]
+                tagged = [entry for entry in trace if entry.get("internal_metadata")]
+                # PyTorch also allocates and frees the memory before the address, xseg allocates only the block.
                 sizes = [4 * MIB, 2 * MIB, 4 * MIB, 4 * MIB] if backend == "native" else [2 * MIB]
                 self.assertEqual([entry["size"] for entry in tagged], sizes)
                 self.assertEqual((steps["synthetic"], steps["omitted"]), (len(sizes) - 1, 0))
@@ -242,7 +242,8 @@ class Example(unittest.TestCase):
                 self.assertEqual(sum(in_stages), sum(known.values()))
                 regions = blocks(blame("region"))
                 self.assertEqual(regions["Torch-Compiled Region: 0/0"], blocks(stages)["forward"])
-                self.assertEqual({**blocks(steps["host"]), **blocks(stages["host"])}, {"train_step 0": 1, "train_step 1": 1, "load": 2})
+                self.assertEqual({**blocks(steps["host"]), **blocks(stages["host"])},
+                                 {"train_step 0": 1, "train_step 1": 1, "load": 2})
 
 
 if __name__ == "__main__":

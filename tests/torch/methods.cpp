@@ -11,20 +11,21 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <tuple>
 
 namespace caching = c10::cuda::CUDACachingAllocator;
 
 namespace {
 
-/* What a trace tracker or an observer heard.  numbers: see the functions that fill it. */
-struct Heard {
-    uint64_t numbers[8];
+/* A call of a trace tracker, an observer or an allocator.  The functions that fill records document the values. */
+struct Record {
+    uint64_t values[8];
 };
 
 std::string error;
 std::mutex mutex; /* of the next two */
-std::vector<Heard> heard;
-std::vector<Heard> own_calls;
+std::vector<Record> records;
+std::vector<Record> own_calls;
 std::atomic<bool> is_listening{false};
 std::map<void *, c10::DataPtr> held;
 
@@ -42,27 +43,27 @@ int guarded(Work work)
     return -1;
 }
 
-void note(std::vector<Heard> &to, const Heard &what)
+void add(std::vector<Record> &to, const Record &record)
 {
     std::lock_guard<std::mutex> lock(mutex);
-    to.push_back(what);
+    to.push_back(record);
 }
 
-size_t drain(std::vector<Heard> &from, Heard *to, size_t most)
+size_t drain(std::vector<Record> &from, Record *to, size_t max)
 {
     std::lock_guard<std::mutex> lock(mutex);
-    size_t count = std::min(from.size(), most);
+    size_t count = std::min(from.size(), max);
     std::copy_n(from.begin(), count, to);
     from.clear();
     return count;
 }
 
-/* Whether the driver knows memory of a device at an address. */
-bool is_there(uint64_t address)
+/* Whether device memory is mapped at an address. */
+bool is_mapped(uint64_t address)
 {
-    cudaPointerAttributes found = {};
-    return cudaPointerGetAttributes(&found, reinterpret_cast<void *>(address)) == cudaSuccess &&
-           found.type == cudaMemoryTypeDevice;
+    cudaPointerAttributes attributes = {};
+    return cudaPointerGetAttributes(&attributes, reinterpret_cast<void *>(address)) == cudaSuccess &&
+           attributes.type == cudaMemoryTypeDevice;
 }
 
 /* Frees the blocks of `held`, once after it has been armed. */
@@ -103,24 +104,24 @@ int methods_base(void *ptr, uint64_t *base, size_t *bytes)
     return guarded([&] { *base = reinterpret_cast<uint64_t>(caching::get()->getBaseAllocation(ptr, bytes)); });
 }
 
-/* Stream, whether it is of the small pool, bytes. */
-int methods_segment_sizes(int device, Heard *sizes, size_t most, size_t *count)
+/* Stream, whether the segment is of the small pool, bytes. */
+int methods_segment_sizes(int device, Record *sizes, size_t max, size_t *count)
 {
     return guarded([&] {
         *count = 0;
         for (const auto &size : caching::get()->getExpandableSegmentSizes(static_cast<c10::DeviceIndex>(device))) {
-            if (*count < most) {
+            if (*count < max) {
                 sizes[(*count)++] = {{reinterpret_cast<uint64_t>(size.stream), size.is_small_pool, size.total_size}};
             }
         }
     });
 }
 
-int methods_push_compile_context(const char *text)
+int methods_push_compile_context(const char *name)
 {
     return guarded([&] {
-        std::string given = text;
-        caching::get()->pushCompileContext(given);
+        std::string context = name;
+        caching::get()->pushCompileContext(context);
     });
 }
 
@@ -129,14 +130,14 @@ int methods_pop_compile_context()
     return guarded([] { caching::get()->popCompileContext(); });
 }
 
-/* Action, device, address, bytes, stream, the two numbers of the pool, whether memory is at the address just now. */
+/* Action, device, address, bytes, stream, the parts of the pool ID, whether memory is mapped at the address now. */
 int methods_track()
 {
     return guarded([] {
         caching::get()->attachAllocatorTraceTracker([](const caching::TraceEntry &entry) {
             if (is_listening) {
-                bool is_memory = entry.action_ != caching::TraceEntry::OOM && is_there(entry.addr_);
-                note(heard, {{static_cast<uint64_t>(entry.action_), static_cast<uint64_t>(entry.device_),
+                bool is_memory = entry.action_ != caching::TraceEntry::OOM && is_mapped(entry.addr_);
+                add(records, {{static_cast<uint64_t>(entry.action_), static_cast<uint64_t>(entry.device_),
                                   entry.addr_, entry.size_, reinterpret_cast<uint64_t>(entry.stream_),
                                   entry.mempool_.first, entry.mempool_.second, is_memory}});
             }
@@ -144,13 +145,13 @@ int methods_track()
     });
 }
 
-/* Device, bytes that were asked for, bytes that were reserved, bytes of the device; 2 as the last. */
+/* Device, requested bytes, reserved bytes, bytes of the device; the last value is 2. */
 int methods_observe_rejections()
 {
     return guarded([] {
         caching::get()->attachOomRejectionObserver([](int64_t device, size_t bytes, size_t reserved, size_t total) {
             if (is_listening) {
-                note(heard, {{static_cast<uint64_t>(device), bytes, reserved, total, 0, 0, 0, 2}});
+                add(records, {{static_cast<uint64_t>(device), bytes, reserved, total, 0, 0, 0, 2}});
             }
         });
     });
@@ -161,15 +162,15 @@ void methods_listen(bool is_on)
     is_listening = is_on;
 }
 
-/* What was heard since the last call. */
-size_t methods_heard(Heard *out, size_t most)
+/* Moves the records since the last call to `out`. */
+size_t methods_records(Record *out, size_t max)
 {
-    return drain(heard, out, most);
+    return drain(records, out, max);
 }
 
-int methods_set_use_on_oom(int device, uint64_t first, uint64_t second, bool is_offered)
+int methods_set_use_on_oom(int device, uint64_t first, uint64_t second, bool is_enabled)
 {
-    return guarded([&] { caching::get()->setUseOnOOM(static_cast<c10::DeviceIndex>(device), {first, second}, is_offered); });
+    return guarded([&] { caching::get()->setUseOnOOM(static_cast<c10::DeviceIndex>(device), {first, second}, is_enabled); });
 }
 
 int methods_enable_peer_access(int device, int owner)
@@ -193,7 +194,7 @@ int methods_copy_data(void *to, const void *from, size_t bytes)
     return guarded([&] { caching::get()->copy_data(to, from, bytes); });
 }
 
-/* Whether a block is what PyTorch calls simple: nothing but its address is needed to free it. */
+/* Whether a block has a simple data pointer (PyTorch's term): the address alone suffices to free the block. */
 int methods_is_simple(size_t bytes, bool *is_simple)
 {
     return guarded([&] {
@@ -203,11 +204,11 @@ int methods_is_simple(size_t bytes, bool *is_simple)
 }
 
 /* The block is held until methods_free(). */
-int methods_allocate_at(size_t bytes, void *address, uint64_t *found)
+int methods_allocate_at(size_t bytes, void *address, uint64_t *allocated)
 {
     return guarded([&] {
         c10::DataPtr block = caching::get()->allocateWithAddress(bytes, address);
-        *found = reinterpret_cast<uint64_t>(block.get());
+        *allocated = reinterpret_cast<uint64_t>(block.get());
         held[block.get()] = std::move(block);
     });
 }
@@ -226,7 +227,7 @@ int methods_hold(size_t bytes)
     });
 }
 
-/* Returns whether the callback has not run since it was armed. */
+/* Returns whether the callback was armed and has not run. */
 bool methods_arm_callback(bool is_armed)
 {
     return FreesHeld::is_armed.exchange(is_armed);
@@ -258,13 +259,11 @@ int methods_has_reserve_class(void *stream, const char *name, bool *is_set)
 int methods_memory_info(int device, size_t *free, size_t *total)
 {
     return guarded([&] {
-        auto found = caching::get()->getMemoryInfo(static_cast<c10::DeviceIndex>(device));
-        *free = found.first;
-        *total = found.second;
+        std::tie(*free, *total) = caching::get()->getMemoryInfo(static_cast<c10::DeviceIndex>(device));
     });
 }
 
-/* An allocator for a pool, in the form that CUDAPluggableAllocator takes: the runtime's memory, with a note of each call. */
+/* An allocator of a pool, with the signatures of CUDAPluggableAllocator: it calls the runtime, and records each call. */
 void *methods_own_alloc(ssize_t bytes, int device, cudaStream_t)
 {
     void *ptr = nullptr;
@@ -272,19 +271,19 @@ void *methods_own_alloc(ssize_t bytes, int device, cudaStream_t)
         (void)cudaGetLastError();
         return nullptr;
     }
-    note(own_calls, {{1, static_cast<uint64_t>(device), reinterpret_cast<uint64_t>(ptr), static_cast<uint64_t>(bytes)}});
+    add(own_calls, {{1, static_cast<uint64_t>(device), reinterpret_cast<uint64_t>(ptr), static_cast<uint64_t>(bytes)}});
     return ptr;
 }
 
 void methods_own_free(void *ptr, ssize_t bytes, int device, cudaStream_t)
 {
-    note(own_calls, {{0, static_cast<uint64_t>(device), reinterpret_cast<uint64_t>(ptr), static_cast<uint64_t>(bytes)}});
+    add(own_calls, {{0, static_cast<uint64_t>(device), reinterpret_cast<uint64_t>(ptr), static_cast<uint64_t>(bytes)}});
     (void)cudaFree(ptr);
 }
 
-/* Whether it was an allocation, device, address, bytes. */
-size_t methods_own_calls(Heard *out, size_t most)
+/* 1 for an allocation or 0 for a free, device, address, bytes. */
+size_t methods_own_calls(Record *out, size_t max)
 {
-    return drain(own_calls, out, most);
+    return drain(own_calls, out, max);
 }
 }

@@ -18,22 +18,22 @@ import backends
 
 SOURCE = backends.HERE / "methods.cpp"
 CASES = backends.HERE / "method_cases.py"
-# Name of a machine: what the environment has to say for it, and the cases on it; () is all but those of the others.
-MACHINES = {"expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
+# Environment variables and cases of each configuration; () stands for all cases except NAMED_ONLY of method_cases.py.
+CONFIGURATIONS = {"expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
     "classic": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ()),
     "without_peers": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "XSEG_SIM_PEERS": "0"}, ("no_peers",)),}
 MACHINE = {"XSEG_SIM_DEVICES": "3", "XSEG_SIM_MEMORY_MB": "2048", "XSEG_SIM_BYTES": "1"}
 
 
-def ask(*arguments):
+def environment_output(*arguments):
     return subprocess.check_output([sys.executable, backends.ENVIRONMENT, "--offline", *arguments], text=True).strip()
 
 
 def compiled(driver):
-    where = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    torch = pathlib.Path(subprocess.check_output([ask("python"), "-c", where], text=True).strip())
+    program = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    torch = pathlib.Path(subprocess.check_output([environment_output("python"), "-c", program], text=True).strip())
     command = [*shlex.split(os.environ.get("CXX", "c++")), "-std=c++20", "-fPIC", "-shared", "-w",
-               "-isystem", str(torch / "include"), "-isystem", ask("include"), str(SOURCE),
+               "-isystem", str(torch / "include"), "-isystem", environment_output("include"), str(SOURCE),
                "-L", str(torch / "lib"), "-lc10", "-lc10_cuda"]
     digest = hashlib.sha256(repr((command, (torch / "lib/libc10_cuda.so").stat().st_mtime_ns)).encode() + SOURCE.read_bytes())
     path = driver.parent / f"torch-methods-{digest.hexdigest()[:16]}.so"
@@ -49,25 +49,25 @@ class Methods(unittest.TestCase):
     driver = library = None
     cases = ()
 
-    def reports(self, machine):
-        variables, cases = MACHINES[machine]
+    def results(self, configuration):
+        variables, cases = CONFIGURATIONS[configuration]
         outputs = backends.on_each(self.driver, CASES, self.library, *(self.cases or cases), **MACHINE, **variables)
-        return {backend: {name: json.loads(report) for name, report in (
+        return {backend: {name: json.loads(result) for name, result in (
             line.split(" ", 1) for line in text.splitlines() if line.endswith("}"))} for backend,
             text in outputs.items()}
 
-    def compare(self, machine):
-        said = self.reports(machine)
-        for name, own in said["native"].items():
-            for backend, report in said.items():
+    def compare(self, configuration):
+        results = self.results(configuration)
+        for name, native in results["native"].items():
+            for backend, result in results.items():
                 with self.subTest(case=name, backend=backend):
-                    self.assertNotIn("failed", report[name], report[name].get("failed"))
-                    self.assertEqual(own, report[name], "PyTorch's, xseg's")
+                    self.assertNotIn("failed", result[name], result[name].get("failed"))
+                    self.assertEqual(native, result[name], "results of PyTorch's allocator and of xseg")
 
-    def test_each_method_does_what_pytorchs_does(self):
-        for machine in MACHINES:
-            with self.subTest(machine):
-                self.compare(machine)
+    def test_results_of_methods_equal_results_of_pytorch(self):
+        for configuration in CONFIGURATIONS:
+            with self.subTest(configuration):
+                self.compare(configuration)
 
 
 if __name__ == "__main__":

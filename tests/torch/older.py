@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The adapter as it is built for PyTorch before 2.15, which does not distinguish captures from routes, with the installed
-PyTorch; and as Clang builds it, which has no unique symbols: settings of PyTorch are in its library and not in the adapter.
+"""Two other builds of the adapter with the installed PyTorch: for PyTorch before 2.15, which does not distinguish captures from
+routes; and by Clang, which has no unique symbols, so that PyTorch's settings are in its library and not in the adapter.
 
 older.py DRIVER
 """
@@ -30,16 +30,16 @@ with xseg.torch.tag("weights"):
 outside = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
-    kept = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
+    output = torch.empty(20 << 20, dtype=torch.uint8, device="cuda")
     del outside
     torch.cuda.empty_cache()
     print("capture", reserved())
 graph.replay()
 torch.cuda.empty_cache()
-print("afterwards", reserved())
-del graph, kept
+print("replay", reserved())
+del graph, output
 torch.cuda.empty_cache()
-print("in the end", reserved())
+print("end", reserved())
 """
 
 
@@ -54,8 +54,8 @@ torch._C._accelerator_setAllocatorSettings("backend:native,pinned_num_register_t
 print(torch.cuda.memory._snapshot()["allocator_settings"]["pinned_num_register_threads"])
 try:
     torch._C._accelerator_setAllocatorSettings("backend:cudaMallocAsync")
-except RuntimeError as refusal:
-    print("cudaMallocAsync != native" in str(refusal))
+except RuntimeError as error:
+    print("cudaMallocAsync != native" in str(error))
 """
 
 
@@ -64,18 +64,19 @@ def run(program, compiler, **variables):
                    "PYTHONPATH": str(backends.ADAPTER), "CXX": compiler, **variables}
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
     with tempfile.TemporaryDirectory() as folder:
-        ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python", "-c",
-                              program.format(folder=folder)], env=environment, capture_output=True, text=True, check=False)
-    print(ran.stdout, ran.stderr)
-    return ran.stdout.split()
+        process = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", "python",
+                                  "-c", program.format(folder=folder)],
+                                 env=environment, capture_output=True, text=True, check=False)
+    print(process.stdout, process.stderr)
+    return process.stdout.split()
 
 
 def main():
     backends.require(sys.argv[1], needs_adapter=True)
-    is_right = run(PROGRAM, "c++ -DXSEG_TORCH_WITHOUT_MARKS") == "tag 20 capture 60 afterwards 40 in the end 20".split()
+    is_correct = run(PROGRAM, "c++ -DXSEG_TORCH_WITHOUT_MARKS") == "tag 20 capture 60 replay 40 end 20".split()
     if shutil.which("clang++"):
-        is_right &= run(SETTINGS, "clang++", PYTORCH_CUDA_ALLOC_CONF="backend:native") == "1000 1 2 True".split()
-    return 0 if is_right else 1
+        is_correct &= run(SETTINGS, "clang++", PYTORCH_CUDA_ALLOC_CONF="backend:native") == "1000 1 2 True".split()
+    return 0 if is_correct else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs a PyTorch program on the allocator that the environment selects, and prints its name.
 
-on_backend.py PROGRAM [ARGS...]; with XSEG_TORCH=1 it is xseg.  The first line is "backend NAME".
+on_backend.py PROGRAM [ARGS...]; XSEG_TORCH=1 selects xseg.  The first line is "backend NAME".
 """
 import os
 import runpy

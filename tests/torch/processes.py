@@ -19,7 +19,7 @@ if backends.IS_CASE:
     from tensors import MIB, byte_tensor, expect
 
 PAGE = backends.ROOT / "docs/sharing.md"
-LONG = 120  # seconds that no step takes, however busy the machine is
+LONG = 120  # seconds; a step takes less time even on a busy host
 
 
 def section(title):
@@ -37,21 +37,21 @@ def functions(title):
     return types.SimpleNamespace(**names)
 
 
-# --- In the processes. ---
+# --- Cases, which run in the processes. ---
 
-def say(step):
+def reach(step):
     pathlib.Path(sys.argv[2], step).touch()
 
 
 def wait_for(step):
     until = time.monotonic() + LONG
     while not pathlib.Path(sys.argv[2], step).exists():
-        expect(time.monotonic() < until, f"the other process has not come to {step}")
+        expect(time.monotonic() < until, f"the other process reaches: {step}")
         time.sleep(0.01)
 
 
-def get(function, *arguments):
-    """What a call returns that is refused at first, perhaps: on a busy machine others may take longer to give."""
+def retry(function, *arguments):
+    """Retries a call that runs out of memory: on a busy host, another process may take longer to release memory."""
     until = time.monotonic() + LONG
     while True:
         try:
@@ -61,7 +61,7 @@ def get(function, *arguments):
                 raise
 
 
-def refuses(mib):
+def is_out_of_memory(mib):
     try:
         byte_tensor(mib)
     except torch.OutOfMemoryError:
@@ -70,61 +70,61 @@ def refuses(mib):
 
 
 def case_lender():
-    """Has much, frees it, and works on with less."""
-    held = [byte_tensor(100) for _ in range(9)]
-    say("has much")
-    wait_for("was refused")
-    kept = held.pop()
-    held.clear()
-    expect(torch.cuda.memory_reserved() >= 900 * MIB, "PyTorch keeps it cached")
-    say("has freed")
-    wait_for("was served")
+    """Allocates most of the memory, frees it, and continues with less."""
+    tensors = [byte_tensor(100) for _ in range(9)]
+    reach("lender allocated")
+    wait_for("borrower out of memory")
+    first = tensors.pop()
+    tensors.clear()
+    expect(torch.cuda.memory_reserved() >= 900 * MIB, "freed memory is cached")
+    reach("lender freed")
+    wait_for("borrower allocated")
     expect(torch.cuda.memory_reserved() <= 424 * MIB, torch.cuda.memory_reserved())
-    expect(get(byte_tensor, 200).numel() == 200 * MIB and kept.numel() == 100 * MIB, "goes on")
-    say("lender goes on")
-    wait_for("has returned")
-    expect(len([get(byte_tensor, 80) for _ in range(9)]) == 9, "all comes back")
+    expect(retry(byte_tensor, 200).numel() == 200 * MIB and first.numel() == 100 * MIB, "the lender continues")
+    reach("lender continued")
+    wait_for("borrower freed")
+    expect(len([retry(byte_tensor, 80) for _ in range(9)]) == 9, "the lender regains its memory")
 
 
 def case_borrower():
-    """Is refused what is used, gets what is idle, and gives it back."""
-    wait_for("has much")
-    expect(refuses(400), "all is in use")
-    say("was refused")
-    wait_for("has freed")
-    held = get(byte_tensor, 600)
-    say("was served")
-    wait_for("lender goes on")
-    expect(held.numel() == 600 * MIB, "goes on")
+    """Runs out of memory while all memory is in use, then obtains idle memory of the lender, and frees it."""
+    wait_for("lender allocated")
+    expect(is_out_of_memory(400), "all memory is in use")
+    reach("borrower out of memory")
+    wait_for("lender freed")
+    held = retry(byte_tensor, 600)
+    reach("borrower allocated")
+    wait_for("lender continued")
+    expect(held.numel() == 600 * MIB, "the borrower continues")
     del held
-    say("has returned")
+    reach("borrower freed")
 
 
 def case_chat():
-    """An engine with 0.7 of the card, which it lends for a while."""
+    """An engine with a share of 0.7 of the GPU, which another engine borrows temporarily."""
     run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
-    expect(run.grow(cache, 0, 450), "all but a little is there")
+    expect(run.grow(cache, 0, 450), "450 pages of 2 MiB are available")
     run.shrink(cache, 50, 400)
-    say("chat is quiet")
+    reach("chat is idle")
     wait_for("batch is large")
-    expect(not run.grow(cache, 50, 300), "the other one uses it")
-    say("chat has waited")
+    expect(not run.grow(cache, 50, 300), "the other engine uses the memory")
+    reach("chat has waited")
     wait_for("batch has ended requests")
     until = time.monotonic() + LONG
     while not run.grow(cache, 50, 300):
-        expect(time.monotonic() < until, "its 0.7 does not come back")
+        expect(time.monotonic() < until, "the engine regains its share")
 
 
 def case_batch():
     run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
-    wait_for("chat is quiet")
+    wait_for("chat is idle")
     until = time.monotonic() + LONG
     while not run.grow(cache, 0, 350):
-        expect(time.monotonic() < until, "nothing is lent")
-    say("batch is large")
+        expect(time.monotonic() < until, "the engine borrows idle memory")
+    reach("batch is large")
     wait_for("chat has waited")
     run.shrink(cache, 150, 200)
-    say("batch has ended requests")
+    reach("batch has ended requests")
 
 
 def case_rollout():
@@ -133,33 +133,33 @@ def case_rollout():
         cache = byte_tensor(700)
     address = cache.data_ptr()
     xseg.torch.pause("cache", keep="nothing")
-    say("rollout 0")
+    reach("rollout 0")
     for turn in range(1, 4):
         wait_for(f"train {turn}")
-        expect(get(run.generate, cache.data_ptr) == address, "at the same address")
-        say(f"rollout {turn}")
+        expect(retry(run.generate, cache.data_ptr) == address, "the address is unchanged")
+        reach(f"rollout {turn}")
 
 
 def case_train():
     for turn in range(1, 4):
         wait_for(f"rollout {turn - 1}")
-        activations = [get(byte_tensor, 100) for _ in range(9)]
+        activations = [retry(byte_tensor, 100) for _ in range(9)]
         del activations
-        expect(torch.cuda.memory_reserved() >= 900 * MIB, "nothing was emptied")
-        say(f"train {turn}")
+        expect(torch.cuda.memory_reserved() >= 900 * MIB, "freed memory is cached")
+        reach(f"train {turn}")
 
 
 # --- The tests. ---
 
 class Processes(backends.CaseTest):
-    """Each with two processes on one simulated GPU of 1 GiB."""
+    """Each test has two processes on one simulated GPU of 1 GiB."""
 
     def run_cases(self, *cases):
         with tempfile.TemporaryDirectory() as folder:
             machine = f"torch-{os.getpid()}-{time.monotonic_ns()}"
             started = []
             for name, config in cases:
-                # A budget file of this test, and enough time for a busy host.
+                # The test uses its own budget file, and a longer timeout for busy hosts.
                 config = re.sub(r"budget_file:[^,]+", f"budget_file:{folder}/budget", config)
                 config = re.sub(r",budget_wait_ms:\d+", "", config) + ",budget_wait_ms:4000"
                 started.append((name, self.start_case(name, folder, XSEG_SIM_MEMORY_MB="1024", XSEG_SIM_SHARED=machine,
@@ -170,33 +170,33 @@ class Processes(backends.CaseTest):
                 self.assertIn(f"case {name} done", text)
                 self.assertNotIn("(not in effect", text)
 
-    def test_the_first_example(self):
+    def test_borrower_uses_idle_memory_of_a_lender(self):
         first, second = strings(PAGE.read_text(encoding="utf-8"))[:2]
         self.run_cases(("lender", second), ("borrower", first))
 
-    def test_engines(self):
+    def test_two_engines_share_a_gpu(self):
         chat, batch = strings(section("Two inference engines"))
         self.run_cases(("chat", chat), ("batch", batch))
 
-    def test_trainer(self):
+    def test_trainer_and_rollout_share_a_gpu(self):
         rollout, train = strings(section("A trainer and a rollout engine"))
         self.run_cases(("rollout", rollout), ("train", train))
 
-    def test_configurations(self):
-        """All strings of the page are ones, and all of users and containers name a path."""
+    def test_strings_of_the_page_are_valid(self):
+        """All settings strings of the page are valid, and those for users and containers contain the path of a mounted folder."""
         page = PAGE.read_text(encoding="utf-8")
         self.assertGreaterEqual(len(strings(page)), 8)
         for title in ("Users of one GPU, each with a notebook", "Containers, and time-slicing in Kubernetes"):
             self.assertEqual(len(strings(section(title))), 1)
             self.assertTrue(strings(section(title))[0].startswith("budget_file:/run/xseg/"))
         for config in strings(page):
-            # The folder is missing here: a sentence, and the program goes on.
+            # The folder does not exist, so the library prints a warning, and the program continues.
             text = self.run_case("one_tensor", "none",
                                  XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/budget", config))
             self.assertEqual(text.count("budget_file: shared budget file cannot be opened, \"/nowhere/budget\" ("), 1, text)
 
-    def test_variables_of_pytorch(self):
-        """PyTorch refuses keys that it does not know, which is why they stand in xseg's own variable."""
+    def test_pytorch_rejects_keys_of_xseg(self):
+        """PyTorch rejects keys that it does not know, so xseg has its own variable for its keys."""
         for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             process = self.start_case("one_tensor", "none", **{variable: "budget_file:none"})
             text, _ = process.communicate(timeout=500)
@@ -205,7 +205,7 @@ class Processes(backends.CaseTest):
 
 
 def case_one_tensor():
-    expect(byte_tensor(1).numel() == MIB, "a tensor")
+    expect(byte_tensor(1).numel() == MIB, "the size of the tensor")
 
 
 if __name__ == "__main__":

@@ -17,49 +17,49 @@ import backends
 
 PROGRAMS = backends.HERE / "programs"
 MODES = ("expandable_segments:True", "expandable_segments:False")
-# Only what was allocated with expandable segments can be paused.
+# Only memory of expandable segments can be paused.
 MODES_OF = {"rl_round": MODES[:1]}
 SECONDS = 400
-# What starts a program, where that is not Python alone; and the machine that it needs.
-STARTED_BY = {"ranks": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]}
+# Arguments of Python before a program, and variables of the machine that a program needs.
+LAUNCHERS = {"ranks": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]}
 MACHINES = {"ranks": {"XSEG_SIM_DEVICES": "2", "OMP_NUM_THREADS": "1"}}
-# To restore a checkpoint, PyTorch's allocator allocates the cached blocks, too, and frees them again.
+# When PyTorch's allocator restores a checkpoint, it also allocates the cached blocks and frees them.
 CHECKPOINTS = r"\.(peak|allocated|freed)$"
-# The thread of backward() frees while the main thread allocates: how often a cached block is cut, and into how many
-# pieces memory is cut when it goes back, differs from run to run on PyTorch's own allocator, too.
+# The thread of backward() frees while the main thread allocates.  So the numbers of splits and of released parts differ
+# between runs, on PyTorch's allocator, too.
 BACKWARD = r"/(inactive_split(_bytes)?\.\w+\.(peak|allocated|freed)|num_device_free)$"
-# Figures that are not compared, by how their names end.
+# Patterns of the figures that are not compared.
 IGNORED = {
     "autocast": BACKWARD,
     "callables": BACKWARD,
     "compiled": CHECKPOINTS,
     "graph_trees": CHECKPOINTS,
-    # Threads of gloo drop small tensors when they come to it: segments and what is reserved are compared.
+    # Threads of gloo free small tensors at an undefined time: segments and reserved bytes are compared.
     "ranks": r"/(allocation|active|inactive_split|allocated_bytes|active_bytes|inactive_split_bytes|requested_bytes)\.",
     "graphs": BACKWARD,
     "loader": BACKWARD,
     "prefetch": BACKWARD,
     "train_step": BACKWARD,
-    # A pause gives memory back, and a resume asks for it.
+    # A pause releases memory, and a resume allocates it again.
     "rl_round": r"/(reserved_bytes\.\w+\.(allocated|freed)|num_device_(alloc|free))$",
 }
 
 
 class Failed(Exception):
-    """A program did not come to its end."""
+    """A program failed, or used the wrong allocator."""
 
 
 def reference(driver):
-    """PyTorch's Python, and what the environment of its programs needs."""
+    """The Python of PyTorch's environment, and the variables that its programs need."""
     command = [sys.executable, backends.ENVIRONMENT, "--offline", "--driver", driver]
-    said = [subprocess.run([*command, what], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-            for what in ("python", "print")]
-    for done in said:
-        if done.returncode == backends.SKIPPED:
-            print("1..0 # SKIP " + done.stderr.strip().splitlines()[-1])
+    processes = [subprocess.run([*command, action], check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+                 for action in ("python", "print")]
+    for process in processes:
+        if process.returncode == backends.SKIPPED:
+            print("1..0 # SKIP " + process.stderr.strip().splitlines()[-1])
             sys.exit(0)
-        done.check_returncode()
-    return said[0].stdout.strip(), dict(re.findall(r"^export (\w+)='(.*)'$", said[1].stdout, re.MULTILINE))
+        process.check_returncode()
+    return processes[0].stdout.strip(), dict(re.findall(r"^export (\w+)='(.*)'$", processes[1].stdout, re.MULTILINE))
 
 
 def run(name, mode, python, variables):
@@ -67,59 +67,60 @@ def run(name, mode, python, variables):
     environment |= {"XSEG_SIM_BYTES": "1", "XSEG_SIM_MEMORY_MB": "8192",
                     "PYTHONDONTWRITEBYTECODE": "1", "PYTORCH_ALLOC_CONF": mode}
     environment |= MACHINES.get(name, {}) | variables
-    done = subprocess.run([python, *STARTED_BY.get(name, []), PROGRAMS / f"{name}.py"], env=environment,
-                          check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS)
-    if done.returncode != 0:
-        raise Failed(f"it ended with {done.returncode}:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run([python, *LAUNCHERS.get(name, []), PROGRAMS / f"{name}.py"], env=environment,
+                             check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS)
+    if process.returncode != 0:
+        raise Failed(f"exit status {process.returncode}:\n{process.stderr[-4000:]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def flat(value, name=""):
     if isinstance(value, dict):
-        return {key: each for member in value for key, each in flat(value[member], f"{name}/{member}").items()}
+        return {key: leaf for member in value for key, leaf in flat(value[member], f"{name}/{member}").items()}
     if isinstance(value, list):
         names = [member["step"] if isinstance(member, dict) and "step" in member else str(index)
                  for index, member in enumerate(value)]
-        return {key: each for member, part in zip(names, value) for key, each in flat(part, f"{name}/{member}").items()}
+        return {key: leaf for member, part in zip(names, value) for key, leaf in flat(part, f"{name}/{member}").items()}
     return {name: value}
 
 
-def served_by(report):
-    """The names of the allocators, taken out of a report: of the process, and of those it reports on."""
-    found = {report.pop("backend")}
+def remove_backends(report):
+    """Removes the names of the allocators from a report, those of child processes included, and returns the names."""
+    backend_names = {report.pop("backend")}
     for note in report["notes"].values():
-        if isinstance(note, dict) and isinstance(note.get("said", note), dict):
-            inner = note.get("said", note)
+        if isinstance(note, dict) and isinstance(note.get("result", note), dict):
+            inner = note.get("result", note)
             if "backend" in inner:
-                found |= served_by(inner)
-    return found
+                backend_names |= remove_backends(inner)
+    return backend_names
 
 
-def figures_of(name, mode, python, variables, seen):
+def figures_of(name, mode, python, variables, values):
     ignored = re.compile(IGNORED.get(name, "(?!)"))
     for backend, switch in backends.BACKENDS.items():
         report = run(name, mode, python, {**variables, **switch, "PYTHONPATH": str(PROGRAMS)})
-        served = served_by(report)
-        if served != {backend}:
-            raise Failed(f"its allocator was to be {backend}, and was {', '.join(sorted(served))}")
-        for where, each in flat(report).items():
-            if not ignored.search(where):
-                seen[backend].setdefault(where, []).append(each)
+        actual = remove_backends(report)
+        if actual != {backend}:
+            raise Failed(f"expected the allocator {backend}, not {', '.join(sorted(actual))}")
+        for key, value in flat(report).items():
+            if not ignored.search(key):
+                values[backend].setdefault(key, []).append(value)
 
 
 def compare(name, mode, python, variables):
-    """What is wrong in one mode, as lines.  Threads of PyTorch's own may end a little sooner or later. A figure that differs
-    is asked for twice more, and is wrong if no run on one allocator shows what a run on the other does."""
-    seen = {backend: {} for backend in backends.BACKENDS}
-    own, other = [seen[backend] for backend in (list(seen)[0], list(seen)[-1])]
+    """Returns a line for each difference in one mode.  The end of PyTorch's threads is not synchronized with the program, so
+    the program runs up to three times, and a figure differs if the values of all runs on one allocator differ from those on
+    the other."""
+    values = {backend: {} for backend in backends.BACKENDS}
+    native, other = [values[backend] for backend in (list(values)[0], list(values)[-1])]
     for _ in range(3):
-        figures_of(name, mode, python, variables, seen)
-        if len(own) < 20:
-            return [f"only {len(own)} figures were printed"]
-        wrong = [where for where in own | other if not any(each in other.get(where, []) for each in own.get(where, []))]
+        figures_of(name, mode, python, variables, values)
+        if len(native) < 20:
+            return [f"expected at least 20 figures, not {len(native)}"]
+        wrong = [key for key in native | other if not any(value in other.get(key, []) for value in native.get(key, []))]
         if not wrong:
             break
-    return [f"{where}: {own.get(where)} natively, {other.get(where)} on xseg" for where in wrong]
+    return [f"{key}: {native.get(key)} natively, {other.get(key)} on xseg" for key in wrong]
 
 
 def main():
@@ -132,10 +133,10 @@ def main():
     for number, mode in enumerate(modes, 1):
         try:
             wrong = compare(name, mode, python, variables)
-        except (Failed, subprocess.TimeoutExpired, ValueError) as why:
-            wrong = str(why).splitlines()
-        alone = "" if wrong or len(backends.BACKENDS) > 1 else " # SKIP it ran natively; xseg.torch is not in this tree"
-        print(f"{'not ok' if wrong else 'ok'} {number} - {name} counts the same with {mode}{alone}", flush=True)
+        except (Failed, subprocess.TimeoutExpired, ValueError) as error:
+            wrong = str(error).splitlines()
+        skip = "" if wrong or len(backends.BACKENDS) > 1 else " # SKIP no comparison: xseg.torch is not in this tree"
+        print(f"{'not ok' if wrong else 'ok'} {number} - {name} has equal figures with {mode}{skip}", flush=True)
         for line in [*wrong[:40], *([f"and {len(wrong) - 40} more"] if len(wrong) > 40 else [])]:
             print("# " + line, flush=True)
         failed += bool(wrong)

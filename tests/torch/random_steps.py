@@ -5,7 +5,7 @@
 
 KINDS consists of letters: s several streams and record_stream, p pools, g graphs, r resets, e empty_cache, n annotations of
 the history.  Every EVERY steps, a snapshot is printed with the events since the last one.  The seed determines the steps,
-so two processes with different allocators run the same steps.  With XSEG_TORCH=1 in the environment it is xseg.
+so two processes with different allocators run the same steps.  XSEG_TORCH=1 in the environment selects xseg.
 """
 import json
 import os
@@ -14,7 +14,7 @@ import sys
 
 import torch
 
-import pictures
+import normalized_snapshots
 
 if os.environ.get("XSEG_TORCH") == "1":
     import xseg.torch  # noqa: F401 pylint: disable=unused-import
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class Program:
-    """The state of a program: what is live, by what it was allocated on."""
+    """The state of a program: live tensors, streams, pools and graphs."""
 
     def __init__(self, seed, kinds):
         self.random = random.Random(seed)
@@ -63,16 +63,16 @@ class Program:
             self.live += [self.allocate() for _ in range(self.random.randint(1, 3))]
 
     def step_graph(self):
-        """A capture, in which some memory is freed again; a graph that is there shares its pool half of the time."""
+        """Captures a graph that frees some of its memory; half of the captures share the pool of an existing graph."""
         graph = torch.cuda.CUDAGraph()
         shared = self.random.choice(self.graphs)[0].pool() if self.graphs and self.random.random() < 0.5 else None
         sizes = [self.size() for _ in range(self.random.randint(1, 5))]
-        keep = self.random.randrange(len(sizes))
+        index = self.random.randrange(len(sizes))
         with torch.cuda.graph(graph, pool=shared):
-            made = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
-            kept = made[keep]
-            del made
-        self.graphs.append((graph, kept))
+            tensors = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+            output = tensors[index]
+            del tensors
+        self.graphs.append((graph, output))
 
     def step_drop_graph(self):
         if self.graphs:
@@ -81,19 +81,19 @@ class Program:
     def step_reset(self):
         self.random.choice((torch.cuda.reset_peak_memory_stats, torch.cuda.reset_accumulated_memory_stats))()
 
-    def step_note(self):
+    def step_annotate(self):
         torch.cuda.memory._set_memory_metadata(self.random.choice(("", "first", "second")))
         with torch.profiler.record_function(self.random.choice(("part", "Torch-Compiled Region: 0/1"))):
             self.step_allocate()
         torch.cuda.memory._annotate_tensor(self.random.choice(self.live), "a note")
 
     def tensors(self):
-        tensors = self.live + [kept for _, kept in self.graphs]
-        return {tensor.data_ptr(): number for number, tensor in enumerate(tensors)}
+        tensors = self.live + [output for _, output in self.graphs]
+        return {tensor.data_ptr(): index for index, tensor in enumerate(tensors)}
 
     def steps(self):
         weights = (("", "allocate", 40), ("", "free", 36), ("s", "use", 12), ("p", "pool", 4), ("g", "graph", 1),
-                   ("g", "drop_graph", 1), ("n", "note", 1), ("r", "reset", 1), ("e", "empty", 1))
+                   ("g", "drop_graph", 1), ("n", "annotate", 1), ("r", "reset", 1), ("e", "empty", 1))
         return [(name, weight) for kind, name, weight in weights if kind in self.kinds]
 
     def step(self):
@@ -109,11 +109,11 @@ def main():
     program = Program(int(sys.argv[1]), sys.argv[3])
     every = int(sys.argv[4])
     print(torch.cuda.get_allocator_backend(), file=sys.stderr)
-    taken = pictures.Pictures(program.streams)
+    snapshots = normalized_snapshots.NormalizedSnapshots(program.streams)
     for step in range(int(sys.argv[2])):
         name = program.step()
-        picture = taken.take(program.tensors()) if step % every == every - 1 else None
-        print(json.dumps([name, torch.cuda.memory_stats(), picture]))
+        snapshot = snapshots.take(program.tensors()) if step % every == every - 1 else None
+        print(json.dumps([name, torch.cuda.memory_stats(), snapshot]))
 
 
 main()

@@ -22,7 +22,7 @@ PAGE = 2 << 20
 def case_tensor():
     cache = xseg.torch.range(64 * PAGE, name="cache")
     before, tensor = used_bytes(), cache.tensor((60, 1024, 1024), torch.float16, 4 * PAGE)
-    expect(used_bytes() == before, "nothing is committed")
+    expect(used_bytes() == before, "a tensor commits no memory")
     expect((tensor.shape, tensor.dtype, tensor.device.index) == ((60, 1024, 1024), torch.float16, 0), tensor.shape)
     expect(tensor.data_ptr() == cache.address + 4 * PAGE and tensor.is_contiguous(), hex(tensor.data_ptr()))
     for page in (0, 59, 7):
@@ -31,11 +31,11 @@ def case_tensor():
     expect(used_bytes() - before == torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 3 * PAGE,
            used_bytes() - before)
     expect([holds(tensor[page], page) for page in (0, 7, 59)] == [True] * 3, "contents")
-    expect(len(torch.cuda.memory_snapshot()) > 0, "a snapshot shows it")
+    expect(len(torch.cuda.memory_snapshot()) > 0, "a snapshot contains the committed pages")
     cache.decommit(4 * PAGE, PAGE)
     torch.cuda.empty_cache()
-    expect(used_bytes() - before == 2 * PAGE and holds(tensor[59], 59), "the others stay")
-    expect(cache.tensor((4,)).dtype == torch.float32 and cache.tensor((0, 5)).shape == (0, 5), "the default, and an empty one")
+    expect(used_bytes() - before == 2 * PAGE and holds(tensor[59], 59), "other pages remain committed")
+    expect(cache.tensor((4,)).dtype == torch.float32 and cache.tensor((0, 5)).shape == (0, 5), "default type; empty tensor")
     expect_error(xseg.ArgumentError, "a multiple of 2", cache.tensor, (1,), torch.float16, 3)
     expect_error(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes", cache.tensor, (64 * PAGE + 1,),
                  torch.uint8)
@@ -44,11 +44,11 @@ def case_tensor():
     del tensor, cache
     gc.collect()
     expect(part.data_ptr() == address + 7 * PAGE + 2048 and used_bytes() - before == 2 * PAGE,
-           "a part of it holds the range")
+           "a view retains the range")
     del part
     gc.collect()
     torch.cuda.empty_cache()
-    expect(used_bytes() == before, "and the last one ends it")
+    expect(used_bytes() == before, "the range is released with its last view")
 
 
 def case_streams():
@@ -68,9 +68,9 @@ def case_streams():
 
 
 def case_limits():
-    """Limits are those of PyTorch's memory: cached memory is taken for a commit, and what is promised is no tensor's."""
+    """Ranges share the limits of PyTorch's memory: a commit reclaims cached memory, and tensors cannot use a reserved quota."""
     cache, allocator = xseg.torch.range(64 * PAGE), xseg.torch.allocator()
-    expect(isinstance(allocator.range(PAGE), xseg.torch.Range), "the allocator's are these as well")
+    expect(isinstance(allocator.range(PAGE), xseg.torch.Range), "Allocator.range() returns xseg.torch.Range")
     held, idle = byte_tensor(40), byte_tensor(40)
     allocator.set_limits(0, hard_bytes=100 * MIB)
     expect_error(xseg.LimitError, "xseg_limits_set()", cache.commit, 0, 20 * PAGE)
@@ -87,21 +87,21 @@ def case_limits():
 def case_tags():
     """A range of a tag's pool is paused and resumed with its tensors."""
     with xseg.torch.tag("cache") as pool:
-        beside = byte_tensor(40)
+        block = byte_tensor(40)
     cache = xseg.torch.range(64 * PAGE, pool=pool)
     tensor = cache.tensor((64, PAGE), torch.uint8)
     cache.commit(5 * PAGE, PAGE)
     fill(tensor[5], 5)
-    fill(beside, 7)
-    expect(pool.statistics().allocated_bytes.all.current == 40 * MIB + PAGE, "the pool has both")
+    fill(block, 7)
+    expect(pool.statistics().allocated_bytes.all.current == 40 * MIB + PAGE, "the pool contains the block and the page")
     with xseg.torch.paused("cache", keep="host"):
         expect(torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved())
         expect_error(xseg.PausedError, "paused", cache.commit, 0, PAGE)
-    expect(holds(tensor[5], 5) and holds(beside, 7), "they came back")
+    expect(holds(tensor[5], 5) and holds(block, 7), "contents are restored")
 
 
 def case_graphs():
-    """A graph keeps its addresses over a decommit, where they are held, and memory may come while one is captured."""
+    """Held granules remain mapped for a graph after a decommit, and a commit during a capture succeeds."""
     cache = xseg.torch.range(64 * PAGE)
     tensor, graph = cache.tensor((64, PAGE), torch.uint8), torch.cuda.CUDAGraph()
     cache.commit(0, PAGE)
@@ -119,11 +119,11 @@ def case_graphs():
     expect(cache.info().mapped_bytes == 2 * PAGE, "held")
     cache.unhold(0, 2 * PAGE)
     torch.cuda.empty_cache()
-    expect(cache.info().mapped_bytes == 0, "let go of")
+    expect(cache.info().mapped_bytes == 0, "unmapped after the unhold")
 
 
 def case_two_devices():
-    """A range is the current device's, or the one that is named."""
+    """A range is on the current device, or on the device of the argument."""
     for device in (0, 1):
         with torch.cuda.device(device):
             expect(xseg.torch.range(PAGE).device == device and xseg.torch.range(PAGE, 1 - device).device == 1 - device, device)
@@ -132,17 +132,17 @@ def case_two_devices():
     cache.commit(0, PAGE)
     fill(tensor, 4)
     expect(tensor.device == torch.device("cuda", 1) and holds(tensor, 4), tensor.device)
-    expect(torch.cuda.memory_allocated(1) == PAGE and torch.cuda.memory_allocated(0) == 0, "PyTorch counts it there")
+    expect(torch.cuda.memory_allocated(1) == PAGE and torch.cuda.memory_allocated(0) == 0, "statistics of both devices")
 
 
 def case_locks():
-    """A thread that makes pages ahead, an observer in Python, and tensors that are freed under Python's lock go on."""
+    """A thread that prepares pages, an observer in Python, and tensors that are freed with Python's lock held do not deadlock."""
     sys.setswitchinterval(1e-5)
-    cache, heard = xseg.torch.range(64 * PAGE), []
-    fields, number = dict(_structs.xseg_observer._fields_), ctypes.c_uint64()
-    calls = {name: fields[name](lambda _, what, name=name: heard.append(name)) for name in ("on_map", "on_unmap", "on_trace")}
+    cache, notifications = xseg.torch.range(64 * PAGE), []
+    fields, observer_id = dict(_structs.xseg_observer._fields_), ctypes.c_uint64()
+    calls = {name: fields[name](lambda *_, name=name: notifications.append(name)) for name in ("on_map", "on_unmap", "on_trace")}
     observer, library = _records.structure(_structs.xseg_observer, **calls), xseg.torch.allocator().handle
-    _library.call("xseg_observer_add", library, ctypes.byref(observer), ctypes.byref(number))
+    _library.call("xseg_observer_add", library, ctypes.byref(observer), ctypes.byref(observer_id))
     done, ready = threading.Event(), threading.Event()
 
     def work():
@@ -160,8 +160,8 @@ def case_locks():
         torch.cuda.empty_cache()
     done.set()
     thread.join()
-    _library.call("xseg_observer_remove", library, number)
-    expect(set(heard) == {"on_map", "on_unmap", "on_trace"}, set(heard))
+    _library.call("xseg_observer_remove", library, observer_id)
+    expect(set(notifications) == {"on_map", "on_unmap", "on_trace"}, set(notifications))
 
 
 class Programs(backends.CaseTest):

@@ -26,39 +26,40 @@ VARIABLES = {"two_devices": {"XSEG_SIM_DEVICES": "2"},
     "classic": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},}
 
 
-def asked(tensor, offset=0):
-    """What the driver says of a byte: where its memory begins and ends, from the tensor on, in MiB; and its attribute."""
+def driver_range(tensor, offset=0):
+    """Queries the driver for the range that contains a byte: its start relative to the tensor and its size, in MiB, and whether
+    the range is accessible by RDMA."""
     driver = ctypes.CDLL("libcuda.so.1")
-    address, start, size, can = tensor.data_ptr() + offset, ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint(7)
+    address, start, size, is_capable = tensor.data_ptr() + offset, ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint(7)
     with torch.cuda.device(tensor.device):
         torch.cuda.current_stream().synchronize()
-        expect(driver.cuMemGetAddressRange_v2(ctypes.byref(start), ctypes.byref(size), ctypes.c_uint64(address)) == 0, "the range")
-        expect(driver.cuPointerGetAttribute(ctypes.byref(can), RDMA_CAPABLE, ctypes.c_uint64(address)) == 0, "the attribute")
-    return (start.value - tensor.data_ptr()) // MIB, size.value // MIB, can.value
+        expect(driver.cuMemGetAddressRange_v2(ctypes.byref(start), ctypes.byref(size), ctypes.c_uint64(address)) == 0, "range")
+        expect(driver.cuPointerGetAttribute(ctypes.byref(is_capable), RDMA_CAPABLE, ctypes.c_uint64(address)) == 0, "attribute")
+    return (start.value - tensor.data_ptr()) // MIB, size.value // MIB, is_capable.value
 
 
-def expect_one(tensor, mib):
-    """The tensor is all of one piece of so many MiB, which network cards may reach."""
+def expect_one_allocation(tensor, mib):
+    """The tensor is a single physical allocation of this size that is accessible by RDMA."""
     for offset in (0, tensor.numel() // 2, tensor.numel() - 1):
-        expect(asked(tensor, offset) == (0, mib, 1), asked(tensor, offset))
+        expect(driver_range(tensor, offset) == (0, mib, 1), driver_range(tensor, offset))
 
 
-def expect_plain(tensor):
-    """It lies on pages of 20 MiB, which they may reach, as those of PyTorch's own allocator."""
-    expect(asked(tensor, tensor.numel() - 1)[1:] == (20, 1), asked(tensor, tensor.numel() - 1))
+def expect_pages(tensor):
+    """The tensor consists of pages of 20 MiB that are accessible by RDMA, as in PyTorch's allocator."""
+    expect(driver_range(tensor, tensor.numel() - 1)[1:] == (20, 1), driver_range(tensor, tensor.numel() - 1))
 
 
-def expect_left(number):
-    """No thread is in the tag whose pool has this id: a route to it is refused while one is.  A thread leaves the last one
-    when it ends, which is a moment after Python's join()."""
+def expect_no_thread(pool):
+    """Waits until no thread is in the tag whose pool has this ID.  PyTorch rejects a second route to the pool while a thread is
+    in the tag.  A thread exits its last tag when it ends, which may be after Python's join() returns."""
     for _ in range(1000):
         try:
-            torch._C._cuda_beginAllocateCurrentThreadToPool(0, number)
+            torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
         except RuntimeError:
             time.sleep(0.02)
             continue
-        torch._C._cuda_endAllocateToPool(0, number)
-        torch._C._cuda_releasePool(0, number)
+        torch._C._cuda_endAllocateToPool(0, pool)
+        torch._C._cuda_releasePool(0, pool)
         return
     raise AssertionError("a thread is in the tag")
 
@@ -69,29 +70,30 @@ def enter(context):
 
 
 def case_one_piece():
-    """A tensor of 200 MiB is one piece inside, and ten pages outside; what is small shares a page, within reach as well."""
+    """A tensor of 200 MiB is one allocation in a registered tag and ten pages outside.  Small tensors share a page."""
     with xseg.torch.registered("cache") as pool:
         inside, odd, small = byte_tensor(200), byte_tensor(3), torch.empty(1000, device="cuda")
         with xseg.torch.suspended():
             outside = byte_tensor(200)
-    expect_one(inside, 200)
-    expect_one(odd, 4)
-    expect(asked(small)[1:] == (2, 1), asked(small))
-    expect_plain(outside)
+    expect_one_allocation(inside, 200)
+    expect_one_allocation(odd, 4)
+    expect(driver_range(small)[1:] == (2, 1), driver_range(small))
+    expect_pages(outside)
     expect([name for name, _ in xseg.torch.tags()] == ["cache"], xseg.torch.tags())
+    # 200 MiB, 4 MiB for 3 MiB, and a page of 2 MiB for small blocks.
     expect(pool.statistics().reserved_bytes.all.current == 206 * MIB, pool.statistics().reserved_bytes.all.current)
 
 
 def case_contents():
-    """A paused one comes back at its address, in one piece, with what it contained."""
+    """A resumed tensor has its address and contents, and is one allocation."""
     with xseg.torch.registered("cache"):
         inside = fill(byte_tensor(200), 5)
     address = inside.data_ptr()
     xseg.torch.pause("cache", keep="host")
     expect(torch.cuda.memory_reserved() == 0, torch.cuda.memory_reserved())
     xseg.torch.resume("cache")
-    expect(inside.data_ptr() == address and bool((inside.cpu() == 5).all()), "it came back")
-    expect_one(inside, 200)
+    expect(inside.data_ptr() == address and bool((inside.cpu() == 5).all()), "address and contents")
+    expect_one_allocation(inside, 200)
     xseg.torch.pin(inside)
     expect_error(xseg.BusyError, ["pinned"], lambda: xseg.torch.pause("cache"))
     xseg.torch.unpin(inside)
@@ -102,13 +104,13 @@ def case_two_devices():
     for device in (0, 1):
         with xseg.torch.registered("cache", device):
             held.append(byte_tensor(60, f"cuda:{device}"))
-        expect_one(held[-1], 60)
+        expect_one_allocation(held[-1], 60)
     expect(len(xseg.torch.tags("cache")) == 2, xseg.torch.tags())
     expect_error(xseg.ArgumentError, ["'cache'", "registered()"], lambda: enter(xseg.torch.tag("cache", 1)))
 
 
-def case_clash():
-    """A name is of one kind; what was refused has changed nothing."""
+def case_name_conflict():
+    """A name belongs to either tag() or registered(); a rejected call changes nothing."""
     with xseg.torch.tag("weights"):
         plain = byte_tensor(40)
     with xseg.torch.registered("cache"):
@@ -122,117 +124,117 @@ def case_clash():
     with xseg.torch.tag("weights"), xseg.torch.registered("cache"), xseg.torch.registered("cache"):
         again = byte_tensor(40)
     for tensor in (inside, again):
-        expect_one(tensor, 40)
-    expect_plain(plain)
+        expect_one_allocation(tensor, 40)
+    expect_pages(plain)
     outside = byte_tensor(40)
-    expect_plain(outside)
+    expect_pages(outside)
 
 
 def case_variable():
-    """Tags whose whole name is matched are registered ones, by either call; others are not."""
+    """Tags whose whole name matches the expression are registered by either call; others are not."""
     expected = {"kv_cache": True, "weights": True, "weights2": False, "my_kv_cache": False}
     for name, is_registered in expected.items():
         with xseg.torch.tag(name):
             tensor = byte_tensor(100)
-        (expect_one(tensor, 100) if is_registered else expect_plain(tensor))
+        (expect_one_allocation(tensor, 100) if is_registered else expect_pages(tensor))
     enter(xseg.torch.registered("weights"))
-    enter(xseg.torch.registered("another"))
+    enter(xseg.torch.registered("other"))
     expect_error(xseg.ArgumentError, ["'weights2'"], lambda: enter(xseg.torch.registered("weights2")))
 
 
 def case_label():
-    """So are labels, in the thread that has set one, outside of tags; the label ends with its thread."""
+    """Labels that match are registered, in the thread that set the label and outside of tags; a label ends with its thread."""
     set_label = getattr(torch.cuda.memory, "_set_memory_metadata", None)
     if set_label is None:
         return
-    made, handle = [], torch.cuda.graph_pool_handle
-    torch.cuda.graph_pool_handle = lambda: made.append(handle()) or made[-1]
+    pools, handle = [], torch.cuda.graph_pool_handle
+    torch.cuda.graph_pool_handle = lambda: pools.append(handle()) or pools[-1]
     set_label("kv_cache")
-    labelled = byte_tensor(100)
-    expect_one(labelled, 100)
-    elsewhere = []
-    other = threading.Thread(target=lambda: (elsewhere.append(byte_tensor(100)), set_label("weights"),
-                                             elsewhere.append(byte_tensor(60))))
-    other.start()
-    other.join()
-    expect_plain(elsewhere[0])
-    expect_one(elsewhere[1], 60)
-    expect_left(made[1])
+    labeled = byte_tensor(100)
+    expect_one_allocation(labeled, 100)
+    tensors = []
+    thread = threading.Thread(target=lambda: (tensors.append(byte_tensor(100)), set_label("weights"),
+                                              tensors.append(byte_tensor(60))))
+    thread.start()
+    thread.join()
+    expect_pages(tensors[0])
+    expect_one_allocation(tensors[1], 60)
+    expect_no_thread(pools[1])
     with xseg.torch.tag("plain"):
         tagged = byte_tensor(100)
         set_label("weights")
         with xseg.torch.suspended():
             suspended = byte_tensor(100)
-    expect_plain(tagged)
-    expect_plain(suspended)
-    expect_one(byte_tensor(80), 80)
+    expect_pages(tagged)
+    expect_pages(suspended)
+    expect_one_allocation(byte_tensor(80), 80)
     set_label("something else")
-    expect_plain(byte_tensor(140))
+    expect_pages(byte_tensor(140))
     expect(sorted(name for name, _ in xseg.torch.tags()) == ["kv_cache", "plain", "weights"], xseg.torch.tags())
 
 
 def case_mem_pool():
-    """A MemPool of single pages: what register_mem_pool() gives NCCL, its segments, are one piece each."""
+    """Each segment of a single-page MemPool, which register_mem_pool() passes to NCCL, is one allocation."""
     memory, plain = torch.cuda.MemPool(), torch.cuda.MemPool()
     xseg.torch.pool(memory).set_single_page()
     with torch.cuda.use_mem_pool(memory):
         inside = [byte_tensor(200), byte_tensor(60)]
     with torch.cuda.use_mem_pool(plain):
         outside = byte_tensor(200)
-    expect_one(inside[0], 200)
-    expect_one(inside[1], 60)
-    expect_plain(outside)
+    expect_one_allocation(inside[0], 200)
+    expect_one_allocation(inside[1], 60)
+    expect_pages(outside)
     simulator = ctypes.CDLL("libcuda.so.1")
     for pool, are_accepted in ((memory, True), (plain, False)):
-        segments = [(each["address"], each["total_size"]) for each in pool.snapshot()]
+        segments = [(segment["address"], segment["total_size"]) for segment in pool.snapshot()]
         expect(sum(size for _, size in segments) == (260 if are_accepted else 200) * MIB, segments)
         for address, size in segments:
-            number = ctypes.c_uint64()
-            status = simulator.xseg_sim_register(ctypes.c_uint64(address), ctypes.c_uint64(size), 0, ctypes.byref(number))
+            registration = ctypes.c_uint64()
+            status = simulator.xseg_sim_register(ctypes.c_uint64(address), ctypes.c_uint64(size), 0, ctypes.byref(registration))
             expect((status == 0) == are_accepted, (status, address, size))
             if status == 0:
-                expect(simulator.xseg_sim_unregister(number) == 0, "it is deregistered")
+                expect(simulator.xseg_sim_unregister(registration) == 0, "unregister")
     expect_error(xseg.BusyError, ["has served a request"], lambda: xseg.torch.pool(plain).set_single_page())
 
 
 def case_saver():
-    """Regions of torch_memory_saver are tags as well."""
+    """The expression applies to regions of torch_memory_saver, which are tags."""
     from xseg.torch.memory_saver import torch_memory_saver
     for is_kept in (True, False):
         with torch_memory_saver.region("weights", enable_cpu_backup=is_kept):
             tensor = byte_tensor(100)
-        expect_one(tensor, 100)
+        expect_one_allocation(tensor, 100)
 
 
 def case_bad_expression():
-    """Nothing matches; the sentence is looked at in the output."""
+    """An invalid expression matches no tag; the test checks the warning in the output."""
     with xseg.torch.tag("kv_(cache"):
-        expect_plain(byte_tensor(100))
+        expect_pages(byte_tensor(100))
 
 
 def case_empty_expression():
-    """That is as if it were not set."""
+    """An empty expression is equivalent to an unset one."""
     with xseg.torch.tag(""), xseg.torch.tag("weights"):
-        expect_plain(byte_tensor(100))
+        expect_pages(byte_tensor(100))
 
 
 def case_classic():
-    """A classic segment is one piece already, which they reach."""
+    """A classic segment is one allocation that is accessible by RDMA."""
     with xseg.torch.registered("cache"):
         tensor = byte_tensor(100)
-    expect(asked(tensor, 50 * MIB) == (0, 100, 1), asked(tensor, 50 * MIB))
+    expect(driver_range(tensor, 50 * MIB) == (0, 100, 1), driver_range(tensor, 50 * MIB))
 
 
 class Programs(backends.CaseTest):
     variables = VARIABLES
 
-    def run_case(self, name, *arguments, **more):
-        text = super().run_case(name, *arguments, **more)
+    def run_case(self, name, *arguments, **variables):
+        output = super().run_case(name, *arguments, **variables)
         if name != "bad_expression":
-            # A library with self-checks reports that in a line.
-            lines = [line for line in text.splitlines() if "self-checks: " not in line]
+            # A library with self-checks prints one line about them.
+            lines = [line for line in output.splitlines() if "self-checks: " not in line]
             self.assertNotRegex("\n".join(lines), r"xseg(\.torch)?:")
-        return text
+        return output
 
     def test_bad_expression(self):
         lines = [line for line in self.run_case("bad_expression").splitlines() if "XSEG_TORCH_REGISTERED" in line]

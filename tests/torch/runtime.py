@@ -8,9 +8,9 @@ import sys
 import backends
 
 CASES = backends.HERE / "cases.py"
-# Name: the simulated machine that it wants.
-WANTED = {
-    "streams": {}, "events": {"XSEG_SIM_COSTS": "none"}, "contents": {"XSEG_SIM_BYTES": "1"}, "shortage": {},
+# Variables of the simulated machine of each program.
+MACHINES = {
+    "streams": {}, "events": {"XSEG_SIM_COSTS": "none"}, "contents": {"XSEG_SIM_BYTES": "1"}, "out_of_memory": {},
     "listeners": {},
     "graphs": {"XSEG_SIM_BYTES": "1"}, "recorded": {}, "conditional": {}, "pools": {}, "compiled": {}, "training": {},
     "devices": {"XSEG_SIM_DEVICES": "2", "XSEG_SIM_BYTES": "1"}, "sharing": {"XSEG_SIM_BYTES": "1"},
@@ -18,9 +18,9 @@ WANTED = {
 
 
 if __name__ == "__main__":
-    # torch.compile and optimizers import it.
+    # torch.compile and optimizers import this module.
     backends.PRELOADED.append("torch._dynamo.backends.cudagraphs")
     sys.exit(backends.run_all(sys.argv[1], CASES, [
         (f"{name}, expandable_segments:{mode}", [name],
-         {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{mode}", **WANTED[name]})
-        for name in sys.argv[3:] or WANTED for mode in ("True", "False")]))
+         {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{mode}", **MACHINES[name]})
+        for name in sys.argv[3:] or MACHINES for mode in ("True", "False")]))

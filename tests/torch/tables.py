@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tables of NVIDIA's documentation about the memory of CUDA graphs, on every allocator, to the last digit.
+"""The tables of NVIDIA's documentation about the memory of CUDA graphs are exact on every allocator.
 
 tables.py DRIVER
 """
@@ -15,7 +15,7 @@ TABLES = backends.ROOT / "tests/data/torch/seed_tables.py"
 
 
 if __name__ == "__main__":
-    # The tables were printed by an allocator without expandable segments, which are xseg's default.
+    # The tables are of an allocator without expandable segments, which are xseg's default.
     sys.exit(backends.run_all(sys.argv[1], TABLES, [
         (name, [name], {"PYTORCH_CUDA_ALLOC_CONF": text or "expandable_segments:False"})
         for name, (_, text, _) in seed_tables.CASES.items()]))

@@ -14,7 +14,7 @@ def byte_tensor(mib, device="cuda"):
 
 
 def fill(tensor, value):
-    """Copies a tensor of the host, since simulated kernels compute nothing."""
+    """Copies a tensor from the host, because simulated kernels do not compute values."""
     return tensor.copy_(torch.full(tensor.shape, value, dtype=tensor.dtype))
 
 
@@ -22,20 +22,20 @@ def holds(tensor, value):
     return bool((tensor.cpu() == value).all())
 
 
-def expect(is_true, what):
+def expect(is_true, message):
     """An assertion that is also checked with `python -O`."""
     if not is_true:
-        raise AssertionError(what)
+        raise AssertionError(message)
 
 
 def expect_error(kind, words, function, *arguments):
-    """A call raises an error of this class whose message contains the words, a string or several."""
+    """The call raises an error of this class whose message contains a string or several strings."""
     try:
         function(*arguments)
     except kind as error:
         expect(all(word in str(error) for word in ([words] if isinstance(words, str) else words)), error)
     else:
-        raise AssertionError(f"no error contains {words}")
+        raise AssertionError(f"expected an error that contains {words}")
 
 
 def current(name, device=0):
@@ -49,7 +49,7 @@ def used_bytes():
 
 
 def simulator():
-    """The simulated driver, which this process has loaded as the driver."""
+    """The simulated driver, which is the driver of this process."""
     library = ctypes.CDLL("libcuda.so.1")
     library.xseg_sim_launch.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
     library.xseg_sim_launch_on.argtypes = [ctypes.c_void_p] + [ctypes.c_uint64] * 3

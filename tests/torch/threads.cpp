@@ -14,16 +14,16 @@ namespace {
 const c10::cuda::MempoolId_t ID{77777, 0};
 int destroyed = 0;
 
-/* The destructor of a pool's own allocator, which needs what other threads may hold, as one of Python's does. */
+/* The deleter of a pool's own allocator, which waits for another thread, as an allocator written in Python does. */
 void destroy(caching::CUDAAllocator *)
 {
-    auto asked = std::make_shared<std::promise<void>>();
-    std::future<void> answer = asked->get_future();
-    std::thread([asked] {
+    auto promise = std::make_shared<std::promise<void>>();
+    std::future<void> future = promise->get_future();
+    std::thread([promise] {
         (void)caching::get()->getPoolUseCount(0, ID);
-        asked->set_value();
+        promise->set_value();
     }).detach();
-    destroyed = answer.wait_for(std::chrono::seconds(20)) == std::future_status::ready ? 1 : -1;
+    destroyed = future.wait_for(std::chrono::seconds(20)) == std::future_status::ready ? 1 : -1;
 }
 
 } // namespace
@@ -35,7 +35,7 @@ __attribute__((visibility("default"))) void threads_init(void)
     caching::get()->init(1);
 }
 
-/* 1: a pool's own allocator was destroyed while other threads could use pools; -1: while they could not. */
+/* Destroys a pool with its own allocator.  Returns 1 if other threads could use pools during the call, or -1 on a deadlock. */
 __attribute__((visibility("default"))) int threads_destroy(void)
 {
     caching::get()->createOrIncrefPool(0, ID, std::shared_ptr<caching::CUDAAllocator>(caching::get(), destroy));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Concurrent threads in the adapter: they open it at the same time, and destructors that it runs may wait for other threads.
+"""Concurrent threads in the adapter: they open the library once, and destructors that the adapter runs can wait for threads.
 
 threads.py DRIVER; it runs itself with PyTorch as threads.py DRIVER FOLDER.
 """
@@ -13,7 +13,7 @@ import threading
 import backends
 
 
-def within(folder):
+def run_threads(folder):
     import torch
     import xseg.torch
     from xseg.torch import _build
@@ -39,12 +39,12 @@ def within(folder):
 def main():
     driver = pathlib.Path(sys.argv[1])
     if len(sys.argv) > 2:
-        return within(pathlib.Path(sys.argv[2]))
+        return run_threads(pathlib.Path(sys.argv[2]))
     backends.require(driver, needs_adapter=True)
     with tempfile.TemporaryDirectory() as folder:
-        printed = backends.finish(backends.start(driver, "xseg", __file__, driver, folder), "xseg")
-    print(printed)
-    return 0 if "opened 1 destroyed 1" in printed else 1
+        output = backends.finish(backends.start(driver, "xseg", __file__, driver, folder), "xseg")
+    print(output)
+    return 0 if "opened 1 destroyed 1" in output else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Programs that turn expandable segments off at run time, as verl and vLLM do: toggles.py DRIVER.
+"""Programs that disable expandable segments at run time, as verl and vLLM do: toggles.py DRIVER.
 
-With XSEG_TORCH_KEEP_EXPANDABLE=1 this has no effect as long as IPC of expandable memory is served.
+With XSEG_TORCH_KEEP_EXPANDABLE=1 the change has no effect if the library serves IPC of expandable memory.
 """
 import re
 import sys
@@ -15,16 +15,16 @@ if backends.IS_CASE:
 CLASSIC, EXPANDABLE = "expandable_segments:False", "expandable_segments:True"
 
 
-# --- In the processes. ---
+# --- Cases, which run in the processes. ---
 
 def set_settings(text):
     torch._C._accelerator_setAllocatorSettings(text)
 
 
 def read_settings():
-    """All that a program can read back: the string, the snapshot's string and its value."""
-    found = torch.cuda.memory._snapshot()["allocator_settings"]
-    return torch._C._accelerator_getAllocatorSettings(), found["PYTORCH_CUDA_ALLOC_CONF"], found["expandable_segments"]
+    """The settings that a program can read: the string, and the string and the value in a snapshot."""
+    settings = torch.cuda.memory._snapshot()["allocator_settings"]
+    return torch._C._accelerator_getAllocatorSettings(), settings["PYTORCH_CUDA_ALLOC_CONF"], settings["expandable_segments"]
 
 
 def is_expandable(tensor):
@@ -54,7 +54,7 @@ def case_kept():
 
 
 def case_changed():
-    """The setting has no effect: the program's string has."""
+    """The string of the program has an effect if XSEG_TORCH_KEEP_EXPANDABLE has none."""
     torch.cuda.init()
     set_settings(CLASSIC)
     expect_settings(CLASSIC, False)
@@ -70,7 +70,7 @@ def case_before():
 
 
 def case_restored():
-    """As vLLM: reads the string, replaces one value, and restores the string."""
+    """Reads the string, replaces one value, and restores the string, as vLLM does."""
     set_settings(f"max_split_size_mb:64,{EXPANDABLE}")
     torch.cuda.init()
     before = read_settings()
@@ -107,16 +107,16 @@ KEEP = {"XSEG_TORCH_KEEP_EXPANDABLE": "1"}
 
 
 class Toggles(backends.CaseTest):
-    # A variable of Python itself: the process is started, not forked, so that torch is loaded after libxseg-ipc.so.
+    # With a variable of Python itself, the process is started and not forked, so torch is loaded after libxseg-ipc.so.
     environment = {"PYTHONHASHSEED": "0"}
 
-    def test_the_toggle_is_kept_from_acting(self):
+    def test_kept_segments_ignore_the_toggle(self):
         self.run_case("kept", **KEEP)
 
     def test_settings_are_restored(self):
         self.run_case("restored", **KEEP)
 
-    def test_the_toggle_acts(self):
+    def test_toggle_has_an_effect_by_default(self):
         self.run_case("changed")
         self.assertNotIn("KEEP_EXPANDABLE", self.run_case("changed", XSEG_TORCH_KEEP_EXPANDABLE="0"))
         text = self.run_case("changed", XSEG_TORCH_KEEP_EXPANDABLE="yes")
@@ -124,7 +124,7 @@ class Toggles(backends.CaseTest):
         self.run_case("changed", XSEG_ALLOC_CONF="exportable:False", **KEEP)
         self.run_case("before", **KEEP)
 
-    def test_a_weight_sync_reserves_less(self):
+    def test_kept_segments_reserve_less_in_weight_sync(self):
         def reserved(**variables):
             return list(map(int, re.findall(r"\d+", re.search(r"reserved .*", self.run_case("sync", **variables))[0])))
 

@@ -5,9 +5,9 @@
  *
  *     in --> a --> b --> c --> d --> out     the stream of the capture; each step is a copy XOR a mask.  c may reuse
  *                  |                         the memory of a; d must not reuse that of b, because
- *                  `--> aside                a second stream, which joins the capture, still uses it
+ *                  `--> side                 a second stream, which joins the capture, still uses it
  *
- * `in` is written again before each replay, so the contents of `out` and `aside` identify the replay.
+ * `in` is written again before each replay, so the contents of `out` and `side` identify the replay.
  */
 #include <inttypes.h>
 
@@ -16,7 +16,7 @@
 
 #define REPLAYS   8u
 #define MAX_BLOCK (64 * MIB) /* maximum bytes of each block */
-#define BESIDES   3u
+#define OTHERS    3u
 #define CAPTURED  0u /* the streams */
 #define JOINING   1u
 #define OTHER     2u
@@ -29,8 +29,8 @@ struct capture {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
     struct graph *graph;
-    struct piece in, out, aside;
-    uint64_t replays, after_host, after_nothing; /* that were correct, or whose loss was reported */
+    struct piece in, out, side;
+    uint64_t replays, after_host, after_nothing; /* replays with verified contents */
 };
 
 static struct piece new_block(struct capture *capture, struct xseg_pool *pool, unsigned stream,
@@ -39,7 +39,7 @@ static struct piece new_block(struct capture *capture, struct xseg_pool *pool, u
     return stage_block(capture->stage, capture->allocator, pool, stream, bytes);
 }
 
-/* Memory that is allocated without a pool comes from the capture's pool. */
+/* Allocations without a pool use the capture's pool. */
 static struct piece captured_copy(struct capture *capture, const struct piece *from, uint64_t mask)
 {
     const struct piece to = new_block(capture, NULL, CAPTURED, from->bytes);
@@ -64,7 +64,7 @@ static void capture_graph(struct capture *capture)
     device_order(joining, stream, event);
     XSEG(record_stream, capture->allocator, (void *)(uintptr_t)b.address, joining);
     kernel_spin(joining, 100);
-    kernel_copy(joining, capture->aside.address, &b, masks[2]);
+    kernel_copy(joining, capture->side.address, &b, masks[2]);
     const struct piece c = captured_copy(capture, &b, masks[3]);
     stage_free(capture->allocator, &b);
     const struct piece d = captured_copy(capture, &c, masks[4]);
@@ -82,27 +82,27 @@ static void replay(struct capture *capture)
     const uint64_t both = masks[0] ^ masks[1];
 
     journal_operation("write %" PRIu64 ", replay, check", capture->in.block);
-    capture->in.seed = capture->out.seed = capture->aside.seed =
+    capture->in.seed = capture->out.seed = capture->side.seed =
         draw(&capture->stage->draws, UINT64_MAX);
-    capture->aside.mask = both ^ masks[2];
+    capture->side.mask = both ^ masks[2];
     capture->out.mask = both ^ masks[3] ^ masks[4] ^ masks[5];
     kernel_write(stream, &capture->in);
     graph_launch(capture->graph, stream);
     kernel_check(capture->stage->checks[0], stream, &capture->out);
-    kernel_check(capture->stage->checks[0], stream, &capture->aside);
+    kernel_check(capture->stage->checks[0], stream, &capture->side);
 }
 
-/* Other requests use and release memory during replays, but not that of the graph. */
+/* Allocations and frees of other memory during replays. */
 static void work_besides(struct capture *capture)
 {
     const CUstream other = capture->stage->stream[OTHER];
-    struct piece piece[BESIDES];
+    struct piece piece[OTHERS];
 
-    for (unsigned i = 0; i < BESIDES; i++) {
+    for (unsigned i = 0; i < OTHERS; i++) {
         piece[i] = new_block(capture, NULL, OTHER, capture->in.bytes);
         kernel_write(other, &piece[i]);
     }
-    for (unsigned i = 0; i < BESIDES; i++) {
+    for (unsigned i = 0; i < OTHERS; i++) {
         kernel_check(capture->stage->checks[0], other, &piece[i]);
         stage_free(capture->allocator, &piece[i]);
     }
@@ -135,14 +135,14 @@ static void pause_and_resume(struct capture *capture, enum xseg_keep keep)
 
 static void play_round(struct capture *capture)
 {
-    const size_t most =
+    const size_t max =
         capture->stage->memory / 16 < MAX_BLOCK ? capture->stage->memory / 16 : MAX_BLOCK;
-    const size_t bytes = 1 + draw(&capture->stage->draws, most);
+    const size_t bytes = 1 + draw(&capture->stage->draws, max);
 
     XSEG(pool_create, capture->allocator, 0, NULL, &capture->pool);
     capture->in = new_block(capture, capture->pool, CAPTURED, bytes);
     capture->out = new_block(capture, capture->pool, CAPTURED, bytes);
-    capture->aside = new_block(capture, capture->pool, CAPTURED, bytes);
+    capture->side = new_block(capture, capture->pool, CAPTURED, bytes);
     capture_graph(capture);
     replay_some(capture, &capture->replays);
     if (!capture->stage->is_classic) {
@@ -156,7 +156,7 @@ static void play_round(struct capture *capture)
     graph_free(capture->graph);
     stage_free(capture->allocator, &capture->in);
     stage_free(capture->allocator, &capture->out);
-    stage_free(capture->allocator, &capture->aside);
+    stage_free(capture->allocator, &capture->side);
     XSEG(pool_release, capture->pool);
 }
 
@@ -168,7 +168,7 @@ void play_capture(struct stage *stage)
         stage_open(stage->is_classic ? "expandable_segments:False" : "expandable_segments:True");
     do
         play_round(&capture);
-    while (stage_goes_on(stage));
+    while (stage_has_time(stage));
     journal_note("replays", capture.replays, "ok", "%s",
                  device.is_simulated
                      ? "the captured kernels were queued again: the simulator runs no graphs"

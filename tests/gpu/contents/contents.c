@@ -36,15 +36,15 @@
 #define MIN_FREE   (64 * MIB)
 #define MAX_MEMORY (8 * GIB)
 #define GRACE      100u /* seconds that a section may exceed its time */
-#define PATIENCE   900u /* seconds that a number of operations may take */
+#define TIMEOUT    900u /* seconds for a number of operations */
 
 static const struct section sections[] = {
-    {"selftest", "the checks find what is wrong, and nothing else", play_selftest, false, false},
+    {"selftest", "checks detect errors, and only errors", play_selftest, false, false},
     {"random", "blocks of random programs on several streams and threads", play_random, false,
      false},
     {"pause", "a pool that is paused and resumed, in each keep mode", play_pause, true, false},
     {"capture", "captures that are replayed, also after a pause", play_capture, false, false},
-    {"share", "blocks that two processes have", play_share, true, false},
+    {"share", "blocks that two processes map", play_share, true, false},
     {"peer", "the other process of share", play_peer, true, true},
 };
 
@@ -77,7 +77,7 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-bool stage_goes_on(const struct stage *stage)
+bool stage_has_time(const struct stage *stage)
 {
     if (stage->operations > 0)
         return journal_counts[COUNT_OPERATIONS] < stage->operations;
@@ -161,7 +161,7 @@ void stage_free(struct xseg_allocator *allocator, const struct piece *piece)
     XSEG(free, allocator, (void *)(uintptr_t)piece->address);
 }
 
-/* --- A section's begin and end. --- */
+/* --- Start and end of a section. --- */
 
 /* Objects that the first use creates exist before memory is measured: code is loaded, queues are set up. */
 static void warm_up(struct stage *stage)
@@ -231,8 +231,8 @@ static void check_memory(size_t before)
     journal_note("memory_after", after / MIB, "note", "MiB free");
     if (after + slack < before)
         journal_wrong(
-            "memory did not come back: %zu bytes were free before and %zu afterwards, %zu may be "
-            "missing; another process may have taken it, see nvidia-smi",
+            "device memory has leaked: %zu bytes were free at the start and %zu at the end, "
+            "tolerance %zu; another process may have allocated memory, see nvidia-smi",
             before, after, slack);
 }
 
@@ -241,19 +241,18 @@ static void check_leaks(void)
     char text[400];
 
     if (sim.leaks != NULL && sim.leaks(text, sizeof(text)) != 0)
-        journal_wrong("the simulator counts what was not given back: %s", text);
+        journal_wrong("the simulator reports leaks: %s", text);
 }
 
 static void choose_memory(struct stage *stage, size_t free_bytes)
 {
     if (free_bytes < MIN_FREE)
-        journal_skip(
-            "%zu MiB of the device's memory are free, and %zu are needed: end what holds it",
-            free_bytes / MIB, MIN_FREE / MIB);
+        journal_skip("low device memory, %zu MiB free; the section requires %zu MiB",
+                     free_bytes / MIB, MIN_FREE / MIB);
     if (stage->memory == 0)
         stage->memory = free_bytes / 2 < MAX_MEMORY ? free_bytes / 2 : MAX_MEMORY;
     if (stage->memory > free_bytes)
-        journal_skip("--memory-mb says %zu, and %zu MiB are free", stage->memory / MIB,
+        journal_skip("--memory-mb is %zu, and %zu MiB are free", stage->memory / MIB,
                      free_bytes / MIB);
 }
 
@@ -261,7 +260,7 @@ static int play(const struct section *section, struct stage *stage)
 {
     name_command(section, stage);
     journal_open(section->is_hidden ? "share" : section->name, repeat,
-                 stage->operations > 0 ? PATIENCE : stage->seconds + GRACE);
+                 stage->operations > 0 ? TIMEOUT : stage->seconds + GRACE);
     const char *why = device_open();
     if (why != NULL)
         journal_skip("%s", why);
@@ -284,7 +283,7 @@ static int play(const struct section *section, struct stage *stage)
     section->play(stage);
     stage_rest(stage);
     if (!section->is_hidden) {
-        journal_note("context", 0, "ok", "no error stays");
+        journal_note("context", 0, "ok", "no sticky error");
         check_memory(before);
     }
     strike(stage);
@@ -294,10 +293,9 @@ static int play(const struct section *section, struct stage *stage)
 
 /* --- The command line. --- */
 
-static int refuse(const char *what, const char *value)
+static int usage_error(const char *problem, const char *value)
 {
-    (void)fprintf(stderr, "gpu-contents: %s: %s (gpu-contents --list names the sections)\n", what,
-                  value);
+    (void)fprintf(stderr, "gpu-contents: %s, %s; see gpu-contents --list\n", problem, value);
     return 2;
 }
 
@@ -309,14 +307,14 @@ static int list(void)
     return 0;
 }
 
-static bool read_number(const char *text, uint64_t least, uint64_t most, uint64_t *number)
+static bool read_number(const char *text, uint64_t min, uint64_t max, uint64_t *number)
 {
     char *end;
 
     if (text == NULL || *text < '0' || *text > '9')
         return false;
     *number = strtoull(text, &end, 10);
-    return *end == '\0' && *number >= least && *number <= most;
+    return *end == '\0' && *number >= min && *number <= max;
 }
 
 /* Parse one option and its value. Returns the number of arguments it used; 0: unknown option or invalid value */
@@ -357,18 +355,18 @@ int main(int argc, char **argv)
     const struct section *section = NULL;
 
     if (argc < 2)
-        return refuse("no section", "none was named");
+        return usage_error("missing section", "specify one");
     if (strcmp(argv[1], "--list") == 0)
         return list();
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++)
         if (strcmp(argv[1], sections[i].name) == 0)
             section = &sections[i];
     if (section == NULL)
-        return refuse("no such section", argv[1]);
+        return usage_error("unknown section", argv[1]);
     for (int i = 2, took; i < argc; i += took) {
         took = read_option(&argv[i], &stage);
         if (took == 0)
-            return refuse("no such option, or not with that value", argv[i]);
+            return usage_error("unknown option or invalid value", argv[i]);
     }
     return play(section, &stage);
 }

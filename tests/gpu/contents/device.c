@@ -50,7 +50,7 @@ static const char *find_calls(void)
     return missing;
 }
 
-__attribute__((format(printf, 1, 2))) static const char *refuse(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static const char *set_problem(const char *format, ...)
 {
     va_list arguments;
 
@@ -67,7 +67,7 @@ static const char *open_library(void)
     name = name != NULL && *name != '\0' ? name : "libcuda.so.1";
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
-        return refuse("there is no driver: %s", dlerror());
+        return set_problem("there is no driver: %s", dlerror());
     (void)symbol_find(library, "xseg_sim_launch", &sim.launch);
     (void)symbol_find(library, "xseg_sim_launch_accessing", &sim.launch_accessing);
     (void)symbol_find(library, "xseg_sim_advance", &sim.advance);
@@ -78,7 +78,7 @@ static const char *open_library(void)
         return "the driver has no cuGetProcAddress_v2: it is older than R525 (CUDA 12.0)";
     missing = find_calls();
     return missing != NULL
-               ? refuse("the driver has no %s: R525 (CUDA 12.0) or later is needed", missing)
+               ? set_problem("the driver has no %s: R525 (CUDA 12.0) or later is required", missing)
                : NULL;
 }
 
@@ -98,10 +98,10 @@ int device_attribute(CUdevice_attribute which)
     return cu.DeviceGetAttribute(&value, which, device.ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
-static bool has_failed(CUresult result, const char *what)
+static bool has_failed(CUresult result, const char *operation)
 {
     if (result != CUDA_SUCCESS)
-        (void)refuse("%s: %s (%d)", what, device_error(result), (int)result);
+        (void)set_problem("%s: %s (%d)", operation, device_error(result), (int)result);
     return result != CUDA_SUCCESS;
 }
 
@@ -110,7 +110,7 @@ static const char *open_device(void)
     if (has_failed(cu.Init(0), "cuInit") ||
         has_failed(cu.DeviceGet(&device.ordinal, 0), "there is no device 0") ||
         has_failed(cu.DevicePrimaryCtxRetain(&device.context, device.ordinal),
-                   "device 0 gives no context"))
+                   "device 0 has no context"))
         return problem;
     device.has_vmm = device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
     device.clock_khz = device_attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
@@ -121,7 +121,7 @@ const char *device_open(void)
 {
     /* A simulated driver keeps the contents of memory only if the variable is set before its first call. */
     if (setenv("XSEG_SIM_BYTES", "1", 1) != 0)
-        return "the environment cannot be set: no host memory is left";
+        return "setenv: out of host memory";
     const char *why = open_library();
     return why != NULL ? why : open_device();
 }
@@ -147,8 +147,8 @@ void device_leave(void)
 void device_check(CUresult result, const char *call)
 {
     if (result != CUDA_SUCCESS)
-        journal_stop("%s returned %s (%d), which it may also do for work that was queued before",
-                     call, device_error(result), (int)result);
+        journal_stop("%s returned %s (%d), possibly an error of earlier queued work", call,
+                     device_error(result), (int)result);
 }
 
 size_t device_free_memory(void)

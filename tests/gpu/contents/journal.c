@@ -57,7 +57,7 @@ static void write_last_words(void)
     }
 }
 
-/* A second signal, as of timeout(1), can only interrupt another thread, which waits until the first one has printed all. */
+/* A second signal, such as that of timeout(1), can only interrupt another thread, which waits for the output of the first. */
 static void end_by_signal(int number)
 {
     static atomic_flag ends = ATOMIC_FLAG_INIT;
@@ -65,7 +65,7 @@ static void end_by_signal(int number)
     while (atomic_flag_test_and_set(&ends))
         (void)pause();
     add_text(journal.section);
-    add_text(number == SIGALRM ? "\thangs\t1\twrong\tthe section did not end in its time"
+    add_text(number == SIGALRM ? "\thangs\t1\twrong\ttimeout of the section"
                                : "\tcrashes\t1\twrong\tthe process crashed");
     add_text("; last operations:");
     for (unsigned i = 0; i < OPERATIONS; i++) {
@@ -115,9 +115,9 @@ static void print(const char *text)
 }
 
 /* The caller holds the lock. */
-static void print_line(const char *what, uint64_t count, const char *status, const char *detail)
+static void print_line(const char *subject, uint64_t count, const char *status, const char *detail)
 {
-    (void)printf("%s\t%s\t%" PRIu64 "\t%s\t", journal.section, what, count, status);
+    (void)printf("%s\t%s\t%" PRIu64 "\t%s\t", journal.section, subject, count, status);
     print(detail);
 }
 
@@ -142,7 +142,7 @@ void journal_operation(const char *format, ...)
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-void journal_note(const char *what, uint64_t count, const char *status, const char *format, ...)
+void journal_note(const char *subject, uint64_t count, const char *status, const char *format, ...)
 {
     char detail[512];
     va_list arguments;
@@ -151,12 +151,12 @@ void journal_note(const char *what, uint64_t count, const char *status, const ch
     (void)vsnprintf(detail, sizeof(detail), format, arguments);
     va_end(arguments);
     (void)pthread_mutex_lock(&journal.lock);
-    print_line(what, count, status, detail);
+    print_line(subject, count, status, detail);
     end_line();
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-static unsigned report_error(const char *what, const char *format, va_list arguments)
+static unsigned report_error(const char *subject, const char *format, va_list arguments)
 {
     char detail[1024];
     unsigned wrong;
@@ -164,7 +164,7 @@ static unsigned report_error(const char *what, const char *format, va_list argum
     (void)vsnprintf(detail, sizeof(detail), format, arguments);
     (void)pthread_mutex_lock(&journal.lock);
     wrong = ++journal.wrong;
-    print_line(what, 1, "wrong", detail);
+    print_line(subject, 1, "wrong", detail);
     (void)printf("; last operations:");
     for (unsigned i = 0; i < OPERATIONS; i++) {
         const char *operation = journal.operation[(journal.operations + i) % OPERATIONS];
@@ -189,7 +189,7 @@ void journal_wrong(const char *format, ...)
     const unsigned wrong = report_error("wrong", format, arguments);
     va_end(arguments);
     if (wrong == MAX_WRONG)
-        journal_stop("%d things are wrong: the section ends", MAX_WRONG);
+        journal_stop("%d errors: the section ends", MAX_WRONG);
 }
 
 /* Threads may be inside the driver, so nothing is released. */
@@ -220,7 +220,7 @@ int journal_close(void)
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         journal_note(count_names[kind], journal_counts[kind], "note", "%s", "");
     journal_note("end", journal.wrong, journal.wrong == 0 ? "ok" : "wrong", "%s",
-                 journal.wrong == 0 ? "" : "things are wrong");
+                 journal.wrong == 0 ? "" : "errors were found");
     return journal_exit();
 }
 

@@ -22,7 +22,7 @@
 
 #include "xseg/status.h"
 
-/* Name, and its name in a line. */
+/* The enumerator, and the subject of a line. */
 #define JOURNAL_COUNTS(X)                       \
     X(OPERATIONS, "operations")                 \
     X(BLOCKS, "blocks")                         \
@@ -34,7 +34,7 @@
     X(BUSY_FREES, "frees_under_running_work")   \
     X(BUSY_TRIMS, "trims_under_running_work")
 
-/* The exit status of a section that cannot run here. */
+/* The exit status of a section that cannot run on this host. */
 #define JOURNAL_SKIPPED 77
 
 enum journal_count {
@@ -51,7 +51,7 @@ static inline void journal_count(enum journal_count kind, uint64_t amount)
     atomic_fetch_add_explicit(&journal_counts[kind], amount, memory_order_relaxed);
 }
 
-/* Begin a section: its name, how to repeat it, and the seconds after which it counts as hung. */
+/* Begin a section: its name, the command that repeats it, and its timeout in seconds. */
 void journal_open(const char *section, const char *repeat, unsigned hangs_after);
 
 /* End the section. Prints the counts. Returns the exit status. */
@@ -62,17 +62,17 @@ int journal_exit(void);
 
 __attribute__((format(printf, 1, 2))) void journal_operation(const char *format, ...);
 
-/* A result that is no error. */
+/* A result other than an error. */
 __attribute__((format(printf, 4, 5))) void
-journal_note(const char *what, uint64_t count, const char *status, const char *format, ...);
+journal_note(const char *subject, uint64_t count, const char *status, const char *format, ...);
 
-/* An error: printed with the last operations and how to repeat it. The tenth error ends the section. */
+/* An error: printed with the last operations and the command that repeats the run. The tenth error ends the section. */
 __attribute__((format(printf, 1, 2))) void journal_wrong(const char *format, ...);
 
 /* As journal_wrong() for an error after which the section cannot continue: the process ends. */
 __attribute__((format(printf, 1, 2), noreturn)) void journal_stop(const char *format, ...);
 
-/* The section cannot run here: the process ends. */
+/* The section cannot run on this host: the process ends. */
 __attribute__((format(printf, 1, 2), noreturn)) void journal_skip(const char *format, ...);
 
 /* End the process unless a call of the library succeeded. */

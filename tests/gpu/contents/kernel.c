@@ -49,13 +49,13 @@ static const char *refuse(CUresult result, const char *log)
     static char problem[1400];
 
     if (result == CUDA_ERROR_JIT_COMPILER_NOT_FOUND)
-        return "the driver's compiler of PTX is missing: install libnvidia-ptxjitcompiler.so.1, "
-               "which comes with "
-               "the driver";
+        return "the driver's compiler of PTX is missing: install libnvidia-ptxjitcompiler.so.1 of "
+               "the "
+               "driver";
     if (result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
         device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) < 7)
-        return "the kernels need a device of compute capability 7.0 or later";
-    (void)snprintf(problem, sizeof(problem), "the kernels could not be loaded: %s (%d) %s",
+        return "the kernels require a device of compute capability 7.0 or later";
+    (void)snprintf(problem, sizeof(problem), "cannot load the kernels: %s (%d) %s",
                    device_error(result), (int)result, log);
     return problem;
 }
@@ -114,7 +114,7 @@ static void run(void *argument)
 static void sim_check(xseg_status status)
 {
     if (status != XSEG_OK)
-        journal_stop("the simulator refused work: status %d", (int)status);
+        journal_stop("the simulator rejected work: status %d", (int)status);
 }
 
 /* The duration of a kernel at some TB/s. */
@@ -139,10 +139,10 @@ static void simulate(CUstream stream, const struct job *job)
     struct job *own = malloc(sizeof(*own));
 
     if (own == NULL)
-        journal_stop("no host memory is left");
+        journal_stop("out of host memory");
     *own = *job;
     CU(LaunchHostFunc, stream, run, own);
-    /* The memory is in use until the function has run. */
+    /* The memory is in use until the function returns. */
     sim_check(sim.launch_accessing(stream, 1, touch, touches));
 }
 
@@ -180,7 +180,7 @@ static void launch(CUstream stream, struct job *job)
         count(job);
     } else {
         if (recording->count == sizeof(recording->job) / sizeof(recording->job[0]))
-            journal_stop("more kernels are captured than a graph has room for");
+            journal_stop("too many captured kernels in a graph");
         recording->job[recording->count++] = *job;
     }
     if (device.is_simulated)
@@ -231,7 +231,7 @@ struct checks *checks_open(void)
     void *host = NULL;
 
     if (checks == NULL)
-        journal_stop("no host memory is left");
+        journal_stop("out of host memory");
     CU(MemHostAlloc, &host, (IN_FLIGHT + 1) * sizeof(*checks->host), 0);
     CU(MemAlloc, &checks->reports, IN_FLIGHT * sizeof(*checks->host));
     checks->host = host;
@@ -335,7 +335,7 @@ struct graph *graph_begin(CUstream stream)
     struct graph *graph = calloc(1, sizeof(*graph));
 
     if (graph == NULL)
-        journal_stop("no host memory is left");
+        journal_stop("out of host memory");
     graph->stream = stream;
     CU(StreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     recording = graph;

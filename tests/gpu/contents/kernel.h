@@ -28,10 +28,10 @@ struct piece {
     CUdeviceptr address; /* a multiple of 8 */
     size_t bytes;
     uint64_t seed, mask;
-    uint64_t block; /* its number, for messages */
+    uint64_t block; /* its index, for messages */
 };
 
-/* Returns NULL, or a message why the kernels cannot run here. */
+/* Returns NULL, or the reason why the kernels cannot run on this host. */
 const char *kernel_load(void);
 void kernel_unload(void);
 

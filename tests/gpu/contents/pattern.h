@@ -27,7 +27,7 @@ static inline uint64_t pattern_word(uint64_t seed, uint64_t mask, uint64_t index
     return word ^ (word >> 31) ^ mask;
 }
 
-/* The bytes of a word that are in a block which ends `left` bytes after the word's begin. */
+/* The bytes of a word that are in a block that ends `left` bytes after the start of the word. */
 static inline uint64_t pattern_cut(uint64_t word, size_t left)
 {
     return left >= sizeof(word) ? word : word & ((UINT64_C(1) << (8 * left)) - 1);
@@ -60,7 +60,7 @@ struct pattern_report {
     uint64_t count;  /* words that differ */
     uint64_t lowest; /* lowest index of a differing word; UINT64_MAX: none */
     uint64_t index;  /* of the difference that was found first, */
-    uint64_t got;    /* and its value */
+    uint64_t got;    /* and the value there */
     uint64_t
         compared; /* words that were compared: reveals a kernel that did not run, or not completely */
 };

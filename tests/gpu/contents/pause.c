@@ -66,13 +66,13 @@ static void check_all(struct pause *pause)
                          &pause->piece[i]);
 }
 
-/* Small blocks, blocks of odd sizes and large ones; and some that are freed, whose memory remains cached. */
+/* Allocates small and large blocks and blocks of odd sizes, and frees some, whose memory remains cached. */
 static void fill_pool(struct pause *pause)
 {
-    const size_t most = pause->budget / BLOCKS * 2;
+    const size_t max = pause->budget / BLOCKS * 2;
 
     for (unsigned i = 0; i < BLOCKS; i++) {
-        const size_t bound = i % 3 == 0 ? 100000 : most;
+        const size_t bound = i % 3 == 0 ? 100000 : max;
 
         pause->piece[i] =
             new_block(pause, pause->pool, stream_of(i), 1 + draw(&pause->stage->draws, bound));
@@ -121,12 +121,12 @@ static void check_taken(size_t before, uint64_t reserved)
     const uint64_t slack = device.is_simulated ? 0 : reserved / 4 + 32 * MIB;
 
     if (after + slack < before + reserved)
-        journal_wrong("a paused pool still has memory: it reserved %" PRIu64
-                      " bytes, and free memory went from %zu to %zu",
+        journal_wrong("a paused pool has memory: it reserved %" PRIu64
+                      " bytes, and free memory changed from %zu to %zu",
                       reserved, before, after);
 }
 
-/* The host may lack memory or disk space for the contents, which is no error. */
+/* Insufficient host memory or disk space for the contents is not an error. */
 static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *name, const char *file)
 {
     const uint64_t reserved = reserved_by(pause);
@@ -159,7 +159,7 @@ static void check_addresses(const struct pause *pause)
         XSEG(block_query, pause->allocator, address, &info);
         if (info.base != address || info.state != XSEG_BLOCK_ALLOCATED ||
             info.requested != pause->piece[i].bytes)
-            journal_wrong("block %" PRIu64 " of %zu bytes at %p is no such block after a resume",
+            journal_wrong("block %" PRIu64 " of %zu bytes at %p differs after a resume",
                           pause->piece[i].block, pause->piece[i].bytes, address);
     }
 }
@@ -207,7 +207,7 @@ void play_pause(struct stage *stage)
     do {
         for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
             play_mode(&pause, mode, file);
-    } while (stage_goes_on(stage));
+    } while (stage_has_time(stage));
     for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
         if (pause.rounds[mode] != 0)
             journal_note(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);

@@ -21,7 +21,7 @@ GRIDS = ((1, 1), (1, 7), (3, 5), (2, 64), (5, 32))  # blocks, threads of each
 ADDRESS, OTHER, REPORT = 0x7F0000000200, 0x7F8000000000, 0x7F9000000000
 NONE = (1 << 64) - 1
 GUARD = b"\xa5" * 16
-# The first outputs of splitmix64 from 1234567, as its other implementations give them.
+# The first outputs of splitmix64 for seed 1234567, of other implementations.
 KNOWN = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
 
 BITS = (1 << 64) - 1
@@ -31,7 +31,7 @@ CONDITIONS = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda
 
 
 class Fault(Exception):
-    """An access outside of the memory that there is, or not aligned to its size."""
+    """An access that is not within a memory region, or not aligned to its size."""
 
 
 class Memory:
@@ -44,7 +44,7 @@ class Memory:
         for base, data in self.ranges.items():
             if base <= address and address + size <= base + len(data):
                 return data, address - base
-        raise Fault(f"nothing is at {address:#x}")
+        raise Fault(f"no memory at {address:#x}")
 
     def load(self, address, size):
         data, offset = self._find(address, size)
@@ -87,9 +87,9 @@ class Thread:
         register, offset = re.fullmatch(r"\[(%\w+)(?:\+(\d+))?\]", operand).groups()
         return self.registers[register] + int(offset or 0)
 
-    def run(self, code, labels, most=1000000):
+    def run(self, code, labels, max_steps=1000000):
         at = 0
-        for steps in range(most):
+        for steps in range(max_steps):
             guard, opcode, operands = code[at]
             at += 1
             if guard is not None and not self.registers[guard]:
@@ -100,7 +100,7 @@ class Thread:
                 at = labels[operands[0]]
             else:
                 self.step(opcode.split("."), operands)
-        raise Fault("the kernel does not end")
+        raise Fault("the kernel does not terminate")
 
     def step(self, opcode, operands):
         name, kind = opcode[0], opcode[-1]
@@ -124,7 +124,7 @@ class Thread:
 
     @staticmethod
     def compute(name, inputs, width):
-        """The value of an instruction on unsigned integers, before it is cut to its width."""
+        """The value of an instruction on unsigned integers, before truncation to its width."""
         if name in ("mov", "cvta"):
             return inputs[0]
         if name == "cvt":
@@ -151,7 +151,7 @@ class Thread:
 
 
 def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: numbers):
-    """Run a kernel's grid; `order` says in which order its threads run."""
+    """Runs the grid of a kernel; `order` is the order of its threads."""
     names, code, labels = kernel
     assert len(names) == len(arguments)
     for number in order(list(range(blocks * threads))):
@@ -184,13 +184,13 @@ class Kernels(unittest.TestCase):
                    (ADDRESS, size, self.SEED, self.MASK, REPORT), *grid, order)
         return [int.from_bytes(report[at:at + 8], "little") for at in range(0, 40, 8)]
 
-    def test_the_known_outputs(self):
+    def test_write_has_known_outputs(self):
         self.assertEqual(tuple(splitmix64(1234567, 5)), KNOWN)
         data = bytearray(40)
         launch(self.kernels["xseg_write"], Memory({ADDRESS: data}), (ADDRESS, 40, 1234567, 0), 1, 3)
         self.assertEqual(bytes(data), b"".join(word.to_bytes(8, "little") for word in KNOWN))
 
-    def test_a_write_is_the_pattern_and_nothing_beside_it(self):
+    def test_write_stores_only_the_pattern(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(size) + bytearray(GUARD)
@@ -198,7 +198,7 @@ class Kernels(unittest.TestCase):
                            (ADDRESS, size, self.SEED, self.MASK), *grid)
                 self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
 
-    def test_a_copy_has_another_mask(self):
+    def test_copy_applies_another_mask(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(size) + bytearray(GUARD)
@@ -206,13 +206,13 @@ class Kernels(unittest.TestCase):
                 launch(self.kernels["xseg_copy"], memory, (OTHER, ADDRESS, size, self.MASK), *grid)
                 self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
 
-    def test_a_check_of_what_is_right_looks_at_every_word(self):
+    def test_check_of_correct_data_compares_every_word(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(pattern(self.SEED, self.MASK, size))
                 self.assertEqual(self.check(data, size, grid), [0, NONE, 0, 0, (size + 7) // 8])
 
-    def test_a_check_finds_one_byte(self):
+    def test_check_detects_one_byte(self):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 for offset in {0, size // 2, size - 1}:
@@ -222,7 +222,7 @@ class Kernels(unittest.TestCase):
                     got = int.from_bytes(data[word * 8:word * 8 + 8], "little")
                     self.assertEqual(self.check(data, size, grid), [1, word, word, got, (size + 7) // 8])
 
-    def test_a_check_counts_what_differs_whatever_the_order_of_threads(self):
+    def test_check_counts_differences_in_any_thread_order(self):
         numbers = random.Random(1)
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
@@ -236,13 +236,13 @@ class Kernels(unittest.TestCase):
                 self.assertIn(index, wrong)
                 self.assertEqual(got, int.from_bytes(data[index * 8:index * 8 + 8], "little"))
 
-    def test_a_spin_ends_after_its_cycles(self):
+    def test_spin_ends_after_its_cycles(self):
         _, code, labels = self.kernels["xseg_spin"]
         steps = [Thread(None, {"cycles": cycles}, {"%clock64": 2**63}).run(code, labels) for cycles in (0, 1000, 10000)]
         self.assertLess(steps[0], 10)
         self.assertAlmostEqual(steps[2] / steps[1], 10, delta=1)
 
-    def test_what_runs_them_finds_an_access_beside_a_block(self):
+    def test_interpreter_detects_an_access_outside_a_block(self):
         with self.assertRaises(Fault):
             launch(self.kernels["xseg_write"], Memory({ADDRESS: bytearray(16)}), (ADDRESS, 17, 1, 0), 1, 1)
 
@@ -257,10 +257,10 @@ class Assembled(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder, "kernels.ptx")
             source.write_text(text, encoding="utf-8")
-            done = subprocess.run([self.ptxas, f"-arch={architecture}", "--warning-as-error", "-o",
-                                   source.with_suffix(".cubin"), source], text=True, check=False,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        return done.returncode, done.stdout
+            process = subprocess.run([self.ptxas, f"-arch={architecture}", "--warning-as-error", "-o",
+                                      source.with_suffix(".cubin"), source], text=True, check=False,
+                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return process.returncode, process.stdout
 
     def test_each_architecture(self):
         text = (ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8")
@@ -268,10 +268,10 @@ class Assembled(unittest.TestCase):
             with self.subTest(architecture):
                 self.assertEqual(self.assemble(text, architecture), (0, ""))
 
-    def test_an_error_is_found(self):
+    def test_assembler_detects_an_error(self):
         text = (ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8")
-        status, said = self.assemble(text.replace("add.u64", "add.u63", 1), "sm_70")
-        self.assertNotEqual(status, 0, said)
+        status, output = self.assemble(text.replace("add.u64", "add.u63", 1), "sm_70")
+        self.assertNotEqual(status, 0, output)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@
 #include "tests/gpu/contents/section.h"
 
 #define MAX_BLOCKS    400u
-#define MIN_MOVES     60u /* of a thread in a game, on any machine */
+#define MIN_MOVES     60u /* of a thread in a game, on any host */
 #define POOLS         2u
 #define MAX_BYTES     (200 * MIB)
 #define COPIED_BYTES  MIB /* of a block that the host compares */
@@ -37,7 +37,7 @@ struct game {
     struct xseg_pool *pool[POOLS];
     uint64_t ends;
     uint64_t thread_moves; /* 0: until the end */
-    pthread_mutex_t lock;  /* over the blocks that one thread leaves for the other */
+    pthread_mutex_t lock;  /* of the blocks that one thread passes to the other */
     bool has_left;
     struct block left;
 };
@@ -97,7 +97,7 @@ static void write_anew(struct player *player, struct block *block, CUstream stre
     kernel_write(stream, &block->piece);
 }
 
-/* Remove a block from the player's list: the last one takes its place. */
+/* Remove a block from the player's list: the last block replaces it. */
 static void strike_out(struct player *player, struct block *block)
 {
     player->bytes -= block->piece.bytes;
@@ -135,7 +135,7 @@ static void drop_any(struct player *player)
 
 static size_t choose_bytes(struct player *player)
 {
-    const size_t most = player->budget / 3 < MAX_BYTES ? player->budget / 3 : MAX_BYTES;
+    const size_t max = player->budget / 3 < MAX_BYTES ? player->budget / 3 : MAX_BYTES;
     const uint64_t kind = choose(player, 16);
     size_t bytes;
 
@@ -144,10 +144,10 @@ static size_t choose_bytes(struct player *player)
     else if (kind < 15)
         bytes = MIB << choose(player, 5);
     else
-        bytes = 20 * MIB + choose(player, most);
+        bytes = 20 * MIB + choose(player, max);
     bytes += choose(player, bytes);
     /* Arbitrary sizes at the end, so that last words are incomplete. */
-    return (bytes < most ? bytes : most) - choose(player, 16);
+    return (bytes < max ? bytes : max) - choose(player, 16);
 }
 
 static void corrupt(struct player *player, struct block *block)
@@ -222,7 +222,7 @@ static void rewrite(struct player *player)
 
     if (block == NULL)
         return;
-    journal_operation("thread %u: check and write %" PRIu64 " anew", player->number,
+    journal_operation("thread %u: check and write %" PRIu64 " again", player->number,
                       block->piece.block);
     check(player, block, stream_of(player, block));
     dawdle(player, stream_of(player, block));
@@ -281,7 +281,7 @@ static void free_after(struct player *player)
     if (block == NULL)
         return;
     const CUstream stream = borrow(player, block, &other);
-    journal_operation("thread %u: free %" PRIu64 " behind an event of stream %u", player->number,
+    journal_operation("thread %u: free %" PRIu64 " after an event of stream %u", player->number,
                       block->piece.block, other);
     work_elsewhere(player, block, stream);
     CU(EventRecord, event, stream);
@@ -297,12 +297,12 @@ static void hand_over(struct player *player)
 
     (void)pthread_mutex_lock(&game->lock);
     if (game->has_left && player->count < MAX_BLOCKS) {
-        journal_operation("thread %u: take %" PRIu64, player->number, game->left.piece.block);
+        journal_operation("thread %u: receive %" PRIu64, player->number, game->left.piece.block);
         player->block[player->count++] = game->left;
         player->bytes += game->left.piece.bytes;
         game->has_left = false;
     } else if (!game->has_left && block != NULL) {
-        journal_operation("thread %u: leave %" PRIu64, player->number, block->piece.block);
+        journal_operation("thread %u: pass %" PRIu64, player->number, block->piece.block);
         game->left = *block;
         game->has_left = true;
         strike_out(player, block);
@@ -400,13 +400,13 @@ static void move(struct player *player)
 /* --- A game. --- */
 
 /* A thread's number of moves does not depend on the speed of the other one. */
-static bool goes_on(const struct game *game, uint64_t made)
+static bool has_moves(const struct game *game, uint64_t count)
 {
     struct stage until = {.ends = game->ends};
 
-    if (made < MIN_MOVES)
+    if (count < MIN_MOVES)
         return true;
-    return game->thread_moves > 0 ? made < game->thread_moves : stage_goes_on(&until);
+    return game->thread_moves > 0 ? count < game->thread_moves : stage_has_time(&until);
 }
 
 static void *play_alone(void *argument)
@@ -414,7 +414,7 @@ static void *play_alone(void *argument)
     struct player *player = argument;
 
     device_enter();
-    for (uint64_t i = 0; goes_on(player->game, i); i++)
+    for (uint64_t i = 0; has_moves(player->game, i); i++)
         move(player);
     while (player->count > 0)
         drop(player, &player->block[player->count - 1]);
@@ -429,11 +429,11 @@ static struct player *new_player(struct game *game, unsigned number, uint64_t dr
     unsigned char *copy = malloc(COPIED_BYTES);
 
     if (player == NULL || copy == NULL)
-        journal_stop("no host memory is left");
+        journal_stop("out of host memory");
     player->game = game;
     player->number = number;
     player->draws = draws;
-    /* The remainder of the limit is for blocks whose memory is still pending. */
+    /* The other part of the limit is for blocks that are pending free. */
     player->budget = game->stage->memory / 4 * 3 / PLAYERS;
     player->copy = copy;
     return player;
@@ -454,8 +454,10 @@ static void report_statistics(const struct game *game, const char *config)
 
     where.device = 0;
     XSEG(stats_get, game->allocator, &where, &stats);
-    journal_note("memory_taken", stats.num_device_alloc, "note", "growths, with %s", config);
-    journal_note("memory_given_back", stats.num_device_free, "note", "shrinks, with %s", config);
+    journal_note("memory_taken", stats.num_device_alloc, "note",
+                 "allocations from the driver, with %s", config);
+    journal_note("memory_given_back", stats.num_device_free, "note",
+                 "releases to the driver, with %s", config);
     journal_note("memory_short", stats.num_alloc_retries, "note",
                  "allocations that succeeded after cached memory was released, with %s", config);
 }
@@ -478,7 +480,7 @@ static void play_game(struct stage *stage, const char *config, uint64_t draws, u
     for (unsigned i = 0; i < PLAYERS; i++) {
         player[i] = new_player(&game, i, draws + (uint64_t)i * (UINT64_C(1) << 40));
         if (pthread_create(&thread[i], NULL, play_alone, player[i]) != 0)
-            journal_stop("no thread could be made");
+            journal_stop("cannot create a thread");
     }
     for (unsigned i = 0; i < PLAYERS; i++) {
         (void)pthread_join(thread[i], NULL);

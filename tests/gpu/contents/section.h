@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sections of gpu-contents, and their common stage, which exists before free memory is measured first and until it was measured
- * last: memory that is missing at the end was leaked by the section or the allocator. */
+/* Sections of gpu-contents, and their common stage, which exists during both measurements of free memory: a difference is a
+ * leak of the section or the allocator. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_SECTION_H
 #define XSEG_TESTS_GPU_CONTENTS_SECTION_H
 
@@ -17,11 +17,11 @@
 
 struct stage {
     unsigned seconds;
-    uint64_t operations; /* number to make, regardless of time; 0: until the seconds have elapsed */
+    uint64_t operations; /* their number, independent of time; 0: until the seconds have elapsed */
     uint64_t seed;
     size_t memory;      /* bytes of the device that the section may use */
     const char *folder; /* for files */
-    bool corrupts;      /* overwrite one byte behind the allocator's back */
+    bool corrupts;      /* overwrite one byte, bypassing the allocator */
     bool is_classic;    /* virtual memory management is unsupported or disabled */
     int socket;         /* of the other process, in `peer` */
     CUstream stream[STREAMS];
@@ -49,7 +49,7 @@ void play_peer(struct stage *stage);
 uint64_t stage_length(const struct stage *stage);
 const char *stage_unit(const struct stage *stage);
 
-bool stage_goes_on(const struct stage *stage);
+bool stage_has_time(const struct stage *stage);
 
 /* Wait until the device is idle, and report the differences that checks found. */
 void stage_rest(struct stage *stage);
@@ -59,7 +59,7 @@ struct xseg_allocator *stage_open(const char *config);
 void stage_pass_time(unsigned milliseconds);
 void stage_close(struct xseg_allocator *allocator);
 
-/* A block of a pool (NULL: of none) on a stream of the stage, with contents that are drawn; and its free. */
+/* Allocate a block of a pool (NULL: none) on a stream of the stage, with random contents; and free it. */
 struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
                          struct xseg_pool *pool, unsigned stream, size_t bytes);
 void stage_free(struct xseg_allocator *allocator, const struct piece *piece);

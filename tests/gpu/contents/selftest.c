@@ -36,7 +36,7 @@ static void check_known_outputs(void)
     for (uint64_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
         if (pattern_word(1234567, 0, i) != known[i])
             journal_wrong("word %" PRIu64 " of the pattern is %" PRIu64
-                          ", and splitmix64's is %" PRIu64,
+                          ", and that of splitmix64 is %" PRIu64,
                           i, pattern_word(1234567, 0, i), known[i]);
     journal_note("known_words", sizeof(known) / sizeof(known[0]), "ok", "of splitmix64");
 }
@@ -47,7 +47,7 @@ static void copy_back(const struct test *test, CUdeviceptr from)
     CU(StreamSynchronize, test->stream);
 }
 
-static void compare_by_host(const struct test *test, const struct piece *piece, const char *what)
+static void compare_by_host(const struct test *test, const struct piece *piece, const char *text)
 {
     copy_back(test, piece->address);
     const struct pattern_report report =
@@ -55,11 +55,12 @@ static void compare_by_host(const struct test *test, const struct piece *piece, 
     kernel_report(piece, &report);
     for (unsigned i = 0; i < GUARD; i++)
         if (test->host[piece->bytes + i] != FILL)
-            journal_wrong("%s of %zu bytes: a kernel wrote to byte %u behind them", what,
+            journal_wrong("%s of %zu bytes: a kernel wrote to byte %u past the end", text,
                           piece->bytes, i);
 }
 
-static void demand(const struct test *test, const char *what, uint64_t count, uint64_t lowest)
+static void expect_report(const struct test *test, const char *text, uint64_t count,
+                          uint64_t lowest)
 {
     const struct piece *piece = &test->piece;
     const struct pattern_report report =
@@ -69,19 +70,19 @@ static void demand(const struct test *test, const char *what, uint64_t count, ui
         report.compared != pattern_words(piece->bytes))
         journal_wrong("%s, %zu bytes: a check found %" PRIu64
                       " words that differ, the lowest number %" PRIu64 ", of %" PRIu64
-                      " words; there are %" PRIu64 ", number %" PRIu64 ", of %" PRIu64,
-                      what, piece->bytes, report.count, report.lowest, report.compared, count,
+                      " words; expected %" PRIu64 ", number %" PRIu64 ", of %" PRIu64,
+                      text, piece->bytes, report.count, report.lowest, report.compared, count,
                       lowest, pattern_words(piece->bytes));
     if (count != 1)
         return;
-    const uint64_t there = pattern_at(test->host, piece->bytes, lowest);
-    if (report.index != lowest || report.got != there)
+    const uint64_t actual = pattern_at(test->host, piece->bytes, lowest);
+    if (report.index != lowest || report.got != actual)
         journal_wrong("%s, %zu bytes: a check found %016" PRIx64 " in word %" PRIu64
                       ", and %016" PRIx64 " is in word %" PRIu64,
-                      what, piece->bytes, report.got, report.index, there, lowest);
+                      text, piece->bytes, report.got, report.index, actual, lowest);
 }
 
-/* Bypassing the allocator; in order with the stream's kernels. */
+/* Bypasses the allocator; ordered with the kernels of the stream. */
 static void overwrite(const struct test *test, size_t offset, unsigned char byte)
 {
     journal_operation("overwrite byte %zu of %zu", offset, test->piece.bytes);
@@ -95,9 +96,9 @@ static void find_byte(const struct test *test, size_t offset)
     const unsigned char byte = test->host[offset];
 
     overwrite(test, offset, byte ^ 0x40);
-    demand(test, "one byte was overwritten", 1, offset / sizeof(uint64_t));
+    expect_report(test, "one byte was overwritten", 1, offset / sizeof(uint64_t));
     overwrite(test, offset, byte);
-    demand(test, "the byte is as it was", 0, UINT64_MAX);
+    expect_report(test, "the byte was restored", 0, UINT64_MAX);
 }
 
 static void find_two(const struct test *test)
@@ -107,8 +108,8 @@ static void find_two(const struct test *test)
 
     overwrite(test, last, (unsigned char)~last_byte);
     overwrite(test, 0, (unsigned char)~first_byte);
-    demand(test, "the first and the last byte were overwritten", last < sizeof(uint64_t) ? 1 : 2,
-           0);
+    expect_report(test, "the first and the last byte were overwritten",
+                  last < sizeof(uint64_t) ? 1 : 2, 0);
     overwrite(test, 0, first_byte);
     overwrite(test, last, last_byte);
 }
@@ -123,7 +124,7 @@ static void test_size(struct test *test)
     kernel_copy(test->stream, test->copy.address, &test->piece, test->copy.mask ^ test->piece.mask);
     compare_by_host(test, &test->copy, "a copy");
     compare_by_host(test, &test->piece, "a write");
-    demand(test, "what a kernel wrote", 0, UINT64_MAX);
+    expect_report(test, "written by a kernel", 0, UINT64_MAX);
     find_byte(test, 0);
     find_byte(test, bytes / 2);
     find_byte(test, bytes - 1);
@@ -132,7 +133,7 @@ static void test_size(struct test *test)
     pattern_write(test->host, bytes, test->piece.seed, test->piece.mask);
     CU(MemcpyHtoDAsync, test->piece.address, test->host, bytes, test->stream);
     CU(StreamSynchronize, test->stream);
-    demand(test, "what the host wrote", 0, UINT64_MAX);
+    expect_report(test, "written by the host", 0, UINT64_MAX);
 }
 
 static CUdeviceptr allocate(const struct test *test, size_t bytes)
@@ -149,7 +150,7 @@ static void play_size(struct test *test, size_t bytes, uint64_t seed)
 {
     test->host = malloc(bytes + GUARD);
     if (test->host == NULL)
-        journal_stop("no host memory is left");
+        journal_stop("out of host memory");
     test->piece = (struct piece){.address = allocate(test, bytes + GUARD),
                                  .bytes = bytes,
                                  .seed = seed,

@@ -27,7 +27,7 @@
 
 #define BLOCKS    4u
 #define MAX_BLOCK (64 * MIB)
-#define PATIENCE  60 /* seconds that the other process may take for an answer */
+#define TIMEOUT   60 /* seconds for a message of the other process */
 
 extern char **environ;
 
@@ -41,16 +41,16 @@ struct message {
     uint64_t counts[COUNT_KINDS];
 };
 
-static pid_t peer; /* 0 in the other process itself */
+static pid_t peer; /* 0 in the other process */
 
-/* The reason why the other process does not answer: it prints it itself, unless it crashed. */
+/* End the section without a message of the other process, which has printed the reason unless it crashed. */
 __attribute__((noreturn)) static void report_end(void)
 {
     int status = 0;
 
     if (peer != 0 && waitpid(peer, &status, 0) == peer && WIFEXITED(status) &&
         WEXITSTATUS(status) == JOURNAL_SKIPPED)
-        journal_skip("the other process cannot run here; it says why above");
+        journal_skip("the other process cannot run on this host; see its message above");
     journal_stop("the other process has ended with wait status %d", status);
 }
 
@@ -68,19 +68,18 @@ static void receive_message(int socket, enum kind kind, struct message *message)
     if (got == 0 || (got < 0 && errno == ECONNRESET))
         report_end();
     if (got != (ssize_t)sizeof(*message))
-        journal_stop("the other process did not answer within %d s: %s", PATIENCE, strerror(errno));
+        journal_stop("no message of the other process within %d s: %s", TIMEOUT, strerror(errno));
     if (message->kind != kind)
-        journal_stop("the other process is at step %d, and should be at %d", (int)message->kind,
-                     (int)kind);
+        journal_stop("the other process is at step %d, expected %d", (int)message->kind, (int)kind);
 }
 
 static void set_patience(int socket)
 {
-    const struct timeval patience = {.tv_sec = PATIENCE};
+    const struct timeval patience = {.tv_sec = TIMEOUT};
 
     if (setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
         setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0)
-        journal_stop("the socket takes no time limit: %s", strerror(errno));
+        journal_stop("cannot set the timeout of the socket: %s", strerror(errno));
 }
 
 static void *pointer_of(const struct piece *piece)
@@ -88,7 +87,7 @@ static void *pointer_of(const struct piece *piece)
     return (void *)(uintptr_t)piece->address;
 }
 
-/* --- The process that exports. --- */
+/* --- The exporter. --- */
 
 static int start_peer(const struct stage *stage)
 {
@@ -97,7 +96,7 @@ static int start_peer(const struct stage *stage)
 
     (void)fflush(NULL);
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-        journal_stop("there is no socket: %s", strerror(errno));
+        journal_stop("cannot create a socket: %s", strerror(errno));
     (void)snprintf(socket, sizeof(socket), "%d", ends[1]);
     (void)snprintf(unit, sizeof(unit), "--%s", stage_unit(stage));
     (void)snprintf(length, sizeof(length), "%" PRIu64, stage_length(stage));
@@ -107,9 +106,9 @@ static int start_peer(const struct stage *stage)
                                "--seed",       seed,   "--memory-mb", memory, NULL};
     char *argument[sizeof(arguments) / sizeof(arguments[0])];
     memcpy(argument, arguments, sizeof(argument)); /* posix_spawn() does not modify the arguments */
-    const int refused = posix_spawn(&peer, "/proc/self/exe", NULL, NULL, argument, environ);
-    if (refused != 0)
-        journal_stop("the other process cannot be started: %s", strerror(refused));
+    const int error = posix_spawn(&peer, "/proc/self/exe", NULL, NULL, argument, environ);
+    if (error != 0)
+        journal_stop("cannot start the other process: %s", strerror(error));
     (void)close(ends[1]);
     set_patience(ends[0]);
     return ends[0];
@@ -125,22 +124,22 @@ static void export_block(struct xseg_allocator *allocator, const struct piece *p
 static struct piece make_block(struct stage *stage, struct xseg_allocator *allocator,
                                struct xseg_pool *pool)
 {
-    const size_t most = stage->memory / 16 < MAX_BLOCK ? stage->memory / 16 : MAX_BLOCK;
-    const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : most);
+    const size_t max = stage->memory / 16 < MAX_BLOCK ? stage->memory / 16 : MAX_BLOCK;
+    const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : max);
     const struct piece piece = stage_block(stage, allocator, pool, 0, bytes);
 
     kernel_write(stage->stream[0], &piece);
     return piece;
 }
 
-/* Afterwards the exporter has no reference to the blocks. */
+/* Releases all references of the exporter to the blocks. */
 static void let_go(struct stage *stage, struct xseg_allocator *allocator, const struct piece *piece)
 {
     struct xseg_trim_options options = {sizeof(options)};
 
     for (unsigned i = 0; i < BLOCKS; i++) {
         kernel_check(stage->checks[0], stage->stream[0], &piece[i]);
-        journal_operation("free %" PRIu64 " and take its export back", piece[i].block);
+        journal_operation("free %" PRIu64 " and close its export", piece[i].block);
         XSEG(free, allocator, pointer_of(&piece[i]));
         XSEG(export_close, allocator, pointer_of(&piece[i]));
     }
@@ -190,9 +189,8 @@ static void need_second_context(void)
     const int mode = device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE);
 
     if (mode != CU_COMPUTEMODE_DEFAULT)
-        journal_skip(
-            "the device takes one process only (compute mode %d): nvidia-smi -c 0 lets others in",
-            mode);
+        journal_skip("the device permits one process only (compute mode %d): run nvidia-smi -c 0",
+                     mode);
 }
 
 void play_share(struct stage *stage)
@@ -215,14 +213,14 @@ void play_share(struct stage *stage)
     do {
         share_round(stage, allocator, pool, socket);
         rounds++;
-    } while (stage_goes_on(stage));
+    } while (stage_has_time(stage));
     end_peer(socket);
     journal_note("shared", rounds * BLOCKS, "ok", "blocks, to the other process and back");
     XSEG(pool_release, pool);
     stage_close(allocator);
 }
 
-/* --- The process that imports. --- */
+/* --- The importer. --- */
 
 static void import_blocks(struct xseg_allocator *allocator, const struct message *message,
                           struct piece *piece, void **base)
@@ -271,7 +269,7 @@ void play_peer(struct stage *stage)
     for (;;) {
         got = recv(stage->socket, &message, sizeof(message), MSG_WAITALL);
         if (got != (ssize_t)sizeof(message))
-            journal_stop("the process that shares has ended");
+            journal_stop("the exporter has ended");
         if (message.kind != SHARED)
             break;
         peer_round(stage, allocator, &message);

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- FACT-ALC: allocations of the classic kind. --- */
+/* --- FACT-ALC: classic allocations. --- */
 
-FACT("FACT-ALC-1", an_allocation_of_nothing_is_refused, DEVICE)
+FACT("FACT-ALC-1", an_allocation_of_0_bytes_is_rejected, DEVICE)
 {
     CUdeviceptr address = 0;
 
@@ -23,7 +23,7 @@ FACT("FACT-ALC-2", small_allocations_are_aligned_to_512, DEVICE)
         ASSERT_OK(cu.MemAlloc(&address[i], bytes[i]));
         all |= address[i];
     }
-    fact_say("aligned to %zu bytes", alignment_of(all));
+    fact_report("aligned to %zu bytes", alignment_of(all));
     ASSERT_EQUAL(all % 512, 0);
     for (unsigned i = 0; i < 5; i++)
         ASSERT_OK(cu.MemFree(address[i]));
@@ -39,13 +39,13 @@ FACT("FACT-ALC-3", large_allocations_are_aligned_to_2_mib, DEVICE)
         ASSERT_OK(cu.MemAlloc(&address[i], mib[i] * MIB));
         all |= address[i];
     }
-    fact_say("aligned to %zu KiB", alignment_of(all) >> 10);
+    fact_report("aligned to %zu KiB", alignment_of(all) >> 10);
     ASSERT_EQUAL(all % GRANULE, 0);
     for (unsigned i = 0; i < 3; i++)
         ASSERT_OK(cu.MemFree(address[i]));
 }
 
-FACT("FACT-ALC-4", only_the_start_can_be_freed_and_once, DEVICE)
+FACT("FACT-ALC-4", an_allocation_is_freed_once_by_its_start, DEVICE)
 {
     CUdeviceptr address = 0;
 
@@ -56,7 +56,7 @@ FACT("FACT-ALC-4", only_the_start_can_be_freed_and_once, DEVICE)
     ASSERT_CU(cu.MemFree(address), CUDA_ERROR_INVALID_VALUE);
 }
 
-FACT("FACT-ALC-5", mapped_memory_is_no_allocation, VMM)
+FACT("FACT-ALC-5", mapped_memory_cannot_be_freed_as_an_allocation, VMM)
 {
     const CUdeviceptr base = map(GRANULE);
 
@@ -65,7 +65,7 @@ FACT("FACT-ALC-5", mapped_memory_is_no_allocation, VMM)
     unmap_and_free(base, GRANULE);
 }
 
-FACT("FACT-ALC-6", an_allocation_too_large_is_refused_and_no_more, DEVICE)
+FACT("FACT-ALC-6", a_too_large_allocation_fails_without_side_effects, DEVICE)
 {
     const size_t before = free_memory();
     CUdeviceptr address = 0;
@@ -78,7 +78,7 @@ FACT("FACT-ALC-6", an_allocation_too_large_is_refused_and_no_more, DEVICE)
     ASSERT_OK(cu.MemFree(address));
 }
 
-FACT("FACT-ALC-7", an_allocation_counts_until_it_is_freed, DEVICE)
+FACT("FACT-ALC-7", mem_get_info_counts_an_allocation_until_it_is_freed, DEVICE)
 {
     const size_t before = free_memory();
     CUdeviceptr address = 0;
@@ -86,21 +86,21 @@ FACT("FACT-ALC-7", an_allocation_counts_until_it_is_freed, DEVICE)
     need_memory(64 * MIB);
     ASSERT_OK(cu.MemAlloc(&address, 64 * MIB));
     const size_t between = free_memory();
-    fact_say("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
+    fact_report("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
     ASSERT(between + 64 * MIB <= before);
     ASSERT_OK(cu.MemFree(address));
     ASSERT(free_memory() >= between + 64 * MIB);
 }
 
-/* --- FACT-INFO: what the driver tells. --- */
+/* --- FACT-INFO: queries of memory and addresses. --- */
 
-FACT("FACT-INFO-1", the_total_is_that_of_the_device, DEVICE)
+FACT("FACT-INFO-1", both_calls_report_the_same_total_memory, DEVICE)
 {
     size_t free_bytes = 0, total = 0, of_device = 0;
 
     ASSERT_OK(cu.MemGetInfo(&free_bytes, &total));
     ASSERT_OK(cu.DeviceTotalMem(&of_device, 0));
-    fact_say("%zu MiB", total / MIB);
+    fact_report("%zu MiB", total / MIB);
     ASSERT_EQUAL(total, of_device);
     ASSERT(free_bytes <= total);
 }
@@ -120,23 +120,23 @@ static size_t meminfo(const char *key)
     return (size_t)kib * 1024;
 }
 
-FACT("FACT-INFO-5", an_integrated_device_has_the_memory_of_the_host, DEVICE)
+FACT("FACT-INFO-5", an_integrated_device_reports_at_most_the_available_host_memory, DEVICE)
 {
     size_t free_bytes = 0, total = 0;
     int is_integrated = 0;
 
     ASSERT_OK(cu.DeviceGetAttribute(&is_integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED, 0));
     ASSERT_OK(cu.MemGetInfo(&free_bytes, &total));
-    fact_say(is_integrated ? "integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB"
-                           : "not integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB",
-             free_bytes / MIB, total / MIB, meminfo("MemAvailable:") / MIB);
+    fact_report(is_integrated ? "integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB"
+                              : "not integrated, %zu MiB of %zu MiB free, MemAvailable %zu MiB",
+                free_bytes / MIB, total / MIB, meminfo("MemAvailable:") / MIB);
     if (!is_integrated)
         return;
     ASSERT(total <= meminfo("MemTotal:") + total / 8);
     ASSERT(free_bytes <= meminfo("MemAvailable:") + total / 8);
 }
 
-FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation, VMM)
+FACT("FACT-INFO-2", a_mapped_address_reports_its_reservation, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     unsigned type = 0;
@@ -164,64 +164,64 @@ FACT("FACT-INFO-2", a_mapped_address_tells_its_reservation, VMM)
 FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles, VMM)
 {
     const CUdeviceptr base = map(GRANULE);
-    unsigned mapped_can = 1, allocation_can = 0;
+    unsigned of_mapping = 1, of_allocation = 0;
     CUdeviceptr address = 0;
 
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
     ASSERT_OK(
-        cu.PointerGetAttribute(&mapped_can, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
-    ASSERT_OK(cu.PointerGetAttribute(&allocation_can,
+        cu.PointerGetAttribute(&of_mapping, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
+    ASSERT_OK(cu.PointerGetAttribute(&of_allocation,
                                      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
-    ASSERT_EQUAL(mapped_can, 0);
-    ASSERT_EQUAL(allocation_can, 1);
+    ASSERT_EQUAL(of_mapping, 0);
+    ASSERT_EQUAL(of_allocation, 1);
     ASSERT_OK(cu.MemFree(address));
     unmap_and_free(base, GRANULE);
 }
 
-static bool says_mapped(CUdeviceptr address)
+static bool reports_mapped(CUdeviceptr address)
 {
-    CUpointer_attribute asked = CU_POINTER_ATTRIBUTE_MAPPED;
-    unsigned answer = 7;
-    void *answers = &answer;
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MAPPED;
+    unsigned value = 7;
+    void *values = &value;
 
-    ASSERT_OK(cu.PointerGetAttributes(1, &asked, &answers, address));
-    ASSERT(answer <= 1);
-    return answer == 1;
+    ASSERT_OK(cu.PointerGetAttributes(1, &attribute, &values, address));
+    ASSERT(value <= 1);
+    return value == 1;
 }
 
-/* With and without access rights; an address that is not mapped, or not reserved, is no error. */
-FACT("FACT-INFO-4", any_address_tells_whether_it_is_mapped, VMM)
+/* The attribute is independent of access rights, and the query of an unmapped or unreserved address succeeds. */
+FACT("FACT-INFO-4", any_address_reports_whether_it_is_mapped, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
-    ASSERT(!says_mapped(base));
+    ASSERT(!reports_mapped(base));
     back(base + GRANULE, 2 * GRANULE);
-    ASSERT(says_mapped(base + GRANULE));
+    ASSERT(reports_mapped(base + GRANULE));
     ASSERT_OK(allow(base + GRANULE, 2 * GRANULE));
-    ASSERT(says_mapped(base + 2 * GRANULE + 77));
-    ASSERT(!says_mapped(base));
-    ASSERT(!says_mapped(base + 3 * GRANULE));
+    ASSERT(reports_mapped(base + 2 * GRANULE + 77));
+    ASSERT(!reports_mapped(base));
+    ASSERT(!reports_mapped(base + 3 * GRANULE));
     ASSERT_OK(cu.MemUnmap(base + GRANULE, 2 * GRANULE));
-    ASSERT(!says_mapped(base + GRANULE));
+    ASSERT(!reports_mapped(base + GRANULE));
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
-    ASSERT(!says_mapped(base));
-    ASSERT(!says_mapped(4096));
+    ASSERT(!reports_mapped(base));
+    ASSERT(!reports_mapped(4096));
 }
 
-/* --- FACT-HOST: pinned memory of the host. --- */
+/* --- FACT-HOST: pinned host memory. --- */
 
-FACT("FACT-HOST-1", pinned_memory_is_freed_by_its_start_and_once, DEVICE)
+FACT("FACT-HOST-1", pinned_memory_is_freed_once_by_its_start, DEVICE)
 {
     unsigned char *host = NULL;
 
     ASSERT_OK(cu.MemHostAlloc((void **)&host, MIB, 0));
     memset(host, 1, MIB);
-    ASSERT_REFUSED(cu.MemFreeHost(host + 4096));
+    ASSERT_FAILS(cu.MemFreeHost(host + 4096));
     ASSERT_OK(cu.MemFreeHost(host));
-    ASSERT_REFUSED(cu.MemFreeHost(host));
+    ASSERT_FAILS(cu.MemFreeHost(host));
 }
 
-FACT("FACT-HOST-2", copies_of_pinned_memory_keep_the_order_of_their_stream, VMM)
+FACT("FACT-HOST-2", copies_of_pinned_memory_are_ordered_by_their_stream, VMM)
 {
     const CUdeviceptr base = map(GRANULE);
     const CUstream stream = new_stream();

@@ -27,7 +27,7 @@ static CUstream new_capture(CUstreamCaptureMode mode)
     return stream;
 }
 
-/* A capture that must be valid, or invalidated. */
+/* Ends a capture that is expected to be valid or invalidated. */
 static void finish(CUstream stream, CUresult expected)
 {
     CUgraph graph = NULL;
@@ -52,7 +52,7 @@ static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
     return mode;
 }
 
-FACT("FACT-CAP-1", each_capture_has_an_id_of_its_own, DEVICE)
+FACT("FACT-CAP-1", each_capture_has_a_unique_id, DEVICE)
 {
     cuuint64_t id[2] = {0, 0};
 
@@ -68,7 +68,7 @@ FACT("FACT-CAP-1", each_capture_has_an_id_of_its_own, DEVICE)
     ASSERT_DIFFERENT(id[0], id[1]);
 }
 
-FACT("FACT-CAP-2", a_stream_that_waits_joins_the_capture, DEVICE)
+FACT("FACT-CAP-2", a_stream_that_waits_for_a_captured_event_joins_the_capture, DEVICE)
 {
     const CUstream first = new_stream(), second = new_stream();
     const CUevent event = new_event();
@@ -87,7 +87,7 @@ FACT("FACT-CAP-2", a_stream_that_waits_joins_the_capture, DEVICE)
     destroy(second, event);
 }
 
-FACT("FACT-CAP-3", a_capturing_stream_is_not_queried, DEVICE)
+FACT("FACT-CAP-3", a_query_of_a_capturing_stream_invalidates_the_capture, DEVICE)
 {
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
@@ -95,7 +95,7 @@ FACT("FACT-CAP-3", a_capturing_stream_is_not_queried, DEVICE)
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-FACT("FACT-CAP-4", a_capturing_stream_is_not_waited_for, DEVICE)
+FACT("FACT-CAP-4", a_wait_for_a_capturing_stream_invalidates_the_capture, DEVICE)
 {
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
@@ -103,7 +103,7 @@ FACT("FACT-CAP-4", a_capturing_stream_is_not_waited_for, DEVICE)
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-FACT("FACT-CAP-5", a_capturing_context_is_not_waited_for, DEVICE)
+FACT("FACT-CAP-5", a_wait_for_the_context_invalidates_the_capture, DEVICE)
 {
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
@@ -111,7 +111,7 @@ FACT("FACT-CAP-5", a_capturing_context_is_not_waited_for, DEVICE)
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-FACT("FACT-CAP-6", a_captured_event_is_not_queried, DEVICE)
+FACT("FACT-CAP-6", a_captured_event_cannot_be_queried, DEVICE)
 {
     const CUevent event = new_event();
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -125,7 +125,7 @@ FACT("FACT-CAP-6", a_captured_event_is_not_queried, DEVICE)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-FACT("FACT-CAP-7", an_event_query_spoils_a_global_capture, DEVICE)
+FACT("FACT-CAP-7", an_event_query_invalidates_a_global_capture, DEVICE)
 {
     const CUevent event = new_event();
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
@@ -147,7 +147,7 @@ FACT("FACT-CAP-8", a_relaxed_thread_may_query_events, DEVICE)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-FACT("FACT-CAP-9", an_allocation_spoils_a_global_capture, DEVICE)
+FACT("FACT-CAP-9", an_allocation_invalidates_a_global_capture, DEVICE)
 {
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUdeviceptr address = 0;
@@ -156,7 +156,7 @@ FACT("FACT-CAP-9", an_allocation_spoils_a_global_capture, DEVICE)
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
-FACT("FACT-CAP-10", a_free_spoils_a_global_capture, DEVICE)
+FACT("FACT-CAP-10", a_free_invalidates_a_global_capture, DEVICE)
 {
     const CUstream stream = new_stream();
     CUdeviceptr address = 0;
@@ -180,7 +180,7 @@ FACT("FACT-CAP-11", a_relaxed_thread_may_allocate_and_free, DEVICE)
     finish(stream, CUDA_SUCCESS);
 }
 
-FACT("FACT-CAP-12", a_relaxed_capture_lets_everybody_allocate, DEVICE)
+FACT("FACT-CAP-12", any_thread_may_allocate_during_a_relaxed_capture, DEVICE)
 {
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     CUdeviceptr address = 0;
@@ -190,7 +190,7 @@ FACT("FACT-CAP-12", a_relaxed_capture_lets_everybody_allocate, DEVICE)
     finish(stream, CUDA_SUCCESS);
 }
 
-FACT("FACT-CAP-13", memory_can_be_mapped_in_a_capture, VMM)
+FACT("FACT-CAP-13", memory_can_be_mapped_during_a_capture, VMM)
 {
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUdeviceptr base = 0;
@@ -202,10 +202,10 @@ FACT("FACT-CAP-13", memory_can_be_mapped_in_a_capture, VMM)
     finish(stream, CUDA_SUCCESS);
     fill(base, 2 * GRANULE, 0x77);
     ASSERT_EQUAL(byte_at(base + GRANULE), 0x77);
-    PUT(base, 1, 1);
+    UNBACK(base, 1, 1);
 }
 
-FACT("FACT-CAP-14", questions_do_not_harm_a_capture, DEVICE)
+FACT("FACT-CAP-14", queries_do_not_invalidate_a_capture, DEVICE)
 {
     const CUstream stream = new_stream(), other = new_stream();
     CUcontext owner = NULL;
@@ -220,7 +220,7 @@ FACT("FACT-CAP-14", questions_do_not_harm_a_capture, DEVICE)
     ASSERT_OK(cu.StreamDestroy(other));
 }
 
-FACT("FACT-CAP-15", events_can_be_made_and_recorded_beside_a_capture, DEVICE)
+FACT("FACT-CAP-15", events_can_be_created_and_recorded_during_a_capture, DEVICE)
 {
     const CUstream stream = new_stream(), other = new_stream();
     CUevent event = NULL;
@@ -233,68 +233,68 @@ FACT("FACT-CAP-15", events_can_be_made_and_recorded_beside_a_capture, DEVICE)
     destroy(other, event);
 }
 
-struct elsewhere {
+struct thread_query {
     CUstreamCaptureMode mode, old;
     CUevent event;
     CUresult result;
 };
 
-static void *query_elsewhere(void *argument)
+static void *run_query(void *argument)
 {
-    struct elsewhere *there = argument;
+    struct thread_query *query = argument;
     CUcontext popped = NULL;
 
-    there->old = there->mode;
+    query->old = query->mode;
     if (cu.CtxPushCurrent(primary) != CUDA_SUCCESS ||
-        cu.ThreadExchangeStreamCaptureMode(&there->old) != CUDA_SUCCESS)
+        cu.ThreadExchangeStreamCaptureMode(&query->old) != CUDA_SUCCESS)
         return NULL;
-    there->result = cu.EventQuery(there->event);
+    query->result = cu.EventQuery(query->event);
     (void)cu.CtxPopCurrent(&popped);
     return NULL;
 }
 
-static struct elsewhere query_in_thread(CUevent event, CUstreamCaptureMode mode)
+static struct thread_query query_in_thread(CUevent event, CUstreamCaptureMode mode)
 {
-    struct elsewhere there = {.mode = mode, .event = event, .result = CUDA_ERROR_UNKNOWN};
+    struct thread_query query = {.mode = mode, .event = event, .result = CUDA_ERROR_UNKNOWN};
     pthread_t thread;
 
-    ASSERT_EQUAL(pthread_create(&thread, NULL, query_elsewhere, &there), 0);
+    ASSERT_EQUAL(pthread_create(&thread, NULL, run_query, &query), 0);
     ASSERT_EQUAL(pthread_join(thread, NULL), 0);
-    return there;
+    return query;
 }
 
-FACT("FACT-CAP-16", a_global_capture_stands_against_other_threads, DEVICE)
+FACT("FACT-CAP-16", a_global_capture_forbids_queries_of_other_threads, DEVICE)
 {
     const CUevent event = new_event();
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 
-    ASSERT_SAID("cuEventQuery in another thread, in global mode",
-                query_in_thread(event, CU_STREAM_CAPTURE_MODE_GLOBAL).result,
-                CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    ASSERT_RESULT("cuEventQuery in another thread, in global mode",
+                  query_in_thread(event, CU_STREAM_CAPTURE_MODE_GLOBAL).result,
+                  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     finish(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-FACT("FACT-CAP-17", a_thread_can_leave_others_captures_aside, DEVICE)
+FACT("FACT-CAP-17", the_capture_mode_of_a_thread_permits_queries, DEVICE)
 {
     const CUevent event = new_event();
     const CUstream stream = new_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
 
-    ASSERT_SAID("cuEventQuery in another thread, in thread-local mode",
-                query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).result, CUDA_SUCCESS);
-    ASSERT_SAID("cuEventQuery in another thread, in relaxed mode",
-                query_in_thread(event, CU_STREAM_CAPTURE_MODE_RELAXED).result, CUDA_SUCCESS);
+    ASSERT_RESULT("cuEventQuery in another thread, in thread-local mode",
+                  query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).result, CUDA_SUCCESS);
+    ASSERT_RESULT("cuEventQuery in another thread, in relaxed mode",
+                  query_in_thread(event, CU_STREAM_CAPTURE_MODE_RELAXED).result, CUDA_SUCCESS);
     finish(stream, CUDA_SUCCESS);
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-FACT("FACT-CAP-18", the_capture_mode_is_a_threads_own, DEVICE)
+FACT("FACT-CAP-18", each_thread_has_a_separate_capture_mode, DEVICE)
 {
     const CUevent event = new_event();
 
     ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
-    const struct elsewhere there = query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    ASSERT_EQUAL(there.old, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    const struct thread_query query = query_in_thread(event, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    ASSERT_EQUAL(query.old, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_EQUAL(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_OK(cu.EventDestroy(event));
 }

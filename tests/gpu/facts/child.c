@@ -14,7 +14,7 @@
 
 #define ARGUMENTS_MAX 4u
 
-static void spawn(const char *const *arguments, int file, int said, pid_t *process)
+static void spawn(const char *const *arguments, int file, int output, pid_t *process)
 {
     extern char **environ;
     char self[] = "/proc/self/exe";
@@ -26,7 +26,7 @@ static void spawn(const char *const *arguments, int file, int said, pid_t *proce
         list[i + 1] = copies[i];
     }
     ASSERT_EQUAL(posix_spawn_file_actions_init(&actions), 0);
-    ASSERT_EQUAL(posix_spawn_file_actions_adddup2(&actions, said, STDOUT_FILENO), 0);
+    ASSERT_EQUAL(posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO), 0);
     ASSERT_EQUAL(
         posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0), 0);
     if (file >= 0)
@@ -39,15 +39,15 @@ void child_run(const char *const *arguments, int file, struct child_end *end)
 {
     int ends[2];
     pid_t process = 0;
-    ssize_t got = 1;
+    ssize_t count = 1;
 
     memset(end, 0, sizeof(*end));
     ASSERT_EQUAL(pipe2(ends, O_CLOEXEC), 0);
     spawn(arguments, file, ends[1], &process);
     (void)close(ends[1]);
-    while (got > 0 && end->bytes < sizeof(end->said) - 1) {
-        got = read(ends[0], end->said + end->bytes, sizeof(end->said) - 1 - end->bytes);
-        end->bytes += got > 0 ? (size_t)got : 0;
+    while (count > 0 && end->bytes < sizeof(end->output) - 1) {
+        count = read(ends[0], end->output + end->bytes, sizeof(end->output) - 1 - end->bytes);
+        end->bytes += count > 0 ? (size_t)count : 0;
     }
     (void)close(ends[0]);
     ASSERT_EQUAL(waitpid(process, &end->status, 0), process);

@@ -11,11 +11,11 @@
 
 #define CHILD_SECONDS 12u
 
-/* The number of the descriptor that it inherits. */
+/* The descriptor that the child inherits. */
 #define CHILD_FILE 100
 
 struct child_end {
-    char said[200]; /* standard output; zero-terminated */
+    char output[200]; /* standard output; zero-terminated */
     size_t bytes;
     int status; /* from waitpid() */
 };
@@ -26,9 +26,9 @@ void child_run(const char *const *arguments, int file, struct child_end *end);
 /* Must be called first in such a process. Disables core files as well. */
 void child_begin(unsigned seconds);
 
-/* --- What it does there.  Returns: an exit status. --- */
+/* --- The work of a child.  Returns an exit status. --- */
 
 int use_shared(void);
-int touch_late(const char *what);
+int access_late(const char *memory);
 
 #endif

@@ -9,7 +9,7 @@
 #include "tests/gpu/facts/driver.h"
 
 #define SECONDS 20u
-/* Handles that are created and destroyed; reuse shows within a few. */
+/* Handles that are created and destroyed; a driver that reuses handles does so within a few. */
 #define HANDLES 16u
 /* A search that terminates: halves from the largest possible range of a program, with this many ranges in total. */
 #define LARGEST_RANGE ((size_t)1 << 47)
@@ -20,7 +20,7 @@ static void name(void)
     char device[256] = "";
 
     ASSERT_OK(cu.DeviceGetName(device, sizeof(device), 0));
-    fact_say("%s", device);
+    fact_report("%s", device);
 }
 
 static void driver(void)
@@ -28,17 +28,17 @@ static void driver(void)
     int version = 0;
 
     ASSERT_OK(cu.DriverGetVersion(&version));
-    fact_say("CUDA %d.%d", version / 1000, version % 1000 / 10);
+    fact_report("CUDA %d.%d", version / 1000, version % 1000 / 10);
 }
 
 static void simulated(void)
 {
-    fact_say("%s", sim.launch != NULL ? "yes" : "no");
+    fact_report("%s", sim.launch != NULL ? "yes" : "no");
 }
 
 static void devices(void)
 {
-    fact_say("%d", device_count);
+    fact_report("%d", device_count);
 }
 
 static void memory_mb(void)
@@ -46,18 +46,18 @@ static void memory_mb(void)
     size_t total = 0;
 
     ASSERT_OK(cu.DeviceTotalMem(&total, 0));
-    fact_say("%zu", total / GRANULE * 2);
+    fact_report("%zu", total / GRANULE * 2);
 }
 
 static void vmm(void)
 {
-    fact_say("%s", driver_lacks(VMM) == NULL ? "yes" : "no");
+    fact_report("%s", driver_lacks(VMM) == NULL ? "yes" : "no");
 }
 
 /* yes, no or some: of the ordered pairs of devices. */
 static void peers(void)
 {
-    unsigned pairs = 0, reach = 0;
+    unsigned pairs = 0, peer_pairs = 0;
 
     for (int from = 0; from < device_count; from++)
         for (int to = 0; to < device_count; to++) {
@@ -67,28 +67,28 @@ static void peers(void)
                 continue;
             ASSERT_OK(cu.DeviceCanAccessPeer(&can, from, to));
             pairs++;
-            reach += can != 0;
+            peer_pairs += can != 0;
         }
-    fact_say("%s", reach == 0 ? "no" : reach == pairs ? "yes" : "some");
+    fact_report("%s", peer_pairs == 0 ? "no" : peer_pairs == pairs ? "yes" : "some");
 }
 
 /* By number, because older versions of cuda.h do not name the later ones. */
-static void say_attribute(int which)
+static void report_attribute(int attribute)
 {
     int value = 0;
 
-    ASSERT_OK(cu.DeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
-    fact_say("%s", value != 0 ? "yes" : "no");
+    ASSERT_OK(cu.DeviceGetAttribute(&value, (CUdevice_attribute)attribute, 0));
+    fact_report("%s", value != 0 ? "yes" : "no");
 }
 
 static void rdma(void)
 {
-    say_attribute(116 /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED */);
+    report_attribute(116 /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED */);
 }
 
 static void dma_bufs(void)
 {
-    say_attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */);
+    report_attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */);
 }
 
 /* Whether cuMemGetAddressRange supports mapped memory. */
@@ -101,21 +101,21 @@ static void address_range(void)
     back(base, GRANULE);
     const CUresult result = cu.MemGetAddressRange(&start, &bytes, base);
     unmap_and_free(base, GRANULE);
-    fact_say("%s", result == CUDA_SUCCESS ? "yes" : "no");
+    fact_report("%s", result == CUDA_SUCCESS ? "yes" : "no");
 }
 
-static void say_whether_repeated(const void *const *seen, unsigned count)
+static void report_reuse(const void *const *seen, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         for (unsigned k = 0; k < i; k++)
             if (seen[i] == seen[k]) {
-                fact_say("yes");
+                fact_report("yes");
                 return;
             }
-    fact_say("no");
+    fact_report("no");
 }
 
-static void streams_come_again(void)
+static void streams_reused(void)
 {
     const void *seen[HANDLES];
 
@@ -125,10 +125,10 @@ static void streams_come_again(void)
         seen[i] = stream;
         ASSERT_OK(cu.StreamDestroy(stream));
     }
-    say_whether_repeated(seen, HANDLES);
+    report_reuse(seen, HANDLES);
 }
 
-static void events_come_again(void)
+static void events_reused(void)
 {
     const void *seen[HANDLES];
 
@@ -138,30 +138,30 @@ static void events_come_again(void)
         seen[i] = event;
         ASSERT_OK(cu.EventDestroy(event));
     }
-    say_whether_repeated(seen, HANDLES);
+    report_reuse(seen, HANDLES);
 }
 
-/* From the largest range down; all ranges are released before the result is computed. */
+/* Reserves ranges, the largest first; all ranges are freed before the result is reported. */
 static void addresses_mb(void)
 {
     CUdeviceptr base[RANGES_MAX];
     size_t bytes[RANGES_MAX], total = 0;
     unsigned count = 0;
-    bool is_given_back = true;
+    bool is_freed = true;
 
-    for (size_t wanted = LARGEST_RANGE; wanted >= GRANULE && count < RANGES_MAX; wanted /= 2)
+    for (size_t size = LARGEST_RANGE; size >= GRANULE && count < RANGES_MAX; size /= 2)
         while (count < RANGES_MAX &&
-               cu.MemAddressReserve(&base[count], wanted, 0, 0, 0) == CUDA_SUCCESS) {
-            bytes[count++] = wanted;
-            total += wanted;
+               cu.MemAddressReserve(&base[count], size, 0, 0, 0) == CUDA_SUCCESS) {
+            bytes[count++] = size;
+            total += size;
         }
     for (unsigned i = 0; i < count; i++)
-        is_given_back = cu.MemAddressFree(base[i], bytes[i]) == CUDA_SUCCESS && is_given_back;
-    ASSERT(is_given_back);
-    fact_say("%zu", total / MIB);
+        is_freed = cu.MemAddressFree(base[i], bytes[i]) == CUDA_SUCCESS && is_freed;
+    ASSERT(is_freed);
+    fact_report("%zu", total / MIB);
 }
 
-static const struct fact things[] = {
+static const struct fact properties[] = {
     {"simulated", NULL, simulated, NOTHING},
     {"driver", NULL, driver, NOTHING},
     {"name", NULL, name, DEVICE},
@@ -172,8 +172,8 @@ static const struct fact things[] = {
     {"rdma", NULL, rdma, DEVICE},
     {"dma_bufs", NULL, dma_bufs, DEVICE},
     {"address_range", NULL, address_range, VMM},
-    {"streams_come_again", NULL, streams_come_again, DEVICE},
-    {"events_come_again", NULL, events_come_again, DEVICE},
+    {"streams_reused", NULL, streams_reused, DEVICE},
+    {"events_reused", NULL, events_reused, DEVICE},
     {"addresses_mb", NULL, addresses_mb, VMM},
 };
 
@@ -183,12 +183,12 @@ int describe(void)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (driver_open() == NULL)
         (void)driver_enter();
-    for (size_t i = 0; i < sizeof(things) / sizeof(things[0]); i++) {
+    for (size_t i = 0; i < sizeof(properties) / sizeof(properties[0]); i++) {
         struct outcome outcome;
 
-        fact_ask(&things[i], &outcome);
+        fact_verify(&properties[i], &outcome);
         if (outcome.verdict == HOLDS)
-            (void)printf("%s\t%s\n", things[i].id, outcome.answer);
+            (void)printf("%s\t%s\n", properties[i].id, outcome.answer);
     }
     _exit(0);
 }

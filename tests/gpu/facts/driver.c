@@ -26,7 +26,7 @@ static const char *_Atomic missing_call;
 
 /* --- Entry points. --- */
 
-static CUresult refuse(const char *name)
+static CUresult fail_missing(const char *name)
 {
     const char *none = NULL;
 
@@ -38,7 +38,7 @@ static CUresult refuse(const char *name)
 #define X(name, version)                 \
     static CUresult missing_##name(void) \
     {                                    \
-        return refuse("cu" #name);       \
+        return fail_missing("cu" #name); \
     }
 ENTRY_POINTS(X)
 X(StreamGetCaptureInfo, 11030)
@@ -74,12 +74,12 @@ static bool find_entry(void *library, const char *name, const char *symbol, int 
 
 static char all_missing[2048];
 
-static void note_missing(const char *name)
+static void add_missing(const char *name)
 {
-    const size_t held = strlen(all_missing);
+    const size_t length = strlen(all_missing);
 
-    (void)snprintf(all_missing + held, sizeof(all_missing) - held, "%s%s", held > 0 ? ", " : "",
-                   name);
+    (void)snprintf(all_missing + length, sizeof(all_missing) - length, "%s%s",
+                   length > 0 ? ", " : "", name);
 }
 
 const char *driver_all_missing(void)
@@ -87,28 +87,28 @@ const char *driver_all_missing(void)
     return all_missing;
 }
 
-/* The others are found by cuGetProcAddress_v2, so it gets its stub last. */
+/* cuGetProcAddress_v2 finds the other entry points, so its stub is set last. */
 static void find_entries(void *library)
 {
     (void)symbol_find(library, "cuGetProcAddress_v2", &cu.GetProcAddress);
 #define X(name, version)                                                         \
     if (!find_entry(library, "cu" #name, STRING(cu##name), version, &cu.name)) { \
-        CUresult (*stand_in)(void) = missing_##name;                             \
-        memcpy(&cu.name, &stand_in, sizeof(stand_in));                           \
-        note_missing("cu" #name);                                                \
+        CUresult (*stub)(void) = missing_##name;                                 \
+        memcpy(&cu.name, &stub, sizeof(stub));                                   \
+        add_missing("cu" #name);                                                 \
     }
     ENTRY_POINTS(X)
 #undef X
     if (!find_entry(library, "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", 11030,
                     &cu.StreamGetCaptureInfo)) {
-        CUresult (*stand_in)(void) = missing_StreamGetCaptureInfo;
-        memcpy(&cu.StreamGetCaptureInfo, &stand_in, sizeof(stand_in));
-        note_missing("cuStreamGetCaptureInfo");
+        CUresult (*stub)(void) = missing_StreamGetCaptureInfo;
+        memcpy(&cu.StreamGetCaptureInfo, &stub, sizeof(stub));
+        add_missing("cuStreamGetCaptureInfo");
     }
     if (cu.GetProcAddress == NULL) {
-        CUresult (*stand_in)(void) = missing_GetProcAddress;
-        memcpy(&cu.GetProcAddress, &stand_in, sizeof(stand_in));
-        note_missing("cuGetProcAddress_v2");
+        CUresult (*stub)(void) = missing_GetProcAddress;
+        memcpy(&cu.GetProcAddress, &stub, sizeof(stub));
+        add_missing("cuGetProcAddress_v2");
     }
     (void)symbol_find(library, "xseg_sim_launch", &sim.launch);
     (void)symbol_find(library, "xseg_sim_leaks", &sim.leaks);
@@ -131,22 +131,23 @@ const char *driver_open(void)
 
 void driver_name_result(CUresult result, char *name, size_t bytes)
 {
-    const char *found = NULL;
+    const char *error = NULL;
 
-    if (cu.GetErrorName(result, &found) == CUDA_SUCCESS && found != NULL)
-        (void)snprintf(name, bytes, "%s", found);
+    if (cu.GetErrorName(result, &error) == CUDA_SUCCESS && error != NULL)
+        (void)snprintf(name, bytes, "%s", error);
     else
         (void)snprintf(name, bytes, "error %d", (int)result);
 }
 
-/* --- The machine. --- */
+/* --- The devices. --- */
 
 /* By number, because older versions of cuda.h do not name the later ones. */
-static int attribute(int which)
+static int value_of(int attribute)
 {
     int value = 0;
 
-    return cu.DeviceGetAttribute(&value, (CUdevice_attribute)which, 0) == CUDA_SUCCESS ? value : 0;
+    return cu.DeviceGetAttribute(&value, (CUdevice_attribute)attribute, 0) == CUDA_SUCCESS ? value
+                                                                                           : 0;
 }
 
 static bool have_device(CUresult result, const char *call)
@@ -156,7 +157,7 @@ static bool have_device(CUresult result, const char *call)
     if (result == CUDA_SUCCESS)
         return true;
     driver_name_result(result, name, sizeof(name));
-    (void)snprintf(no_device, sizeof(no_device), "no device can be used: %s gave %s", call, name);
+    (void)snprintf(no_device, sizeof(no_device), "no device can be used: %s: %s", call, name);
     return false;
 }
 
@@ -171,10 +172,10 @@ const char *driver_enter(void)
         (void)snprintf(no_device, sizeof(no_device), "the driver has no device");
         return no_device;
     }
-    has_vmm = attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
-    has_export = attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
-    has_rdma = attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
-    has_dma_bufs = attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */) != 0;
+    has_vmm = value_of(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
+    has_export = value_of(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+    has_rdma = value_of(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    has_dma_bufs = value_of(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */) != 0;
     if (!have_device(cu.DevicePrimaryCtxRetain(&primary, 0), "cuDevicePrimaryCtxRetain") ||
         !have_device(cu.CtxPushCurrent(primary), "cuCtxPushCurrent") ||
         !have_device(cu.MemGetInfo(&free_at_start, &total), "cuMemGetInfo"))
@@ -206,14 +207,14 @@ const char *driver_lacks(unsigned needs)
 bool driver_leave(void)
 {
     CUcontext popped = NULL;
-    char left[512] = "";
+    char leaks[512] = "";
 
     if (end_work() != CUDA_SUCCESS || cu.CtxPopCurrent(&popped) != CUDA_SUCCESS ||
         cu.DevicePrimaryCtxRelease(0) != CUDA_SUCCESS)
         return false;
-    if (sim.leaks == NULL || sim.leaks(left, sizeof(left)) == 0)
+    if (sim.leaks == NULL || sim.leaks(leaks, sizeof(leaks)) == 0)
         return true;
-    (void)fprintf(stderr, "left over:\n%s", left);
+    (void)fprintf(stderr, "leaked objects:\n%s", leaks);
     return false;
 }
 
@@ -318,8 +319,8 @@ bool is_mapped(CUdeviceptr address)
     const CUresult result = cu.MemRetainAllocationHandle(&handle, (void *)(uintptr_t)address);
 
     if (result != CUDA_SUCCESS) {
-        ASSERT_SAID("cuMemRetainAllocationHandle of an unmapped address", result,
-                    CUDA_ERROR_INVALID_VALUE);
+        ASSERT_RESULT("cuMemRetainAllocationHandle of an unmapped address", result,
+                      CUDA_ERROR_INVALID_VALUE);
         return false;
     }
     ASSERT_OK(cu.MemRelease(handle));
@@ -388,7 +389,7 @@ void need_memory(size_t bytes)
     const size_t free_bytes = free_memory();
 
     if (free_bytes < bytes)
-        fact_skip("only %zu MiB are free, and %zu are needed", free_bytes / MIB, bytes / MIB);
+        fact_skip("%zu MiB of free memory, %zu MiB required", free_bytes / MIB, bytes / MIB);
 }
 
 double microseconds(void)

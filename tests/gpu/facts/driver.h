@@ -122,7 +122,7 @@ extern size_t free_at_start; /* of device 0 */
 /* Find the entry points. Returns NULL, or the reason why there is no driver. */
 const char *driver_open(void);
 
-/* Query the machine, and make the context of device 0 current. Returns NULL, or the reason why there is none. */
+/* Query the devices, and make the context of device 0 current. Returns NULL, or the reason why there is none. */
 const char *driver_enter(void);
 
 /* Release the context. Returns whether nothing has leaked, which only the simulator can report. */
@@ -140,21 +140,21 @@ const char *driver_all_missing(void);
 
 void driver_name_result(CUresult result, char *name, size_t bytes);
 
-/* --- Within a check: what fails ends it. --- */
+/* --- Within a check: a failure ends the check. --- */
 
 CUmemAllocationProp on_device(int device);
 CUmemAccessDesc rights(int device, CUmemAccess_flags flags);
 CUmemGenericAllocationHandle create(size_t bytes);
 CUdeviceptr reserve(size_t bytes);
-/* Memory that lives as long as its mapping. */
+/* Maps memory whose lifetime is that of the mapping. */
 void back(CUdeviceptr address, size_t bytes);
 CUresult allow(CUdeviceptr address, size_t bytes);
 /* A reservation that is one mapping, with access. */
 CUdeviceptr map(size_t bytes);
 void unmap_and_free(CUdeviceptr base, size_t bytes);
-/* BACK(base, 1, 2) backs a range with mappings of these numbers of granules; PUT() unmaps each and frees the range. */
-#define BACK(base, ...) back_all((base), (const size_t[]){__VA_ARGS__, 0})
-#define PUT(base, ...)  unmap_all_and_free((base), (const size_t[]){__VA_ARGS__, 0})
+/* BACK(base, 1, 2) creates mappings of 1 and 2 granules; UNBACK() unmaps each and frees the range. */
+#define BACK(base, ...)   back_all((base), (const size_t[]){__VA_ARGS__, 0})
+#define UNBACK(base, ...) unmap_all_and_free((base), (const size_t[]){__VA_ARGS__, 0})
 void back_all(CUdeviceptr base, const size_t *granules);
 void unmap_all_and_free(CUdeviceptr base, const size_t *granules);
 void destroy(CUstream stream, CUevent event);

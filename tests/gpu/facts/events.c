@@ -4,7 +4,7 @@
 
 /* --- FACT-EVT: events. --- */
 
-FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done, DEVICE)
+FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_complete, DEVICE)
 {
     const CUevent event = new_event();
 
@@ -13,7 +13,7 @@ FACT("FACT-EVT-1", an_event_that_was_never_recorded_is_done, DEVICE)
     ASSERT_OK(cu.EventDestroy(event));
 }
 
-FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it, DEVICE)
+FACT("FACT-EVT-2", an_event_completes_with_the_work_before_it, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -23,12 +23,12 @@ FACT("FACT-EVT-2", an_event_is_done_with_the_work_before_it, DEVICE)
     const CUresult busy = cu.EventQuery(event);
     ASSERT_OK(cu.EventSynchronize(event));
     ASSERT_OK(cu.EventQuery(event));
-    let_rest(stream);
-    ASSERT_SAID("cuEventQuery before the work has ended", busy, CUDA_ERROR_NOT_READY);
+    wait_for_work(stream);
+    ASSERT_RESULT("cuEventQuery before the work completes", busy, CUDA_ERROR_NOT_READY);
     destroy(stream, event);
 }
 
-FACT("FACT-EVT-3", an_event_does_not_mind_later_work, DEVICE)
+FACT("FACT-EVT-3", later_work_does_not_delay_an_event, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -36,17 +36,17 @@ FACT("FACT-EVT-3", an_event_does_not_mind_later_work, DEVICE)
     ASSERT_OK(cu.EventRecord(event, stream));
     ASSERT_OK(cu.StreamSynchronize(stream));
     keep_busy(stream);
-    const CUresult done = cu.EventQuery(event);
+    const CUresult complete = cu.EventQuery(event);
     ASSERT_OK(cu.EventRecord(event, stream));
     const CUresult busy = cu.EventQuery(event);
-    let_rest(stream);
+    wait_for_work(stream);
     destroy(stream, event);
-    ASSERT_SAID("cuEventQuery after later work was queued", done, CUDA_SUCCESS);
-    ASSERT_SAID("cuEventQuery after a second record, behind later work", busy,
-                CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuEventQuery after later work was queued", complete, CUDA_SUCCESS);
+    ASSERT_RESULT("cuEventQuery after a second record, which follows later work", busy,
+                  CUDA_ERROR_NOT_READY);
 }
 
-FACT("FACT-EVT-4", an_unfinished_event_can_be_destroyed, DEVICE)
+FACT("FACT-EVT-4", an_incomplete_event_can_be_destroyed, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -55,9 +55,9 @@ FACT("FACT-EVT-4", an_unfinished_event_can_be_destroyed, DEVICE)
     ASSERT_OK(cu.EventRecord(event, stream));
     ASSERT_OK(cu.EventDestroy(event));
     const CUresult busy = cu.StreamQuery(stream);
-    let_rest(stream);
+    wait_for_work(stream);
     ASSERT_OK(cu.StreamDestroy(stream));
-    ASSERT_SAID("cuStreamQuery after cuEventDestroy", busy, CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuStreamQuery after cuEventDestroy", busy, CUDA_ERROR_NOT_READY);
 }
 
 FACT("FACT-EVT-5", a_stream_waits_for_an_event, DEVICE)
@@ -69,14 +69,14 @@ FACT("FACT-EVT-5", a_stream_waits_for_an_event, DEVICE)
     ASSERT_OK(cu.EventRecord(event, first));
     ASSERT_OK(cu.StreamWaitEvent(second, event, 0));
     const CUresult busy = cu.StreamQuery(second);
-    let_rest(first);
+    wait_for_work(first);
     ASSERT_OK(cu.StreamSynchronize(second));
     destroy(first, event);
     ASSERT_OK(cu.StreamDestroy(second));
-    ASSERT_SAID("cuStreamQuery of a stream that waits for an event", busy, CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuStreamQuery of a stream that waits for an event", busy, CUDA_ERROR_NOT_READY);
 }
 
-FACT("FACT-EVT-6", an_event_belongs_to_its_context, TWO)
+FACT("FACT-EVT-6", an_event_is_recorded_only_in_its_context, TWO)
 {
     const CUevent event = new_event();
     CUcontext other = NULL, popped = NULL;
@@ -86,7 +86,7 @@ FACT("FACT-EVT-6", an_event_belongs_to_its_context, TWO)
     ASSERT_OK(cu.CtxPushCurrent(other));
     stream = new_stream();
     ASSERT_CU(cu.EventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE);
-    /* Any thread may query it. */
+    /* A query is valid with any current context. */
     ASSERT_OK(cu.EventQuery(event));
     ASSERT_OK(cu.StreamWaitEvent(stream, event, 0));
     ASSERT_OK(cu.StreamDestroy(stream));

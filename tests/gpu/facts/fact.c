@@ -8,10 +8,10 @@
 
 #include "tests/gpu/facts/driver.h"
 
-/* With less free memory, a driver that is out of memory says nothing about the fact. */
-#define LITTLE_MEMORY (512 * MIB)
+/* With less free memory, an out-of-memory error does not contradict a fact. */
+#define LOW_MEMORY (512 * MIB)
 
-static struct outcome *asked; /* of the active check */
+static struct outcome *current_outcome; /* of the active check */
 static jmp_buf end_of_check;
 
 static const struct fact *facts[256];
@@ -56,21 +56,19 @@ const char *verdict_name(enum verdict verdict)
 /* An answer is a field of a table: tabs and newlines are replaced. */
 static void print_answer(const char *format, va_list arguments)
 {
-    const size_t held = strlen(asked->answer);
-    char *text = asked->answer + held;
-    const size_t room = sizeof(asked->answer) - held;
+    char *const answer = current_outcome->answer, *text = answer + strlen(answer);
+    const char *const end = answer + sizeof(current_outcome->answer);
 
-    if (held > 0)
-        (void)snprintf(text, room, "; ");
+    if (text > answer)
+        (void)snprintf(text, (size_t)(end - text), "; ");
     text += strlen(text);
-    (void)vsnprintf(text, sizeof(asked->answer) - (size_t)(text - asked->answer), format,
-                    arguments);
+    (void)vsnprintf(text, (size_t)(end - text), format, arguments);
     for (; *text != '\0'; text++)
         if (*text == '\t' || *text == '\n')
             *text = ' ';
 }
 
-void fact_say(const char *format, ...)
+void fact_report(const char *format, ...)
 {
     va_list arguments;
 
@@ -82,20 +80,20 @@ void fact_say(const char *format, ...)
 /* The failure comes first; earlier measurements follow it. */
 void fact_fail(const char *file, int line, const char *format, ...)
 {
-    char measured[sizeof(asked->answer)];
+    char measured[sizeof(current_outcome->answer)];
     const char *name = strrchr(file, '/');
     va_list arguments;
 
-    (void)snprintf(measured, sizeof(measured), "%s", asked->answer);
-    asked->answer[0] = '\0';
+    (void)snprintf(measured, sizeof(measured), "%s", current_outcome->answer);
+    current_outcome->answer[0] = '\0';
     va_start(arguments, format);
     print_answer(format, arguments);
     va_end(arguments);
     if (measured[0] != '\0')
-        fact_say("%s", measured);
-    (void)snprintf(asked->where, sizeof(asked->where), "%s:%d", name != NULL ? name + 1 : file,
-                   line);
-    asked->verdict = DIFFERS;
+        fact_report("%s", measured);
+    (void)snprintf(current_outcome->where, sizeof(current_outcome->where), "%s:%d",
+                   name != NULL ? name + 1 : file, line);
+    current_outcome->verdict = DIFFERS;
     longjmp(end_of_check, 1);
 }
 
@@ -103,11 +101,11 @@ void fact_skip(const char *format, ...)
 {
     va_list arguments;
 
-    asked->answer[0] = '\0';
+    current_outcome->answer[0] = '\0';
     va_start(arguments, format);
     print_answer(format, arguments);
     va_end(arguments);
-    asked->verdict = SKIPPED;
+    current_outcome->verdict = SKIPPED;
     longjmp(end_of_check, 1);
 }
 
@@ -130,17 +128,17 @@ static void name_call(const char *call, char *name, size_t bytes)
 void fact_expect_result(CUresult result, CUresult expected, const char *call, const char *file,
                         int line)
 {
-    char name[256], got[64], wanted[64];
+    char name[256], actual[64], expected_name[64];
 
     if (result == expected)
         return;
     name_call(call, name, sizeof(name));
-    driver_name_result(result, got, sizeof(got));
+    driver_name_result(result, actual, sizeof(actual));
     if (result == CUDA_ERROR_OUT_OF_MEMORY && expected == CUDA_SUCCESS &&
-        free_at_start < LITTLE_MEMORY)
-        fact_skip("too little memory is free, %zu MiB: %s gave %s", free_at_start / MIB, name, got);
-    driver_name_result(expected, wanted, sizeof(wanted));
-    fact_fail(file, line, "%s: %s, expected %s", name, got, wanted);
+        free_at_start < LOW_MEMORY)
+        fact_skip("low memory, %zu MiB free: %s: %s", free_at_start / MIB, name, actual);
+    driver_name_result(expected, expected_name, sizeof(expected_name));
+    fact_fail(file, line, "%s: %s, expected %s", name, actual, expected_name);
 }
 
 void fact_expect_number(uint64_t number, uint64_t expected, const char *text,
@@ -155,15 +153,15 @@ void fact_expect_number(uint64_t number, uint64_t expected, const char *text,
               (unsigned long long)number, expected_text, (unsigned long long)expected);
 }
 
-void fact_expect_refusal(CUresult result, const char *call, const char *file, int line)
+void fact_expect_failure(CUresult result, const char *call, const char *file, int line)
 {
-    char name[256], got[64];
+    char name[256], actual[64];
 
     name_call(call, name, sizeof(name));
-    driver_name_result(result, got, sizeof(got));
+    driver_name_result(result, actual, sizeof(actual));
     if (result == CUDA_SUCCESS)
-        fact_fail(file, line, "%s: %s, expected an error", name, got);
-    fact_say("%s: %s", name, got);
+        fact_fail(file, line, "%s: %s, expected an error", name, actual);
+    fact_report("%s: %s", name, actual);
 }
 
 void fact_expect(bool condition, const char *text, const char *file, int line)
@@ -173,46 +171,46 @@ void fact_expect(bool condition, const char *text, const char *file, int line)
     if (condition)
         return;
     name_call(text, name, sizeof(name));
-    fact_fail(file, line, "not so: %s", name);
+    fact_fail(file, line, "false: %s", name);
 }
 
-/* The thread is in the state that the next check expects, and the device has no error. */
-static void assert_tidy(void)
+/* The thread has the capture mode and the context that the next check expects, and the device has no error. */
+static void assert_clean(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
     CUcontext current = NULL;
 
-    ASSERT_SAID("afterwards, cuCtxSynchronize()", cu.CtxSynchronize(), CUDA_SUCCESS);
+    ASSERT_RESULT("cuCtxSynchronize() after the check", cu.CtxSynchronize(), CUDA_SUCCESS);
     ASSERT_OK(cu.ThreadExchangeStreamCaptureMode(&mode));
     ASSERT_EQUAL(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_OK(cu.CtxGetCurrent(&current));
     ASSERT(current == primary);
 }
 
-void fact_ask(const struct fact *fact, struct outcome *outcome)
+void fact_verify(const struct fact *fact, struct outcome *outcome)
 {
     const char *missing = driver_lacks(fact->needs);
     const double began = microseconds();
 
     *outcome = (struct outcome){.verdict = HOLDS, .is_clean = true};
-    asked = outcome;
+    current_outcome = outcome;
     driver_forget_missing();
     if (missing != NULL) {
         outcome->verdict = SKIPPED;
-        fact_say("%s", missing);
+        fact_report("%s", missing);
         return;
     }
     if (setjmp(end_of_check) == 0) {
         fact->check();
         if (fact->needs != NOTHING)
-            assert_tidy();
+            assert_clean();
     }
     outcome->milliseconds = (microseconds() - began) / 1e3;
     missing = driver_missing();
     if (missing != NULL) {
         outcome->verdict = SKIPPED;
         outcome->answer[0] = outcome->where[0] = '\0';
-        fact_say("the driver has no %s", missing);
+        fact_report("the driver has no %s", missing);
     }
     outcome->is_clean = outcome->verdict == HOLDS;
 }

@@ -9,7 +9,7 @@
  *   needs    requirements of the check
  *
  * A check asserts with the macros below.  The first failed assertion ends the check by longjmp(), and objects of the
- * check remain, so the process verifies no further fact (ask.h).
+ * check remain, so the process verifies no further fact (verify.h).
  *
  * cmocka is not used, because the answers are data, and a fact that cannot be verified on a host is neither passed nor
  * failed.
@@ -28,7 +28,7 @@
 
 enum need {
     NOTHING = 0,   /* the driver's library only */
-    DEVICE = 1,    /* a device, and its primary context current */
+    DEVICE = 1,    /* a device, whose primary context is current */
     VMM = 2,       /* virtual memory management */
     EXPORT = 4,    /* memory that is exported by file descriptor */
     TWO = 8,       /* a second device */
@@ -38,7 +38,7 @@ enum need {
 
 struct fact {
     const char *id;   /* FACT-..., of docs/driver-facts.md; never reused */
-    const char *name; /* the fact as a sentence */
+    const char *name; /* the fact as a clause */
     void (*check)(void);
     unsigned needs; /* enum need; all but NOTHING imply DEVICE */
 };
@@ -67,8 +67,8 @@ size_t fact_find(const char *id);
 /* Each macro stringifies its arguments itself: passed to another macro, they would be expanded. */
 #define ASSERT_CU(call, expected) fact_expect_result((call), (expected), #call, __FILE__, __LINE__)
 #define ASSERT_OK(call)           fact_expect_result((call), CUDA_SUCCESS, #call, __FILE__, __LINE__)
-/* As ASSERT_CU, for a stored result; `call` names its origin. */
-#define ASSERT_SAID(call, result, expected) \
+/* As ASSERT_CU, for a stored result; `call` describes the call. */
+#define ASSERT_RESULT(call, result, expected) \
     fact_expect_result((result), (expected), call, __FILE__, __LINE__)
 #define ASSERT_EQUAL(value, expected)                                                        \
     fact_expect_number((uint64_t)(value), (uint64_t)(expected), #value, #expected, __FILE__, \
@@ -77,22 +77,22 @@ size_t fact_find(const char *id);
     fact_expect((one) != (other), #one " != " #other, __FILE__, __LINE__)
 #define ASSERT(condition) fact_expect((condition), #condition, __FILE__, __LINE__)
 /* Any error is accepted; the answer contains it. */
-#define ASSERT_REFUSED(call) fact_expect_refusal((call), #call, __FILE__, __LINE__)
+#define ASSERT_FAILS(call) fact_expect_failure((call), #call, __FILE__, __LINE__)
 
 void fact_expect_result(CUresult result, CUresult expected, const char *call, const char *file,
                         int line);
 void fact_expect_number(uint64_t number, uint64_t expected, const char *text,
                         const char *expected_text, const char *file, int line);
-void fact_expect_refusal(CUresult result, const char *call, const char *file, int line);
+void fact_expect_failure(CUresult result, const char *call, const char *file, int line);
 void fact_expect(bool condition, const char *text, const char *file, int line);
 __attribute__((format(printf, 3, 4), noreturn)) void fact_fail(const char *file, int line,
                                                                const char *format, ...);
 
-/* The fact cannot be asked here; the reason is a message. */
+/* The fact cannot be verified on this host; the message is the reason. */
 __attribute__((format(printf, 1, 2), noreturn)) void fact_skip(const char *format, ...);
 
-/* A measurement of the check; several calls form one answer. */
-__attribute__((format(printf, 1, 2))) void fact_say(const char *format, ...);
+/* Adds a measurement to the answer. */
+__attribute__((format(printf, 1, 2))) void fact_report(const char *format, ...);
 
 /* --- Around a check. --- */
 
@@ -105,10 +105,10 @@ struct outcome {
     char answer[600];
     char where[64]; /* FILE:LINE of the failed assertion */
     double milliseconds;
-    bool is_clean; /* nothing was left: the process may ask the next fact */
+    bool is_clean; /* no objects remain: the process may verify the next fact */
 };
 
-/* Ask for a fact; one that holds ends with a synchronized context, so an error of its work belongs to it. */
-void fact_ask(const struct fact *fact, struct outcome *outcome);
+/* Run the check of a fact.  The context is synchronized at the end, so errors of the check's work are found. */
+void fact_verify(const struct fact *fact, struct outcome *outcome);
 
 #endif

@@ -13,7 +13,7 @@
  *
  * Each run of the tests verifies the facts on the simulator and, if the host has a GPU, on its driver.
  * docs/driver-facts.md has a row for each ID: the documentation of CUDA, and the code that relies on the
- * fact.  ask.h describes how checks are isolated.
+ * fact.  verify.h describes how checks are isolated.
  *
  * Exit status: 0 if each fact that could be verified holds, else 1; 2 for an unknown option.
  */
@@ -21,10 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/gpu/facts/ask.h"
 #include "tests/gpu/facts/child.h"
 #include "tests/gpu/facts/describe.h"
 #include "tests/gpu/facts/driver.h"
+#include "tests/gpu/facts/verify.h"
 
 /* Seconds for a fact and for opening the driver, which is slow with many devices; and their parts of all seconds. */
 #define FACT_MAX    20u
@@ -39,19 +39,19 @@ struct options {
     size_t first;
 };
 
-static unsigned not_held;
-static struct asked asked;
+static unsigned failures;
+static struct verify_result result;
 static bool may_skip;
 
-/* Whether the lack of a device is no failure. */
+/* Whether there is no device, and --skip-without-gpu was specified. */
 static bool skips_all(void)
 {
-    return may_skip && asked.problem[0] != '\0';
+    return may_skip && result.problem[0] != '\0';
 }
 
 static void count_outcome(const struct outcome *outcome)
 {
-    not_held += outcome->verdict != HOLDS && outcome->verdict != SKIPPED;
+    failures += outcome->verdict != HOLDS && outcome->verdict != SKIPPED;
 }
 
 static void print_row(size_t number, const struct outcome *outcome)
@@ -68,7 +68,7 @@ static bool begin_test(void)
     static bool has_begun;
 
     if (!has_begun && skips_all())
-        (void)printf("1..0 # SKIP %s\n", asked.problem);
+        (void)printf("1..0 # SKIP %s\n", result.problem);
     else if (!has_begun)
         (void)printf("1..%zu\n", fact_count());
     has_begun = true;
@@ -123,79 +123,79 @@ static int read_option(char **arguments, struct options *options)
     return 0;
 }
 
-/* The work of this program as a child process. Returns an exit status, or -1 if it is not such a process. */
-static int act(int count, char **arguments)
+/* Options that run no tests, and the work of child processes. Returns an exit status, or -1 for other options. */
+static int run_command(int count, char **arguments)
 {
-    if (count == 6 && strcmp(arguments[1], "--ask") == 0) {
-        const struct asking asking = {.first = fact_find(arguments[2]),
-                                      .limit = (unsigned)strtoul(arguments[3], NULL, 10),
-                                      .open = (unsigned)strtoul(arguments[4], NULL, 10),
-                                      .until = strtod(arguments[5], NULL)};
-        return ask_here(&asking);
+    if (count == 6 && strcmp(arguments[1], "--verify") == 0) {
+        const struct verify_options options = {.first = fact_find(arguments[2]),
+                                               .limit = (unsigned)strtoul(arguments[3], NULL, 10),
+                                               .open = (unsigned)strtoul(arguments[4], NULL, 10),
+                                               .until = strtod(arguments[5], NULL)};
+        return verify_in_child(&options);
     }
     if (count == 2 && strcmp(arguments[1], "--describe") == 0)
         return describe();
     if (count == 2 && strcmp(arguments[1], "--list") == 0)
         return list();
     if (count < 2 ||
-        (strcmp(arguments[1], "--touch-late") != 0 && strcmp(arguments[1], "--use-shared") != 0))
+        (strcmp(arguments[1], "--access-late") != 0 && strcmp(arguments[1], "--use-shared") != 0))
         return -1;
     child_begin(CHILD_SECONDS);
     if (driver_open() != NULL)
         return 1;
-    return count > 2 ? touch_late(arguments[2]) : use_shared();
+    return count > 2 ? access_late(arguments[2]) : use_shared();
 }
 
-/* Without a total number of seconds, the maximum. */
-static unsigned part_of(unsigned seconds, unsigned part, unsigned most)
+/* A part of all seconds; the maximum if `seconds` is 0. */
+static unsigned part_of(unsigned seconds, unsigned part, unsigned max)
 {
-    if (seconds == 0 || seconds / part > most)
-        return most;
+    if (seconds == 0 || seconds / part > max)
+        return max;
     return seconds / part < MIN_SECONDS ? MIN_SECONDS : seconds / part;
 }
 
-static int ask(const struct options *options)
+static int run_all(const struct options *options)
 {
-    struct asking asking = {.first = options->first,
-                            .limit = part_of(options->seconds, FACT_PART, FACT_MAX),
-                            .open = part_of(options->seconds, OPEN_PART, OPEN_MAX),
-                            .report = options->is_table ? print_row : print_test};
+    struct verify_options all = {.first = options->first,
+                                 .limit = part_of(options->seconds, FACT_PART, FACT_MAX),
+                                 .open = part_of(options->seconds, OPEN_PART, OPEN_MAX),
+                                 .report = options->is_table ? print_row : print_test};
 
     if (options->limit > 0) {
-        asking.limit = options->limit;
-        asking.open = OPEN_MAX;
+        all.limit = options->limit;
+        all.open = OPEN_MAX;
     }
     if (options->seconds > 0) {
-        asking.seconds = options->seconds;
-        asking.until = microseconds() + options->seconds * 750e3;
+        all.seconds = options->seconds;
+        all.until = microseconds() + options->seconds * 750e3;
     }
-    ask_all(&asking, &asked);
-    if (asked.problem[0] != '\0' && !may_skip) {
+    verify_all(&all, &result);
+    if (result.problem[0] != '\0' && !may_skip) {
         (void)fprintf(options->is_table ? stderr : stdout, "%s%s\n",
-                      options->is_table ? "gpu-facts: " : "Bail out! ", asked.problem);
+                      options->is_table ? "gpu-facts: " : "Bail out! ", result.problem);
         return 1;
     }
-    if (!asked.leaves_nothing)
-        (void)fprintf(stderr, "gpu-facts: something was left over, though each fact held\n");
-    return !asked.leaves_nothing || not_held > 0;
+    if (result.has_leaked)
+        (void)fprintf(stderr, "gpu-facts: objects have leaked, although each fact holds\n");
+    return result.has_leaked || failures > 0;
 }
 
 int main(int count, char **arguments)
 {
     struct options options = {.first = 0};
-    const int status = act(count, arguments);
-    int taken;
+    const int status = run_command(count, arguments);
+    int used;
 
     if (status >= 0)
         return status;
-    for (int i = 1; i < count; i += taken) {
-        taken = read_option(arguments + i, &options);
-        if (taken == 0) {
+    for (int i = 1; i < count; i += used) {
+        used = read_option(arguments + i, &options);
+        if (used == 0) {
             (void)fprintf(stderr,
-                          "gpu-facts: not understood: %s (its source begins with the options)\n",
+                          "gpu-facts: unknown option or value, %s; see the start of facts.c\n",
                           arguments[i]);
             return 2;
         }
     }
-    return ask(&options);
+    return run_all(&options);
 }

@@ -10,13 +10,13 @@
 
 /* --- FACT-LATE: access to unmapped memory, in a child process, because it may crash. --- */
 
-/* Exit statuses of that process; 0: the access succeeded. */
-enum late { LATE_WENT_WELL, LATE_REFUSED, LATE_UNPREPARED };
+/* Exit statuses of the child process. */
+enum late { LATE_SUCCEEDED, LATE_FAILED, LATE_UNPREPARED };
 
-/* Output before it accesses the memory. */
-#define READY "now "
+/* Output before the access. */
+#define READY "ready "
 
-int touch_late(const char *what)
+int access_late(const char *memory)
 {
     const CUmemAllocationProp prop = on_device(0);
     const CUmemAccessDesc none = rights(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -34,7 +34,7 @@ int touch_late(const char *what)
         cu.CtxSynchronize() == CUDA_SUCCESS && cu.MemcpyDtoH(&byte, base, 1) == CUDA_SUCCESS &&
         byte == 1;
 
-    if (ready && strcmp(what, "unmapped") == 0)
+    if (ready && strcmp(memory, "unmapped") == 0)
         ready = cu.MemUnmap(base, GRANULE) == CUDA_SUCCESS;
     else if (ready)
         ready = cu.MemSetAccess(base, GRANULE, &none, 1) == CUDA_SUCCESS;
@@ -42,37 +42,38 @@ int touch_late(const char *what)
         return LATE_UNPREPARED;
     (void)printf("%s", READY);
     (void)fflush(stdout);
-    const CUresult filled = cu.MemsetD8(base, 2, GRANULE);
-    const CUresult waited = cu.CtxSynchronize();
-    driver_name_result(filled, names[0], sizeof(names[0]));
-    driver_name_result(waited, names[1], sizeof(names[1]));
+    const CUresult fill_result = cu.MemsetD8(base, 2, GRANULE);
+    const CUresult wait_result = cu.CtxSynchronize();
+    driver_name_result(fill_result, names[0], sizeof(names[0]));
+    driver_name_result(wait_result, names[1], sizeof(names[1]));
     (void)printf("cuMemsetD8: %s, then cuCtxSynchronize: %s", names[0], names[1]);
     (void)fflush(stdout);
-    return filled != CUDA_SUCCESS || waited != CUDA_SUCCESS ? LATE_REFUSED : LATE_WENT_WELL;
+    return fill_result != CUDA_SUCCESS || wait_result != CUDA_SUCCESS ? LATE_FAILED
+                                                                      : LATE_SUCCEEDED;
 }
 
-static void expect_no_late_access(const char *what)
+static void expect_no_late_access(const char *memory)
 {
     struct child_end end;
 
-    child_run((const char *const[]){"--touch-late", what, NULL}, -1, &end);
-    ASSERT(strncmp(end.said, READY, strlen(READY)) == 0);
+    child_run((const char *const[]){"--access-late", memory, NULL}, -1, &end);
+    ASSERT(strncmp(end.output, READY, strlen(READY)) == 0);
     if (WIFSIGNALED(end.status))
-        fact_say("the process was ended by signal %d, %s", WTERMSIG(end.status),
-                 strsignal(WTERMSIG(end.status)));
+        fact_report("signal %d ended the process, %s", WTERMSIG(end.status),
+                    strsignal(WTERMSIG(end.status)));
     else
-        fact_say("%s", end.said + strlen(READY));
-    /* An error, or the end of the process by the simulator's report. */
-    ASSERT((WIFEXITED(end.status) && WEXITSTATUS(end.status) == LATE_REFUSED) ||
+        fact_report("%s", end.output + strlen(READY));
+    /* The call fails, or the simulator aborts the process. */
+    ASSERT((WIFEXITED(end.status) && WEXITSTATUS(end.status) == LATE_FAILED) ||
            (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT));
 }
 
-FACT("FACT-LATE-1", an_unmapped_address_is_not_touched_unnoticed, VMM)
+FACT("FACT-LATE-1", an_access_to_unmapped_memory_fails, VMM)
 {
     expect_no_late_access("unmapped");
 }
 
-FACT("FACT-LATE-2", memory_without_rights_is_not_touched_unnoticed, VMM)
+FACT("FACT-LATE-2", an_access_to_memory_without_rights_fails, VMM)
 {
     expect_no_late_access("without-rights");
 }

@@ -4,7 +4,7 @@
 
 /* --- FACT-MAP: mappings. --- */
 
-FACT("FACT-MAP-1", odd_mappings_are_refused, VMM)
+FACT("FACT-MAP-1", unaligned_mappings_and_flags_are_rejected, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -18,7 +18,7 @@ FACT("FACT-MAP-1", odd_mappings_are_refused, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-FACT("FACT-MAP-2", a_mapping_lies_in_a_reservation, VMM)
+FACT("FACT-MAP-2", a_mapping_outside_a_reservation_fails, VMM)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -29,7 +29,7 @@ FACT("FACT-MAP-2", a_mapping_lies_in_a_reservation, VMM)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-FACT("FACT-MAP-3", a_mapped_address_is_not_mapped_over, VMM)
+FACT("FACT-MAP-3", a_mapping_over_another_one_fails, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -45,7 +45,7 @@ FACT("FACT-MAP-3", a_mapped_address_is_not_mapped_over, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-FACT("FACT-MAP-4", a_mapping_is_at_most_its_memory, VMM)
+FACT("FACT-MAP-4", a_mapping_longer_than_its_handle_fails, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(2 * GRANULE);
@@ -57,7 +57,7 @@ FACT("FACT-MAP-4", a_mapping_is_at_most_its_memory, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-FACT("FACT-MAP-5", a_fresh_mapping_has_no_access, VMM)
+FACT("FACT-MAP-5", a_new_mapping_has_no_access_rights, VMM)
 {
     const CUdeviceptr base = reserve(GRANULE);
 
@@ -66,7 +66,7 @@ FACT("FACT-MAP-5", a_fresh_mapping_has_no_access, VMM)
     unmap_and_free(base, GRANULE);
 }
 
-FACT("FACT-MAP-6", the_same_memory_at_two_addresses, VMM)
+FACT("FACT-MAP-6", a_handle_can_be_mapped_twice, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(GRANULE);
@@ -87,7 +87,7 @@ FACT("FACT-MAP-6", the_same_memory_at_two_addresses, VMM)
 
 /* --- FACT-ACC: access rights. --- */
 
-FACT("FACT-ACC-1", one_call_gives_access_to_several_mappings, VMM)
+FACT("FACT-ACC-1", one_call_sets_access_for_several_mappings, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -97,10 +97,10 @@ FACT("FACT-ACC-1", one_call_gives_access_to_several_mappings, VMM)
         ASSERT_EQUAL(rights_of(base + i * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     fill(base, 4 * GRANULE, 0x11);
     ASSERT_EQUAL(byte_at(base + 4 * GRANULE - 1), 0x11);
-    PUT(base, 1, 2, 1);
+    UNBACK(base, 1, 2, 1);
 }
 
-FACT("FACT-ACC-2", a_hole_gets_no_access, VMM)
+FACT("FACT-ACC-2", access_to_a_range_with_an_unmapped_part_is_rejected, VMM)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
 
@@ -114,7 +114,7 @@ FACT("FACT-ACC-2", a_hole_gets_no_access, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 3 * GRANULE));
 }
 
-FACT("FACT-ACC-3", part_of_a_mapping_gets_no_access, VMM)
+FACT("FACT-ACC-3", access_to_a_part_of_a_mapping_is_rejected, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
 
@@ -126,7 +126,7 @@ FACT("FACT-ACC-3", part_of_a_mapping_gets_no_access, VMM)
     unmap_and_free(base, 2 * GRANULE);
 }
 
-FACT("FACT-ACC-4", a_device_that_is_not_there_gets_no_access, VMM)
+FACT("FACT-ACC-4", access_for_an_unknown_device_is_rejected, VMM)
 {
     const CUmemAccessDesc desc = rights(device_count, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     const CUdeviceptr base = reserve(GRANULE);
@@ -136,7 +136,7 @@ FACT("FACT-ACC-4", a_device_that_is_not_there_gets_no_access, VMM)
     unmap_and_free(base, GRANULE);
 }
 
-FACT("FACT-ACC-5", access_can_be_taken_away_and_given_again, VMM)
+FACT("FACT-ACC-5", access_can_be_removed_and_set_again, VMM)
 {
     const CUmemAccessDesc none = rights(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
     const CUdeviceptr base = map(GRANULE);
@@ -149,27 +149,27 @@ FACT("FACT-ACC-5", access_can_be_taken_away_and_given_again, VMM)
     unmap_and_free(base, GRANULE);
 }
 
-FACT("FACT-ACC-6", another_device_needs_rights_of_its_own, VMM | TWO)
+FACT("FACT-ACC-6", a_peer_device_has_separate_access_rights, VMM | TWO)
 {
     const CUmemAccessDesc desc = rights(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     const CUdeviceptr base = map(GRANULE);
-    int reaches = 0;
+    int is_peer = 0;
 
     ASSERT_EQUAL(rights_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    ASSERT_OK(cu.DeviceCanAccessPeer(&reaches, 1, 0));
-    if (reaches) {
+    ASSERT_OK(cu.DeviceCanAccessPeer(&is_peer, 1, 0));
+    if (is_peer) {
         ASSERT_OK(cu.MemSetAccess(base, GRANULE, &desc, 1));
         ASSERT_EQUAL(rights_of(base, 1), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         ASSERT_EQUAL(rights_of(base, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     } else {
-        ASSERT_REFUSED(cu.MemSetAccess(base, GRANULE, &desc, 1));
+        ASSERT_FAILS(cu.MemSetAccess(base, GRANULE, &desc, 1));
     }
     unmap_and_free(base, GRANULE);
 }
 
 /* --- FACT-UNM: unmapping. --- */
 
-FACT("FACT-UNM-1", part_of_a_mapping_is_not_unmapped, VMM)
+FACT("FACT-UNM-1", a_part_of_a_mapping_cannot_be_unmapped, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -180,7 +180,7 @@ FACT("FACT-UNM-1", part_of_a_mapping_is_not_unmapped, VMM)
     ASSERT_CU(cu.MemUnmap(base, 2 * GRANULE - 1), CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < 4; i++)
         ASSERT(is_mapped(base + i * GRANULE));
-    PUT(base, 2, 2);
+    UNBACK(base, 2, 2);
 }
 
 FACT("FACT-UNM-2", one_call_unmaps_several_mappings, VMM)
@@ -199,7 +199,7 @@ FACT("FACT-UNM-2", one_call_unmaps_several_mappings, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-FACT("FACT-UNM-3", a_hole_is_not_unmapped, VMM)
+FACT("FACT-UNM-3", an_unmap_with_an_unmapped_part_fails, VMM)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
 
@@ -231,7 +231,7 @@ FACT("FACT-UNM-4", an_unmapped_range_can_be_mapped_again, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-FACT("FACT-UNM-5", memory_keeps_its_bytes_while_unmapped, VMM)
+FACT("FACT-UNM-5", unmapped_memory_keeps_its_contents, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     const CUmemGenericAllocationHandle handle = create(GRANULE);
@@ -249,7 +249,7 @@ FACT("FACT-UNM-5", memory_keeps_its_bytes_while_unmapped, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
-FACT("FACT-UNM-6", unmap_waits_for_no_work, VMM)
+FACT("FACT-UNM-6", unmap_does_not_wait_for_work, VMM)
 {
     const CUdeviceptr base = map(GRANULE);
     const CUstream stream = new_stream();
@@ -257,16 +257,16 @@ FACT("FACT-UNM-6", unmap_waits_for_no_work, VMM)
     keep_busy(stream);
     const double began = microseconds();
     ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    fact_say("cuMemUnmap took %.0f us beneath running work", microseconds() - began);
+    fact_report("cuMemUnmap took %.0f us during work", microseconds() - began);
     const CUresult result = cu.StreamQuery(stream);
-    let_rest(stream);
-    ASSERT_SAID("cuStreamQuery after cuMemUnmap, of a stream that was busy before", result,
-                CUDA_ERROR_NOT_READY);
+    wait_for_work(stream);
+    ASSERT_RESULT("cuStreamQuery of the busy stream after cuMemUnmap", result,
+                  CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamDestroy(stream));
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-FACT("FACT-UNM-7", growing_waits_for_no_work, VMM)
+FACT("FACT-UNM-7", growth_does_not_wait_for_work, VMM)
 {
     const CUdeviceptr base = reserve(GRANULE);
     const CUstream stream = new_stream();
@@ -276,26 +276,25 @@ FACT("FACT-UNM-7", growing_waits_for_no_work, VMM)
     back(base, GRANULE);
     const double backed = microseconds();
     ASSERT_OK(allow(base, GRANULE));
-    fact_say("beneath running work, cuMemCreate, cuMemMap and cuMemRelease took %.0f us, "
-             "cuMemSetAccess took %.0f us",
-             backed - began, microseconds() - backed);
+    fact_report("during work, cuMemCreate, cuMemMap and cuMemRelease took %.0f us, "
+                "cuMemSetAccess took %.0f us",
+                backed - began, microseconds() - backed);
     const CUresult result = cu.StreamQuery(stream);
-    let_rest(stream);
-    ASSERT_SAID("cuStreamQuery after a growth, of a stream that was busy before", result,
-                CUDA_ERROR_NOT_READY);
+    wait_for_work(stream);
+    ASSERT_RESULT("cuStreamQuery of the busy stream after growth", result, CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamDestroy(stream));
     unmap_and_free(base, GRANULE);
 }
 
 /* --- FACT-REL: references to memory. --- */
 
-FACT("FACT-REL-1", released_memory_stays_while_it_is_mapped, VMM)
+FACT("FACT-REL-1", released_memory_remains_valid_while_it_is_mapped, VMM)
 {
     const size_t before = free_memory();
 
     need_memory(64 * MIB);
     const CUdeviceptr base = reserve(64 * MIB);
-    back(base, 64 * MIB); /* which releases the handle */
+    back(base, 64 * MIB); /* releases the handle */
     ASSERT_OK(allow(base, 64 * MIB));
     fill(base + 64 * MIB - GRANULE, GRANULE, 0x42);
     const size_t between = free_memory();
@@ -306,7 +305,7 @@ FACT("FACT-REL-1", released_memory_stays_while_it_is_mapped, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
 }
 
-FACT("FACT-REL-2", a_retained_handle_is_the_same_and_counts, VMM)
+FACT("FACT-REL-2", a_mapped_address_retains_the_same_handle, VMM)
 {
     CUmemGenericAllocationHandle handle, first = 0, middle = 0;
 
@@ -321,9 +320,9 @@ FACT("FACT-REL-2", a_retained_handle_is_the_same_and_counts, VMM)
     ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT_OK(cu.MemRelease(first));
-    const size_t held = free_memory();
+    const size_t retained = free_memory();
     ASSERT_OK(cu.MemRelease(middle));
-    ASSERT(free_memory() >= held + 64 * MIB);
+    ASSERT(free_memory() >= retained + 64 * MIB);
     ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
 }
 

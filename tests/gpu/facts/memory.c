@@ -6,28 +6,28 @@
 FACT("FACT-GRAN-1", the_granularity_is_2_mib, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
-    size_t least = 0;
+    size_t min = 0;
 
-    ASSERT_OK(cu.MemGetAllocationGranularity(&least, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-    fact_say("%zu KiB", least >> 10);
-    ASSERT_EQUAL(least, GRANULE);
+    ASSERT_OK(cu.MemGetAllocationGranularity(&min, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    fact_report("%zu KiB", min >> 10);
+    ASSERT_EQUAL(min, GRANULE);
 }
 
 FACT("FACT-GRAN-2", the_recommended_granularity_is_a_multiple, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
-    size_t least = 0, best = 0;
+    size_t min = 0, best = 0;
 
-    ASSERT_OK(cu.MemGetAllocationGranularity(&least, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    ASSERT_OK(cu.MemGetAllocationGranularity(&min, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     ASSERT_OK(cu.MemGetAllocationGranularity(&best, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
-    fact_say("%zu KiB", best >> 10);
-    ASSERT(best >= least);
-    ASSERT_EQUAL(best % least, 0);
+    fact_report("%zu KiB", best >> 10);
+    ASSERT(best >= min);
+    ASSERT_EQUAL(best % min, 0);
 }
 
 /* --- FACT-RES: reserved addresses. --- */
 
-FACT("FACT-RES-1", bad_reservations_are_refused, VMM)
+FACT("FACT-RES-1", invalid_reservations_are_rejected, VMM)
 {
     CUdeviceptr base = 0;
 
@@ -37,7 +37,7 @@ FACT("FACT-RES-1", bad_reservations_are_refused, VMM)
     ASSERT_CU(cu.MemAddressReserve(&base, GRANULE, 0, 0, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-FACT("FACT-RES-2", a_reservation_is_aligned_as_asked, VMM)
+FACT("FACT-RES-2", a_reservation_has_the_requested_alignment, VMM)
 {
     CUdeviceptr first = 0, second = 0;
 
@@ -54,14 +54,14 @@ FACT("FACT-RES-3", a_reservation_is_aligned_to_the_granularity, VMM)
     const CUdeviceptr first = reserve(GRANULE), second = reserve(3 * GRANULE);
     const size_t alignment = alignment_of(first | second);
 
-    fact_say("aligned to %zu KiB", alignment >> 10);
+    fact_report("aligned to %zu KiB", alignment >> 10);
     ASSERT_EQUAL(first % GRANULE, 0);
     ASSERT_EQUAL(second % GRANULE, 0);
     ASSERT_OK(cu.MemAddressFree(first, GRANULE));
     ASSERT_OK(cu.MemAddressFree(second, 3 * GRANULE));
 }
 
-FACT("FACT-RES-4", addresses_can_run_out, VMM)
+FACT("FACT-RES-4", a_too_large_reservation_fails_as_out_of_memory, VMM)
 {
     CUdeviceptr base = 0;
 
@@ -70,7 +70,7 @@ FACT("FACT-RES-4", addresses_can_run_out, VMM)
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-FACT("FACT-RES-5", a_range_is_given_back_whole, VMM)
+FACT("FACT-RES-5", a_range_is_freed_once_as_a_whole, VMM)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
 
@@ -80,7 +80,7 @@ FACT("FACT-RES-5", a_range_is_given_back_whole, VMM)
     ASSERT_CU(cu.MemAddressFree(base, 4 * GRANULE), CUDA_ERROR_INVALID_VALUE);
 }
 
-FACT("FACT-RES-6", a_range_with_mappings_stays, VMM)
+FACT("FACT-RES-6", a_range_with_mappings_cannot_be_freed, VMM)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
 
@@ -91,20 +91,20 @@ FACT("FACT-RES-6", a_range_with_mappings_stays, VMM)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
-FACT("FACT-RES-7", addresses_take_no_memory, VMM)
+FACT("FACT-RES-7", reserved_addresses_use_no_memory, VMM)
 {
     const size_t before = free_memory();
     const CUdeviceptr base = reserve(64 * GIB);
 
-    fact_say("64 GiB of addresses took %lld KiB",
-             ((long long)before - (long long)free_memory()) / 1024);
+    fact_report("64 GiB of addresses took %lld KiB",
+                ((long long)before - (long long)free_memory()) / 1024);
     ASSERT(free_memory() + SLACK >= before);
     ASSERT_OK(cu.MemAddressFree(base, 64 * GIB));
 }
 
 /* --- FACT-CRE: physical memory. --- */
 
-FACT("FACT-CRE-1", bad_sizes_and_flags_are_refused, VMM)
+FACT("FACT-CRE-1", invalid_sizes_and_flags_are_rejected, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -115,7 +115,7 @@ FACT("FACT-CRE-1", bad_sizes_and_flags_are_refused, VMM)
     ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
-FACT("FACT-CRE-2", bad_properties_are_refused, VMM)
+FACT("FACT-CRE-2", invalid_properties_are_rejected, VMM)
 {
     CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -126,20 +126,20 @@ FACT("FACT-CRE-2", bad_properties_are_refused, VMM)
     ASSERT_CU(cu.MemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_INVALID_DEVICE);
 }
 
-FACT("FACT-CRE-3", memory_counts_from_its_creation, VMM)
+FACT("FACT-CRE-3", mem_get_info_counts_memory_from_its_creation, VMM)
 {
     const size_t before = free_memory();
 
     need_memory(64 * MIB);
     const CUmemGenericAllocationHandle handle = create(64 * MIB);
     const size_t between = free_memory();
-    fact_say("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
+    fact_report("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
     ASSERT(between + 64 * MIB <= before);
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT(free_memory() >= between + 64 * MIB);
 }
 
-FACT("FACT-CRE-4", memory_can_run_out, VMM)
+FACT("FACT-CRE-4", creation_without_free_memory_fails_as_out_of_memory, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -154,8 +154,8 @@ FACT("FACT-CRE-4", memory_can_run_out, VMM)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-/* Jetson boards are reported to fail with this error, with most of their memory free. */
-FACT("FACT-CRE-5", a_page_can_be_made_where_plenty_is_free, VMM)
+/* On Jetson boards, reports show out-of-memory errors with most of the memory free. */
+FACT("FACT-CRE-5", creation_with_free_memory_succeeds, VMM)
 {
     need_memory(256 * MIB);
     for (unsigned i = 0; i < 8; i++)

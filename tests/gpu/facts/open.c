@@ -11,7 +11,7 @@
 
 /* --- FACT-OPEN: the entry points. --- */
 
-FACT("FACT-OPEN-1", every_entry_point_is_found, NOTHING)
+FACT("FACT-OPEN-1", each_entry_point_is_found, NOTHING)
 {
     const char *missing = driver_all_missing();
 
@@ -19,7 +19,7 @@ FACT("FACT-OPEN-1", every_entry_point_is_found, NOTHING)
         fact_fail(__FILE__, __LINE__, "the driver has no %s", missing);
 }
 
-FACT("FACT-OPEN-2", an_unknown_name_gives_no_function, NOTHING)
+FACT("FACT-OPEN-2", an_unknown_name_has_no_function, NOTHING)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
     void *function = &found;
@@ -29,7 +29,7 @@ FACT("FACT-OPEN-2", an_unknown_name_gives_no_function, NOTHING)
     ASSERT_EQUAL(found, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 }
 
-FACT("FACT-OPEN-3", a_later_signature_is_not_given_to_an_older_version, NOTHING)
+FACT("FACT-OPEN-3", an_older_version_has_no_newer_function, NOTHING)
 {
     CUdriverProcAddressQueryResult found = CU_GET_PROC_ADDRESS_SUCCESS;
     void *function = &found;
@@ -46,16 +46,16 @@ FACT("FACT-OPEN-4", the_driver_is_of_cuda_12_or_later, NOTHING)
     int version = 0;
 
     ASSERT_OK(cu.DriverGetVersion(&version));
-    fact_say("CUDA %d.%d", version / 1000, version % 1000 / 10);
+    fact_report("CUDA %d.%d", version / 1000, version % 1000 / 10);
     ASSERT(version >= 12000);
 }
 
-FACT("FACT-OPEN-5", init_may_be_called_again, DEVICE)
+FACT("FACT-OPEN-5", init_can_be_called_again, DEVICE)
 {
     ASSERT_OK(cu.Init(0));
 }
 
-FACT("FACT-OPEN-6", a_device_that_is_not_there_is_refused, DEVICE)
+FACT("FACT-OPEN-6", an_ordinal_past_the_last_device_is_rejected, DEVICE)
 {
     CUdevice device = -1;
 
@@ -63,7 +63,7 @@ FACT("FACT-OPEN-6", a_device_that_is_not_there_is_refused, DEVICE)
     ASSERT_CU(cu.DeviceGet(&device, device_count), CUDA_ERROR_INVALID_DEVICE);
 }
 
-FACT("FACT-OPEN-7", errors_have_names_and_other_numbers_none, NOTHING)
+FACT("FACT-OPEN-7", only_error_codes_have_names, NOTHING)
 {
     const char *name = NULL;
 
@@ -75,7 +75,7 @@ FACT("FACT-OPEN-7", errors_have_names_and_other_numbers_none, NOTHING)
 
 /* --- FACT-CTX: the primary context. --- */
 
-FACT("FACT-CTX-1", a_context_lives_until_its_last_release, DEVICE)
+FACT("FACT-CTX-1", a_primary_context_exists_until_its_last_release, DEVICE)
 {
     CUcontext again = NULL;
     unsigned flags = 0;
@@ -89,7 +89,7 @@ FACT("FACT-CTX-1", a_context_lives_until_its_last_release, DEVICE)
     (void)free_memory();
 }
 
-FACT("FACT-CTX-2", what_is_not_retained_cannot_be_released, DEVICE)
+FACT("FACT-CTX-2", a_context_that_is_not_retained_cannot_be_released, DEVICE)
 {
     CUcontext popped = NULL;
     char name[64];
@@ -97,16 +97,16 @@ FACT("FACT-CTX-2", what_is_not_retained_cannot_be_released, DEVICE)
     ASSERT_OK(cu.CtxPopCurrent(&popped));
     ASSERT_OK(cu.DevicePrimaryCtxRelease(0));
     ASSERT_CU(cu.DevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
-    forget_work();
+    discard_work();
     const CUresult pushed = cu.CtxPushCurrent(primary);
     driver_name_result(pushed, name, sizeof(name));
-    fact_say("pushing a context that has ended gives %s", name);
+    fact_report("cuCtxPushCurrent of a destroyed context: %s", name);
     ASSERT_OK(cu.DevicePrimaryCtxRetain(&primary, 0));
     ASSERT_OK(cu.CtxPushCurrent(primary));
     ASSERT(pushed == CUDA_ERROR_INVALID_CONTEXT || pushed == CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
-FACT("FACT-CTX-3", push_and_pop_are_a_stack, DEVICE)
+FACT("FACT-CTX-3", push_and_pop_form_a_stack, DEVICE)
 {
     CUcontext popped = NULL, current = NULL;
 
@@ -122,7 +122,7 @@ FACT("FACT-CTX-3", push_and_pop_are_a_stack, DEVICE)
     ASSERT_OK(cu.CtxPushCurrent(primary));
 }
 
-FACT("FACT-CTX-4", virtual_memory_needs_no_context, VMM)
+FACT("FACT-CTX-4", virtual_memory_works_without_a_context, VMM)
 {
     CUcontext popped = NULL;
 
@@ -152,7 +152,7 @@ FACT("FACT-CTX-5", allocations_and_streams_need_a_context, DEVICE)
 
 #define FORKED_SECONDS 10
 
-FACT("FACT-CTX-6", a_forked_child_is_refused, DEVICE)
+FACT("FACT-CTX-6", cuda_is_not_initialized_in_a_forked_child, DEVICE)
 {
     int result = 0;
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory that others register: their driver queries, and the results. */
+/* Queries of the driver by libraries that register memory, and their results. */
 #include "tests/gpu/facts/driver.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
-/* --- FACT-RDMA: memory that others register. --- */
+/* --- FACT-RDMA: memory that libraries register. --- */
 
 #define DMA_BUF CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 
@@ -22,7 +22,7 @@ static CUmemGenericAllocationHandle create_for_rdma(size_t bytes)
     return handle;
 }
 
-/* Each mapping gets its own call for access and for unmapping, because other facts cover calls for several mappings. */
+/* Access is set, and memory unmapped, by one call per mapping, because other facts cover calls for several mappings. */
 static void back_with(CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
 {
     ASSERT_OK(cu.MemMap(address, bytes, 0, handle, 0));
@@ -36,7 +36,7 @@ static void back_for_rdma(CUdeviceptr address, size_t bytes)
 }
 
 /* Memory without the flag. */
-static void back_plainly(CUdeviceptr address, size_t bytes)
+static void back_without_rdma(CUdeviceptr address, size_t bytes)
 {
     back_with(address, bytes, create(bytes));
 }
@@ -60,39 +60,39 @@ FACT("FACT-RDMA-1", an_address_range_is_one_mapping, VMM)
     CUdeviceptr start = 0;
     size_t bytes = 0;
 
-    back_plainly(base, GRANULE);
-    back_plainly(base + GRANULE, 2 * GRANULE);
+    back_without_rdma(base, GRANULE);
+    back_without_rdma(base + GRANULE, 2 * GRANULE);
     ASSERT_OK(cu.MemGetAddressRange(&start, &bytes, base + 2 * GRANULE + 5));
     ASSERT_EQUAL(start, base + GRANULE);
     ASSERT_EQUAL(bytes, 2 * GRANULE);
     ASSERT_OK(cu.MemGetAddressRange(&start, &bytes, base + 5));
     ASSERT_EQUAL(start, base);
     ASSERT_EQUAL(bytes, GRANULE);
-    PUT(base, 1, 2);
+    UNBACK(base, 1, 2);
 }
 
-FACT("FACT-RDMA-2", memory_is_made_for_rdma, VMM | RDMA)
+FACT("FACT-RDMA-2", memory_can_be_created_with_the_rdma_flag, VMM | RDMA)
 {
     const CUdeviceptr base = reserve(GRANULE);
 
     back_for_rdma(base, GRANULE);
     fill(base, GRANULE, 0x66);
     ASSERT_EQUAL(byte_at(base + GRANULE - 1), 0x66);
-    PUT(base, 1);
+    UNBACK(base, 1);
 }
 
-FACT("FACT-RDMA-3", an_address_tells_whether_rdma_reaches_it, VMM | RDMA)
+FACT("FACT-RDMA-3", an_address_reports_whether_it_is_rdma_capable, VMM | RDMA)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
 
     back_for_rdma(base, GRANULE);
-    back_plainly(base + GRANULE, GRANULE);
+    back_without_rdma(base + GRANULE, GRANULE);
     ASSERT_EQUAL(is_capable(base), 1);
     ASSERT_EQUAL(is_capable(base + GRANULE), 0);
-    PUT(base, 1, 1);
+    UNBACK(base, 1, 1);
 }
 
-FACT("FACT-RDMA-4", several_mappings_have_one_descriptor, VMM | RDMA | DMA_BUFS)
+FACT("FACT-RDMA-4", equal_mappings_share_one_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(4 * GRANULE);
     int file = -1;
@@ -104,7 +104,7 @@ FACT("FACT-RDMA-4", several_mappings_have_one_descriptor, VMM | RDMA | DMA_BUFS)
     ASSERT_EQUAL(close(file), 0);
     ASSERT_OK(handle_of(base + HOST_PAGE, 3 * GRANULE, &file));
     ASSERT_EQUAL(close(file), 0);
-    PUT(base, 1, 2, 1);
+    UNBACK(base, 1, 2, 1);
 }
 
 FACT("FACT-RDMA-5", a_descriptor_is_as_long_as_its_range, VMM | RDMA | DMA_BUFS)
@@ -117,10 +117,10 @@ FACT("FACT-RDMA-5", a_descriptor_is_as_long_as_its_range, VMM | RDMA | DMA_BUFS)
     ASSERT_EQUAL(lseek(file, 0, SEEK_END), GRANULE + HOST_PAGE);
     ASSERT((fcntl(file, F_GETFD) & FD_CLOEXEC) != 0);
     ASSERT_EQUAL(close(file), 0);
-    PUT(base, 2);
+    UNBACK(base, 2);
 }
 
-FACT("FACT-RDMA-6", part_of_a_page_has_no_descriptor, VMM | RDMA | DMA_BUFS)
+FACT("FACT-RDMA-6", a_part_of_a_host_page_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(GRANULE);
     int file = -1;
@@ -129,18 +129,18 @@ FACT("FACT-RDMA-6", part_of_a_page_has_no_descriptor, VMM | RDMA | DMA_BUFS)
     ASSERT_CU(handle_of(base + 512, HOST_PAGE, &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(handle_of(base, HOST_PAGE + 512, &file), CUDA_ERROR_INVALID_VALUE);
     ASSERT_CU(handle_of(base, 0, &file), CUDA_ERROR_INVALID_VALUE);
-    PUT(base, 1);
+    UNBACK(base, 1);
 }
 
-FACT("FACT-RDMA-7", a_range_with_a_hole_has_no_descriptor, VMM | RDMA | DMA_BUFS)
+FACT("FACT-RDMA-7", a_range_with_an_unmapped_part_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(3 * GRANULE);
     int file = -1;
 
     back_for_rdma(base, GRANULE);
     back_for_rdma(base + 2 * GRANULE, GRANULE);
-    ASSERT_REFUSED(handle_of(base, 3 * GRANULE, &file));
-    ASSERT_REFUSED(handle_of(base, 2 * GRANULE, &file));
+    ASSERT_FAILS(handle_of(base, 3 * GRANULE, &file));
+    ASSERT_FAILS(handle_of(base, 2 * GRANULE, &file));
     ASSERT_EQUAL(file, -1);
     ASSERT_OK(cu.MemUnmap(base, GRANULE));
     ASSERT_OK(cu.MemUnmap(base + 2 * GRANULE, GRANULE));
@@ -156,32 +156,32 @@ FACT("FACT-RDMA-8", a_range_without_access_has_no_descriptor, VMM | RDMA | DMA_B
     back_for_rdma(base, GRANULE);
     back_for_rdma(base + GRANULE, GRANULE);
     ASSERT_OK(cu.MemSetAccess(base + GRANULE, GRANULE, &none, 1));
-    ASSERT_REFUSED(handle_of(base, 2 * GRANULE, &file));
-    PUT(base, 1, 1);
+    ASSERT_FAILS(handle_of(base, 2 * GRANULE, &file));
+    UNBACK(base, 1, 1);
 }
 
-FACT("FACT-RDMA-9", a_range_of_two_kinds_has_no_descriptor, VMM | RDMA | DMA_BUFS)
+FACT("FACT-RDMA-9", a_range_with_and_without_the_flag_has_no_descriptor, VMM | RDMA | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(2 * GRANULE);
     int file = -1;
 
     back_for_rdma(base, GRANULE);
-    back_plainly(base + GRANULE, GRANULE);
-    ASSERT_REFUSED(handle_of(base, 2 * GRANULE, &file));
-    PUT(base, 1, 1);
+    back_without_rdma(base + GRANULE, GRANULE);
+    ASSERT_FAILS(handle_of(base, 2 * GRANULE, &file));
+    UNBACK(base, 1, 1);
 }
 
-FACT("FACT-RDMA-10", memory_that_was_not_made_for_it_has_no_descriptor, VMM | DMA_BUFS)
+FACT("FACT-RDMA-10", memory_without_the_flag_has_no_descriptor, VMM | DMA_BUFS)
 {
     const CUdeviceptr base = reserve(GRANULE);
     int file = -1;
 
-    back_plainly(base, GRANULE);
-    ASSERT_REFUSED(handle_of(base, GRANULE, &file));
-    PUT(base, 1);
+    back_without_rdma(base, GRANULE);
+    ASSERT_FAILS(handle_of(base, GRANULE, &file));
+    UNBACK(base, 1);
 }
 
-FACT("FACT-RDMA-11", an_open_descriptor_keeps_the_memory, VMM | RDMA | DMA_BUFS)
+FACT("FACT-RDMA-11", an_open_descriptor_retains_the_memory, VMM | RDMA | DMA_BUFS)
 {
     const size_t before = free_memory();
     int file = -1;
@@ -190,7 +190,7 @@ FACT("FACT-RDMA-11", an_open_descriptor_keeps_the_memory, VMM | RDMA | DMA_BUFS)
     const CUdeviceptr base = reserve(64 * MIB);
     back_for_rdma(base, 64 * MIB);
     ASSERT_OK(handle_of(base, 64 * MIB, &file));
-    PUT(base, 64 * MIB / GRANULE);
+    UNBACK(base, 64 * MIB / GRANULE);
     ASSERT(free_memory() + 64 * MIB <= before);
     ASSERT_EQUAL(close(file), 0);
     ASSERT(free_memory() + SLACK >= before);
@@ -207,19 +207,19 @@ FACT("FACT-RDMA-12", an_allocation_has_a_descriptor, DMA_BUFS)
     ASSERT_OK(cu.MemFree(address));
 }
 
-FACT("FACT-RDMA-13", mapped_memory_cannot_have_waiting_copies, VMM)
+FACT("FACT-RDMA-13", mapped_memory_cannot_have_synchronous_copies, VMM)
 {
     const unsigned on = 1;
     CUdeviceptr address = 0, base = reserve(GRANULE);
-    unsigned found = 0;
+    unsigned value = 0;
 
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
     ASSERT_OK(cu.PointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
-    ASSERT_OK(cu.PointerGetAttribute(&found, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
-    ASSERT_EQUAL(found, 1);
-    back_plainly(base, GRANULE);
+    ASSERT_OK(cu.PointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+    ASSERT_EQUAL(value, 1);
+    back_without_rdma(base, GRANULE);
     ASSERT_EQUAL(cu.PointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, base),
                  CUDA_ERROR_NOT_SUPPORTED);
-    PUT(base, 1);
+    UNBACK(base, 1);
     ASSERT_OK(cu.MemFree(address));
 }

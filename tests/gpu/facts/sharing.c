@@ -37,7 +37,7 @@ static CUmemGenericAllocationHandle import_of(int file)
     return handle;
 }
 
-FACT("FACT-SHR-1", each_export_is_a_descriptor_of_its_own, EXPORT)
+FACT("FACT-SHR-1", each_export_returns_a_new_descriptor, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const int first = export_of(handle), second = export_of(handle);
@@ -49,16 +49,16 @@ FACT("FACT-SHR-1", each_export_is_a_descriptor_of_its_own, EXPORT)
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-FACT("FACT-SHR-2", only_memory_made_for_it_is_exported, EXPORT)
+FACT("FACT-SHR-2", only_exportable_memory_is_exported, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create(GRANULE);
     int file = -1;
 
-    ASSERT_REFUSED(cu.MemExportToShareableHandle(&file, handle, FD, 0));
+    ASSERT_FAILS(cu.MemExportToShareableHandle(&file, handle, FD, 0));
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more, EXPORT)
+FACT("FACT-SHR-3", an_import_outlives_its_descriptor, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE);
     const int file = export_of(handle);
@@ -68,7 +68,7 @@ FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more, EXPORT)
     ASSERT_EQUAL(close(file), 0);
     ASSERT_OK(cu.MemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, again, 0));
-    /* The mapping keeps the memory, as with an own handle. */
+    /* The mapping retains the memory. */
     ASSERT_OK(cu.MemRelease(again));
     ASSERT_OK(allow(base, 2 * GRANULE));
     ASSERT_EQUAL(rights_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -83,7 +83,7 @@ FACT("FACT-SHR-3", an_import_needs_its_descriptor_no_more, EXPORT)
     ASSERT_OK(cu.MemAddressFree(base, 4 * GRANULE));
 }
 
-FACT("FACT-SHR-4", an_import_maps_no_more_than_its_memory, EXPORT)
+FACT("FACT-SHR-4", a_mapping_longer_than_the_import_fails, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const int file = export_of(handle);
@@ -98,7 +98,7 @@ FACT("FACT-SHR-4", an_import_maps_no_more_than_its_memory, EXPORT)
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
-FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it, EXPORT)
+FACT("FACT-SHR-5", importers_and_descriptors_retain_exported_memory, EXPORT)
 {
     const size_t before = free_memory();
 
@@ -106,7 +106,7 @@ FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it, EXPORT)
     const CUmemGenericAllocationHandle handle = create_exportable(64 * MIB);
     const int file = export_of(handle);
     const CUdeviceptr base = reserve(64 * MIB);
-    /* The exporter releases the memory; an open descriptor keeps it. */
+    /* The exporter releases the memory; the open descriptor retains it. */
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT(free_memory() + 64 * MIB <= before);
     const CUmemGenericAllocationHandle again = import_of(file);
@@ -121,21 +121,21 @@ FACT("FACT-SHR-5", exported_memory_stays_until_nobody_has_it, EXPORT)
     ASSERT(free_memory() + SLACK >= before);
 }
 
-FACT("FACT-SHR-6", another_descriptor_is_not_imported, EXPORT)
+FACT("FACT-SHR-6", a_descriptor_of_another_kind_is_rejected, EXPORT)
 {
     CUmemGenericAllocationHandle handle = 0;
     int ends[2];
 
     ASSERT_EQUAL(pipe(ends), 0);
-    ASSERT_REFUSED(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)ends[0], FD));
+    ASSERT_FAILS(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)ends[0], FD));
     ASSERT_EQUAL(handle, 0);
     (void)close(ends[0]);
     (void)close(ends[1]);
-    /* The failed import leaves no error. */
+    /* The failed import sets no sticky error. */
     ASSERT_OK(cu.CtxSynchronize());
 }
 
-/* Another process uses memory of this one: exit status 0 if it read 7; it writes 8. */
+/* Reads 7 from memory of the parent process, and writes 8.  Returns the exit status: 0 on success. */
 int use_shared(void)
 {
     CUmemGenericAllocationHandle handle = 0;
@@ -157,22 +157,22 @@ int use_shared(void)
     return cu.MemsetD8(base, 8, GRANULE) != CUDA_SUCCESS || cu.CtxSynchronize() != CUDA_SUCCESS;
 }
 
-FACT("FACT-SHR-7", another_process_has_the_same_bytes, EXPORT)
+FACT("FACT-SHR-7", another_process_shares_contents_and_device_uuid, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     const int file = export_of(handle);
     const CUdeviceptr base = reserve(GRANULE);
     struct child_end end;
-    CUuuid ours;
+    CUuuid uuid;
 
-    ASSERT_OK(cu.DeviceGetUuid(&ours, 0));
+    ASSERT_OK(cu.DeviceGetUuid(&uuid, 0));
     ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
     ASSERT_OK(allow(base, GRANULE));
     fill(base, GRANULE, 7);
     child_run((const char *const[]){"--use-shared", NULL}, file, &end);
     ASSERT_EQUAL(end.status, 0);
-    ASSERT_EQUAL(end.bytes, sizeof(ours));
-    ASSERT(memcmp(&ours, end.said, sizeof(ours)) == 0);
+    ASSERT_EQUAL(end.bytes, sizeof(uuid));
+    ASSERT(memcmp(&uuid, end.output, sizeof(uuid)) == 0);
     ASSERT_EQUAL(close(file), 0);
     ASSERT_EQUAL(byte_at(base + GRANULE - 1), 8);
     ASSERT_OK(cu.MemUnmap(base, GRANULE));

@@ -8,7 +8,7 @@
 
 /* --- FACT-STR: streams. --- */
 
-FACT("FACT-STR-1", a_stream_id_never_comes_again, DEVICE)
+FACT("FACT-STR-1", a_stream_id_is_never_reused, DEVICE)
 {
     unsigned long long seen[32];
 
@@ -23,14 +23,14 @@ FACT("FACT-STR-1", a_stream_id_never_comes_again, DEVICE)
     }
 }
 
-FACT("FACT-STR-2", the_default_stream_has_one_id_by_both_names, DEVICE)
+FACT("FACT-STR-2", both_handles_of_the_legacy_stream_have_one_id, DEVICE)
 {
     ASSERT_EQUAL(id_of(NULL), id_of(CU_STREAM_LEGACY));
     ASSERT_DIFFERENT(id_of(NULL), id_of(CU_STREAM_PER_THREAD));
     ASSERT_EQUAL(id_of(CU_STREAM_PER_THREAD), id_of(CU_STREAM_PER_THREAD));
 }
 
-static void *id_elsewhere(void *out)
+static void *query_ids(void *out)
 {
     CUcontext popped = NULL;
     unsigned long long *id = out;
@@ -44,19 +44,19 @@ static void *id_elsewhere(void *out)
     return NULL;
 }
 
-FACT("FACT-STR-3", each_thread_has_a_default_stream_of_its_own, DEVICE)
+FACT("FACT-STR-3", each_thread_has_a_separate_default_stream, DEVICE)
 {
-    unsigned long long there[2] = {0, 0};
+    unsigned long long ids[2] = {0, 0};
     pthread_t thread;
 
-    ASSERT_EQUAL(pthread_create(&thread, NULL, id_elsewhere, there), 0);
+    ASSERT_EQUAL(pthread_create(&thread, NULL, query_ids, ids), 0);
     ASSERT_EQUAL(pthread_join(thread, NULL), 0);
-    ASSERT_DIFFERENT(there[0], 0);
-    ASSERT_DIFFERENT(there[0], id_of(CU_STREAM_PER_THREAD));
-    ASSERT_EQUAL(there[1], id_of(NULL));
+    ASSERT_DIFFERENT(ids[0], 0);
+    ASSERT_DIFFERENT(ids[0], id_of(CU_STREAM_PER_THREAD));
+    ASSERT_EQUAL(ids[1], id_of(NULL));
 }
 
-FACT("FACT-STR-4", a_stream_tells_its_context, DEVICE)
+FACT("FACT-STR-4", a_stream_reports_its_context, DEVICE)
 {
     const CUstream stream = new_stream();
     CUcontext popped = NULL, owner = NULL;
@@ -72,20 +72,20 @@ FACT("FACT-STR-4", a_stream_tells_its_context, DEVICE)
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
-FACT("FACT-STR-5", a_stream_is_busy_until_its_work_has_ended, DEVICE)
+FACT("FACT-STR-5", a_stream_is_busy_until_its_work_completes, DEVICE)
 {
     const CUstream stream = new_stream();
 
     ASSERT_OK(cu.StreamQuery(stream));
     keep_busy(stream);
     const CUresult busy = cu.StreamQuery(stream);
-    let_rest(stream);
-    ASSERT_SAID("cuStreamQuery while work is unfinished", busy, CUDA_ERROR_NOT_READY);
+    wait_for_work(stream);
+    ASSERT_RESULT("cuStreamQuery while work is unfinished", busy, CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamQuery(stream));
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
-FACT("FACT-STR-6", a_busy_stream_can_be_destroyed_and_goes_on, DEVICE)
+FACT("FACT-STR-6", work_of_a_destroyed_stream_continues, DEVICE)
 {
     const CUstream stream = new_stream();
     const CUevent event = new_event();
@@ -98,18 +98,18 @@ FACT("FACT-STR-6", a_busy_stream_can_be_destroyed_and_goes_on, DEVICE)
     ASSERT_OK(cu.EventSynchronize(event));
     ASSERT_OK(cu.EventQuery(event));
     ASSERT_OK(cu.EventDestroy(event));
-    ASSERT_SAID("cuEventQuery before cuStreamDestroy", before, CUDA_ERROR_NOT_READY);
-    ASSERT_SAID("cuEventQuery after cuStreamDestroy", after, CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuEventQuery before cuStreamDestroy", before, CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuEventQuery after cuStreamDestroy", after, CUDA_ERROR_NOT_READY);
 }
 
-FACT("FACT-STR-7", the_context_waits_for_every_stream, DEVICE)
+FACT("FACT-STR-7", a_wait_for_the_context_covers_all_streams, DEVICE)
 {
     const CUstream stream = new_stream();
 
     keep_busy(stream);
     ASSERT_OK(cu.CtxSynchronize());
     ASSERT_OK(cu.StreamQuery(stream));
-    let_rest(stream);
+    wait_for_work(stream);
     ASSERT_OK(cu.StreamDestroy(stream));
 }
 
@@ -144,7 +144,7 @@ static void *launch_gate(void *argument)
     return NULL;
 }
 
-FACT("FACT-STR-8", a_query_waits_for_no_host_function, DEVICE)
+FACT("FACT-STR-8", a_query_does_not_wait_for_a_host_function, DEVICE)
 {
     struct gate gate = {.stream = new_stream()};
     const CUevent event = new_event();
@@ -160,10 +160,10 @@ FACT("FACT-STR-8", a_query_waits_for_no_host_function, DEVICE)
     const CUresult event_busy = cu.EventQuery(event);
     (void)sem_post(&gate.opened);
     ASSERT_EQUAL(pthread_join(thread, NULL), 0);
-    ASSERT_SAID("cuLaunchHostFunc", gate.launched, CUDA_SUCCESS);
-    ASSERT_SAID("cuEventRecord behind a host function", recorded, CUDA_SUCCESS);
-    ASSERT_SAID("cuStreamQuery while a host function runs", stream_busy, CUDA_ERROR_NOT_READY);
-    ASSERT_SAID("cuEventQuery behind a host function", event_busy, CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuLaunchHostFunc", gate.launched, CUDA_SUCCESS);
+    ASSERT_RESULT("cuEventRecord after a host function", recorded, CUDA_SUCCESS);
+    ASSERT_RESULT("cuStreamQuery while a host function runs", stream_busy, CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuEventQuery after a host function", event_busy, CUDA_ERROR_NOT_READY);
     ASSERT_OK(cu.StreamSynchronize(gate.stream));
     ASSERT_OK(cu.EventQuery(event));
     destroy(gate.stream, event);
@@ -171,7 +171,7 @@ FACT("FACT-STR-8", a_query_waits_for_no_host_function, DEVICE)
     (void)sem_destroy(&gate.opened);
 }
 
-static void *be_busy_elsewhere(void *out)
+static void *queue_work_in_thread(void *out)
 {
     CUresult *result = out;
     CUcontext popped = NULL;
@@ -184,48 +184,48 @@ static void *be_busy_elsewhere(void *out)
     return NULL;
 }
 
-FACT("FACT-STR-9", the_legacy_stream_waits_for_other_threads_default_streams, DEVICE)
+FACT("FACT-STR-9", the_legacy_stream_waits_for_default_streams_of_other_threads, DEVICE)
 {
-    const CUevent behind = new_event(), beside = new_event();
-    const CUstream apart = new_stream();
+    const CUevent ordered = new_event(), unordered = new_event();
+    const CUstream non_blocking = new_stream();
     CUresult queued = CUDA_ERROR_UNKNOWN, before, unrelated;
     pthread_t thread;
 
     prepare_work();
-    ASSERT_EQUAL(pthread_create(&thread, NULL, be_busy_elsewhere, &queued), 0);
+    ASSERT_EQUAL(pthread_create(&thread, NULL, queue_work_in_thread, &queued), 0);
     ASSERT_EQUAL(pthread_join(thread, NULL), 0);
-    ASSERT_SAID("work on another thread's default stream", queued, CUDA_SUCCESS);
-    ASSERT_OK(cu.EventRecord(behind, NULL));
-    ASSERT_OK(cu.EventRecord(beside, apart));
-    before = cu.EventQuery(behind);
-    unrelated = cu.EventQuery(beside);
-    ASSERT_OK(cu.EventSynchronize(behind));
+    ASSERT_RESULT("work on another thread's default stream", queued, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventRecord(ordered, NULL));
+    ASSERT_OK(cu.EventRecord(unordered, non_blocking));
+    before = cu.EventQuery(ordered);
+    unrelated = cu.EventQuery(unordered);
+    ASSERT_OK(cu.EventSynchronize(ordered));
     ASSERT_OK(cu.CtxSynchronize());
-    ASSERT_OK(cu.EventDestroy(behind));
-    destroy(apart, beside);
-    ASSERT_SAID("cuEventQuery on the legacy stream, behind a thread's default stream", before,
-                CUDA_ERROR_NOT_READY);
-    ASSERT_SAID("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventDestroy(ordered));
+    destroy(non_blocking, unordered);
+    ASSERT_RESULT("cuEventQuery on the legacy stream, after a thread's default stream", before,
+                  CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
 }
 
-FACT("FACT-STR-10", blocking_streams_wait_for_the_legacy_one, DEVICE)
+FACT("FACT-STR-10", blocking_streams_wait_for_the_legacy_stream, DEVICE)
 {
-    const CUevent behind = new_event(), beside = new_event();
-    const CUstream apart = new_stream();
+    const CUevent ordered = new_event(), unordered = new_event();
+    const CUstream non_blocking = new_stream();
     CUstream blocking = NULL;
 
     ASSERT_OK(cu.StreamCreate(&blocking, CU_STREAM_DEFAULT));
     keep_busy(NULL);
-    ASSERT_OK(cu.EventRecord(behind, blocking));
-    ASSERT_OK(cu.EventRecord(beside, apart));
-    const CUresult before = cu.EventQuery(behind);
-    const CUresult unrelated = cu.EventQuery(beside);
-    let_rest(NULL);
-    ASSERT_OK(cu.EventSynchronize(behind));
-    ASSERT_OK(cu.EventDestroy(behind));
-    destroy(blocking, beside);
-    ASSERT_OK(cu.StreamDestroy(apart));
-    ASSERT_SAID("cuEventQuery on a blocking stream, behind the legacy stream", before,
-                CUDA_ERROR_NOT_READY);
-    ASSERT_SAID("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
+    ASSERT_OK(cu.EventRecord(ordered, blocking));
+    ASSERT_OK(cu.EventRecord(unordered, non_blocking));
+    const CUresult before = cu.EventQuery(ordered);
+    const CUresult unrelated = cu.EventQuery(unordered);
+    wait_for_work(NULL);
+    ASSERT_OK(cu.EventSynchronize(ordered));
+    ASSERT_OK(cu.EventDestroy(ordered));
+    destroy(blocking, unordered);
+    ASSERT_OK(cu.StreamDestroy(non_blocking));
+    ASSERT_RESULT("cuEventQuery on a blocking stream, after the legacy stream", before,
+                  CUDA_ERROR_NOT_READY);
+    ASSERT_RESULT("cuEventQuery on a stream that does not block", unrelated, CUDA_SUCCESS);
 }

@@ -6,7 +6,7 @@
 #define MAX_BYTES GIB
 #define MIN_BYTES (64 * MIB)
 #define TRIALS    8u
-#define WANTED_US 200e3
+#define WORK_US   200e3
 /* A stream accepts some 1000 launches before another launch waits for the first to complete. */
 #define MAX_FILLS        800u
 #define FILLS_TO_WARM_UP 2u
@@ -15,7 +15,7 @@ static CUdeviceptr scratch;
 static size_t scratch_bytes;
 static unsigned fills; /* 0: not measured yet */
 
-static void take_scratch(void)
+static void allocate_scratch(void)
 {
     const size_t free_bytes = free_memory();
 
@@ -23,8 +23,8 @@ static void take_scratch(void)
     while (scratch_bytes > MIN_BYTES && scratch_bytes > free_bytes / 4)
         scratch_bytes /= 2;
     if (free_bytes < 2 * scratch_bytes)
-        fact_skip("only %zu MiB are free, and %zu are needed to keep the device busy",
-                  free_bytes / MIB, 2 * scratch_bytes / MIB);
+        fact_skip("%zu MiB of free memory; work on the device requires %zu MiB", free_bytes / MIB,
+                  2 * scratch_bytes / MIB);
     ASSERT_OK(cu.MemAlloc(&scratch, scratch_bytes));
 }
 
@@ -38,7 +38,7 @@ void prepare_work(void)
 {
     if (sim.launch != NULL || fills != 0)
         return;
-    take_scratch();
+    allocate_scratch();
     const CUstream stream = new_stream();
     queue_fills(stream, FILLS_TO_WARM_UP);
     ASSERT_OK(cu.StreamSynchronize(stream));
@@ -47,7 +47,7 @@ void prepare_work(void)
     ASSERT_OK(cu.StreamSynchronize(stream));
     began = (microseconds() - began) / TRIALS;
     ASSERT_OK(cu.StreamDestroy(stream));
-    fills = began * MAX_FILLS > WANTED_US ? (unsigned)(WANTED_US / began) + 1 : MAX_FILLS;
+    fills = began * MAX_FILLS > WORK_US ? (unsigned)(WORK_US / began) + 1 : MAX_FILLS;
 }
 
 CUresult queue_work(CUstream stream)
@@ -64,15 +64,15 @@ CUresult queue_work(CUstream stream)
 void keep_busy(CUstream stream)
 {
     prepare_work();
-    ASSERT_SAID("work on a stream", queue_work(stream), CUDA_SUCCESS);
+    ASSERT_RESULT("work on a stream", queue_work(stream), CUDA_SUCCESS);
 }
 
-void let_rest(CUstream stream)
+void wait_for_work(CUstream stream)
 {
     ASSERT_OK(cu.StreamSynchronize(stream));
 }
 
-void forget_work(void)
+void discard_work(void)
 {
     scratch = 0;
     fills = 0;
@@ -80,8 +80,8 @@ void forget_work(void)
 
 CUresult end_work(void)
 {
-    const CUdeviceptr held = scratch;
+    const CUdeviceptr memory = scratch;
 
-    forget_work();
-    return held != 0 ? cu.MemFree(held) : CUDA_SUCCESS;
+    discard_work();
+    return memory != 0 ? cu.MemFree(memory) : CUDA_SUCCESS;
 }

@@ -13,14 +13,14 @@
 
 /* A failure, or lack of memory, ends the check. */
 void keep_busy(CUstream stream);
-void let_rest(CUstream stream);
+void wait_for_work(CUstream stream);
 
 /* The two halves of keep_busy(). The second does not assert, so any thread may call it. */
 void prepare_work(void);
 CUresult queue_work(CUstream stream);
 
-/* The context was destroyed, and with it the memory for the fills. */
-void forget_work(void);
+/* Must be called after the context, and with it the memory for the fills, was destroyed. */
+void discard_work(void);
 
 CUresult end_work(void);
 

@@ -22,24 +22,24 @@ ENVIRONMENT = ROOT / "tests/support/torch_environment.py"
 PACKAGE = ROOT / "src/adapters/python"
 PROGRAMS = ROOT / "tests/torch/programs"
 TRAINING = pathlib.Path(__file__).resolve().parent / "training.py"
-# The most telling first.  What two processes take part in, or what only xseg does, is left to tests/torch.
+# The most significant program is the first.  tests/torch has programs with two processes, and with features of xseg.
 NAMES = ("train_step", "generate", "graphs", "prefetch", "autocast", "callables")
 BACKENDS = ("native", "xseg")
 SKIPPED = 77
-ABSENT = ("PyTorch with CUDA is not here: install it for python3, or name a Python environment that has it, "
+ABSENT = ("PyTorch with CUDA not found; install it for python3, or specify the Python environment that has it by "
           "XSEG_REFERENCE=FOLDER")
 
 
 class Failed(Exception):
-    """A program did not come to its end; the text says how it ended."""
+    """A program failed, with the reason."""
 
 
 class Late(Failed):
-    """The step's time was over first."""
+    """The time limit of the step expired before the end of the program."""
 
 
 def flat(value, name=""):
-    """Each figure of a report, by where it stands."""
+    """The figures of a report, by path."""
     if isinstance(value, dict):
         return {key: figure for member in value for key, figure in flat(value[member], f"{name}/{member}").items()}
     if isinstance(value, list):
@@ -49,10 +49,10 @@ def flat(value, name=""):
     return {name: value}
 
 
-def differences(own, ours):
-    own, ours = flat(own), flat(ours)
-    return [f"{name[1:]}: {own.get(name, 'nothing')} on PyTorch's own allocator, {ours.get(name, 'nothing')} on xseg"
-            for name in sorted(own.keys() | ours.keys()) if own.get(name) != ours.get(name)]
+def differences(native, xseg):
+    native, xseg = flat(native), flat(xseg)
+    return [f"{name[1:]}: {native.get(name, 'absent')} on PyTorch's own allocator, {xseg.get(name, 'absent')} on xseg"
+            for name in sorted(native.keys() | xseg.keys()) if native.get(name) != xseg.get(name)]
 
 
 class Machine:
@@ -62,18 +62,18 @@ class Machine:
             self.command = [self.python()]
         else:
             self.command = [sys.executable, ENVIRONMENT, "--offline", "--driver", options.driver, "run", "python"]
-        self.must_have_torch()
+        self.require_torch()
 
     @staticmethod
     def python():
-        named = os.environ.get("XSEG_REFERENCE")
-        for path in (pathlib.Path(named, "bin/python"), pathlib.Path(named, "v/bin/python")) if named else ():
+        folder = os.environ.get("XSEG_REFERENCE")
+        for path in (pathlib.Path(folder, "bin/python"), pathlib.Path(folder, "v/bin/python")) if folder else ():
             if path.exists():
                 return str(path)
         return shutil.which("python3") or sys.executable
 
     def environment(self, backend):
-        # The folder of libraries that the command brought along is not meant for Python.
+        # Python does not use the libraries of the packed folder.
         libraries = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":")
                      if folder and pathlib.Path(folder) != pathlib.Path(self.options.library).parent]
         result = {name: value for name, value in os.environ.items()
@@ -92,31 +92,31 @@ class Machine:
 
     def start(self, backend, code, *arguments):
         first = "import xseg.torch; " if backend == "xseg" else ""
-        left = max(5, self.deadline - time.monotonic())
+        seconds = max(5, self.deadline - time.monotonic())
         try:
-            done = subprocess.run([*self.command, "-c", f"import torch; {first}{code}", *map(str, arguments)],
-                                  env=self.environment(backend), check=False, capture_output=True, text=True,
-                                  stdin=subprocess.DEVNULL, timeout=left)
-        except subprocess.TimeoutExpired as late:
-            raise Late("it did not end in time") from late
-        if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or ["it said nothing"]
-            raise Failed(f"status {done.returncode}, {lines[-1]}")
-        return done.stdout
+            process = subprocess.run([*self.command, "-c", f"import torch; {first}{code}", *map(str, arguments)],
+                                     env=self.environment(backend), check=False, capture_output=True, text=True,
+                                     stdin=subprocess.DEVNULL, timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            raise Late("timeout") from error
+        if process.returncode != 0:
+            lines = process.stderr.strip().splitlines() or ["no message"]
+            raise Failed(f"status {process.returncode}, {lines[-1]}")
+        return process.stdout
 
-    def must_have_torch(self):
-        """Leave with a sentence where there is no PyTorch that finds a device."""
+    def require_torch(self):
+        """Exits with a message if there is no PyTorch that finds a device."""
         try:
             self.about = self.start("native", "print(torch.__version__, 'on', torch.cuda.get_device_name(0))").strip()
-        except Failed as why:
-            print(f"{ABSENT} ({why})")
+        except Failed as error:
+            print(f"{ABSENT} ({error})")
             sys.exit(SKIPPED)
         try:
             self.start("xseg", "pass")
-        except Failed as why:
-            # What xseg lacks on this machine it says itself: a compiler, or headers.
-            if "Refused:" in str(why) and "does not compile" not in str(why):
-                print(why)
+        except Failed as error:
+            # The message of xseg contains the missing requirement: a compiler, or headers.
+            if "Refused:" in str(error) and "does not compile" not in str(error):
+                print(error)
                 sys.exit(SKIPPED)
 
     def run(self, program, backend):
@@ -124,13 +124,13 @@ class Machine:
         text = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", program)
         result = json.loads(text.splitlines()[-1])
         if result["backend"] != backend:
-            raise Failed(f"it ran on the allocator {result['backend']}, not on {backend}")
+            raise Failed(f"expected the allocator {backend}, not {result['backend']}")
         result["seconds"] = time.monotonic() - began
         return result
 
 
 class Report:
-    """What was found, on disk after each program."""
+    """The results, which are written after each program."""
 
     def __init__(self, machine):
         self.machine, self.out = machine, machine.options.out
@@ -142,35 +142,35 @@ class Report:
             self.not_reached.append(name)
             return
         try:
-            own, ours = (self.machine.run(program, backend) for backend in BACKENDS)
+            native, xseg = (self.machine.run(program, backend) for backend in BACKENDS)
         except Late:
             self.not_reached.append(name)
             return
-        except Failed as why:
+        except Failed as error:
             self.failed = True
-            self.differs.append(f"{name}: {why}")
+            self.differs.append(f"{name}: {error}")
             self.rows.append(f"| {name} | - | - | failed |")
             return
-        asked = ("steps", "notes") + (("computed",) if self.machine.options.driver == "cuda" else ())
-        found = differences(*({part: report.get(part, {}) for part in asked} for report in (own, ours)))
-        self.differs += [f"{name}: {text}" for text in found[:5]]
-        if len(found) > 5:
-            self.differs.append(f"{name}: {len(found) - 5} further figures")
-        self.rows.append(f"| {name} | {own['seconds']:.1f} | {ours['seconds']:.1f} | "
-                         f"{f'{len(found)} figures differ' if found else 'the same'} |")
-        if "step_ms" in own:
-            self.training = [f"| {kind} | {own[key]:.3f} | {ours[key]:.3f} | {own[key] / ours[key]:.2f} |"
-                             for kind, key in (("median of the clock", "step_ms"), ("least processor time", "processor_ms"))]
+        parts = ("steps", "notes") + (("computed",) if self.machine.options.driver == "cuda" else ())
+        lines = differences(*({part: report.get(part, {}) for part in parts} for report in (native, xseg)))
+        self.differs += [f"{name}: {text}" for text in lines[:5]]
+        if len(lines) > 5:
+            self.differs.append(f"{name}: {len(lines) - 5} further figures")
+        self.rows.append(f"| {name} | {native['seconds']:.1f} | {xseg['seconds']:.1f} | "
+                         f"{f'{len(lines)} figures differ' if lines else 'equal'} |")
+        if "step_ms" in native:
+            self.training = [f"| {kind} | {native[key]:.3f} | {xseg[key]:.3f} | {native[key] / xseg[key]:.2f} |"
+                             for kind, key in (("median wall-clock time", "step_ms"), ("minimum CPU time", "cpu_ms"))]
 
     def write(self):
         lines = [f"PyTorch {self.machine.about}, {'classic' if self.machine.options.classic else 'expandable'} segments. "
                  "Counts are those of `memory_stats()` after each step."]
         if self.machine.options.driver != "cuda":
-            lines += ["**The driver is the simulator: kernels compute nothing, so what they compute is not compared, and times "
-                      "say nothing about a GPU.**"]
-        lines += ["", "| program | own, s | xseg, s | what it counts and computes |", "|---|---|---|---|", *self.rows, ""]
+            lines += ["**The driver is the simulator: kernels do not compute values, so computed values are not compared, and "
+                      "times are not those of a GPU.**"]
+        lines += ["", "| program | native, s | xseg, s | counts and computed values |", "|---|---|---|---|", *self.rows, ""]
         if self.training:
-            lines += ["A step of the training run, in ms:", "", "| | own | xseg | own / xseg |", "|---|---|---|---|",
+            lines += ["A step of the training run, in ms:", "", "| | native | xseg | native / xseg |", "|---|---|---|---|",
                       *self.training, ""]
         if self.not_reached:
             lines += [f"- not reached in {self.machine.options.seconds:.0f} s: {', '.join(self.not_reached)}"]

@@ -35,30 +35,30 @@ def main():
     model = torch.nn.Sequential(torch.nn.Linear(WORDS, WIDTH), *(Layer() for _ in range(6)),
                                 torch.nn.Linear(WIDTH, WORDS)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses, walls, processor = [], [], []
+    losses, wall_times, cpu_times = [], [], []
     for number in range(STEPS):
-        # Lengths differ from step to step, so blocks of many sizes come and go.
+        # The steps have different lengths, so blocks of many sizes are allocated and freed.
         words = torch.randint(WORDS, (8, 64 + 16 * (number % 5)))
-        given = torch.nn.functional.one_hot(words, WORDS).float().cuda()  # pylint: disable=not-callable
-        wanted = words.cuda().flatten()
+        inputs = torch.nn.functional.one_hot(words, WORDS).float().cuda()  # pylint: disable=not-callable
+        targets = words.cuda().flatten()
         torch.cuda.synchronize()
-        began, began_processor = time.perf_counter(), time.process_time()
+        began, began_cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
-        loss = torch.nn.functional.cross_entropy(model(given).flatten(0, 1), wanted)
+        loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets)
         loss.backward()
         optimizer.step()
         torch.cuda.synchronize()
-        walls.append(time.perf_counter() - began)
-        processor.append(time.process_time() - began_processor)
+        wall_times.append(time.perf_counter() - began)
+        cpu_times.append(time.process_time() - began_cpu)
         losses.append(loss.item().hex())
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().cpu().numpy().tobytes())
-    measured = torch.cuda.memory_stats()
+    stats = torch.cuda.memory_stats()
     print(json.dumps({"backend": torch.cuda.get_allocator_backend(),
-        "notes": {"blocks": measured["allocation.all.allocated"], "peak": measured["allocated_bytes.all.peak"]},
+        "notes": {"blocks": stats["allocation.all.allocated"], "peak": stats["allocated_bytes.all.peak"]},
         "computed": {"losses": losses, "weights": digest.hexdigest()},
-        "step_ms": 1000 * statistics.median(walls[WARM:]), "processor_ms": 1000 * min(processor[WARM:]),}), flush=True)
+        "step_ms": 1000 * statistics.median(wall_times[WARM:]), "cpu_ms": 1000 * min(cpu_times[WARM:]),}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Trains with autocast and a gradient scaler: copies of weights in half precision come and go within a step."""
+"""Trains with autocast and a gradient scaler: copies of weights in half precision exist within a step only."""
 import torch
 from torch import nn
 from figures import Figures
@@ -11,16 +11,16 @@ optimizer = torch.optim.AdamW(model.parameters())
 for kind in (torch.bfloat16, torch.float16):
     scaler = torch.amp.GradScaler("cuda", enabled=kind == torch.float16)
     for number in range(4):
-        x, wanted = torch.zeros(96, 768, device="cuda"), torch.zeros(96, dtype=torch.long, device="cuda")
+        x, target = torch.zeros(96, 768, device="cuda"), torch.zeros(96, dtype=torch.long, device="cuda")
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cuda", kind):
             output = model(x)
-            loss = nn.functional.cross_entropy(output, wanted)
+            loss = nn.functional.cross_entropy(output, target)
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         figures.step(f"{kind}, step {number}", output, loss)
-        figures.note(f"{kind} is kept", output.dtype == kind)
+        figures.note(f"output is {kind}", output.dtype == kind)
 figures.print()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Makes graphs of a model's two halves with make_graphed_callables(), and trains through them."""
+"""Captures graphs of a model's two halves with make_graphed_callables(), and trains through them."""
 import torch
 from torch import nn
 from figures import Figures
 
 figures = Figures()
-# The thread that PyTorch has for backward passes frees what it held when it likes: also behind the empty_cache() before a capture.
+# PyTorch's thread for backward passes may free its tensors late, even after the empty_cache() before a capture.
 torch.autograd.set_multithreading_enabled(False)
 first = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, 256)).cuda()
 second = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 16)).cuda()

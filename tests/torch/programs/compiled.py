@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""torch.compile(backend="cudagraphs"): inference, training, and a second shape, all of it in graphs."""
+"""torch.compile(backend="cudagraphs"): inference, training, and a second shape, all in graphs."""
 import torch
 from torch import nn
 from figures import Figures
@@ -29,5 +29,5 @@ figures.step("emptied")
 torch.compiler.reset()
 del compiled
 torch.cuda.empty_cache()
-figures.step("compiled code gone")
+figures.step("compiled code destroyed")
 figures.print()

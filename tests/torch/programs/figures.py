@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a program prints for the comparison: the counts of memory, step by step, as one object of JSON."""
+"""The output of a program for the comparison: memory statistics of each step, as one JSON object."""
 import json
 
 import torch
@@ -24,12 +24,12 @@ class Figures:
         self.notes = {}
 
     def step(self, name, *tensors, device=None):
-        """Note the statistics of a device, and the shapes of some tensors."""
+        """Records the statistics of a device, and the shapes of tensors."""
         self.steps.append({"step": name, "statistics": statistics(device),
                            "shapes": [list(tensor.shape) for tensor in tensors]})
 
     def note(self, name, value):
-        """Note something else that has to be the same."""
+        """Records another value that must be equal on each allocator."""
         self.notes[name] = value
 
     def report(self):

@@ -23,41 +23,41 @@ def in_child(work):
     os.close(write)
     with os.fdopen(read) as pipe:
         text = pipe.read()
-    return {"said": json.loads(text or "null"), "status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+    return {"result": json.loads(text or "null"), "status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
 
 
-def fresh():
+def allocate():
     figures = Figures()
     tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(5)]
-    figures.step("fresh", *tensors)
+    figures.step("child", *tensors)
     return figures.report()
 
 
-def refused():
+def allocation_error():
     try:
         torch.zeros(10, device="cuda")
-        said = "nothing"
+        result = "no error"
     except RuntimeError as error:
-        said = str(error).split(".")[0]
+        result = str(error).split(".")[0]
     held.clear()
     gc.collect()
-    return said
+    return result
 
 
 def initialized():
-    """Whether a child may use CUDA, without using it."""
+    """Whether CUDA is initialized in a child that does not use it."""
     return [torch.cuda.is_initialized(), torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0]
 
 
 figures = Figures()
-figures.note("before CUDA", in_child(fresh))
+figures.note("before CUDA", in_child(allocate))
 held = [torch.zeros(size, device="cuda") for size in (100, 1 << 20, 6 << 20)]
 figures.step("parent", *held)
-figures.note("refused", in_child(refused))
+figures.note("allocation error", in_child(allocation_error))
 figures.note("initialized", in_child(initialized))
-figures.step("parent, afterwards", *held)
+figures.step("parent after the forks", *held)
 held.append(torch.zeros(7 << 20, device="cuda"))
 del held[1]
 torch.cuda.empty_cache()
-figures.step("parent goes on", *held)
+figures.step("parent continues", *held)
 figures.print()

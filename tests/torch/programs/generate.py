@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Generates words with a cache of keys and values that grows by one with each: the pattern that fragments memory."""
+"""Generates words with a cache of keys and values that grows by one entry per word, a pattern that fragments memory."""
 import torch
 from torch import nn
 from figures import Figures
@@ -28,18 +28,18 @@ with torch.no_grad():
     for request in range(3):
         words = torch.zeros(BATCH, PROMPT + 40 * request, dtype=torch.long, device="cuda")
         caches = [None] * LAYERS
-        made = []
+        generated = []
         for number in range(STEPS):
             x = embedding(words)
             for index, layer in enumerate(layers):
                 x, caches[index] = layer(x, caches[index])
             words = head(x[:, -1:]).argmax(-1)
-            made.append(words)
+            generated.append(words)
             if number % 16 == 0:
                 figures.step(f"request {request}, word {number}", x, words, caches[0][0])
-        answer = torch.cat(made, 1)
-        figures.step(f"request {request}", answer)
-    del caches, x, words, made
+        output = torch.cat(generated, 1)
+        figures.step(f"request {request}", output)
+    del caches, x, words, generated
     torch.cuda.empty_cache()
 figures.step("emptied")
 figures.print()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Graph trees, made by hand: functions are captured into one pool, in sequence and in branches, which restore checkpoints of the pool.
-"""
+"""Graph trees without a compiler: functions are captured into one pool, in sequence and in branches that restore checkpoints."""
 import gc
 
 import torch
@@ -14,16 +13,16 @@ SETTINGS = {"device_index": 0, "is_backward": False, "is_inference": True}
 
 
 def tracked(outputs, work):
-    """A function with so many outputs in graphs; as compilers make it, it takes its arguments in a list that it empties."""
+    """A function with this number of outputs, as graphs.  Like a compiled function, it pops its arguments from a list."""
     def boxed(arguments):
-        given = arguments.pop()
-        return work(given)
+        argument = arguments.pop()
+        return work(argument)
 
     return cudagraphify_impl(boxed, [x], (), stack_traces=[None] * outputs, **SETTINGS)
 
 
 def note(name):
-    """The counts, and how the pool of the tree is divided."""
+    """Records the statistics, and the segments and blocks of the pool of the tree."""
     figures.step(name)
     manager = get_manager(0, create_if_none_exists=False)
     if manager is not None:
@@ -41,14 +40,14 @@ large = tracked(2, lambda x: (torch.cat([x, x, x]), x * 3))
 
 
 def run(name, *functions):
-    """One way through the tree, from its root."""
+    """Runs one path of the tree, from its root."""
     torch.compiler.cudagraph_mark_step_begin()
-    given, outputs = x, []
+    argument, outputs = x, []
     for function in functions:
-        outputs = function([given])
-        given = outputs[0]
-        note(f"{name}, {len(outputs)} of it")
-    del outputs, given
+        outputs = function([argument])
+        argument = outputs[0]
+        note(f"{name}, {len(outputs)} outputs")
+    del outputs, argument
 
 
 with torch.no_grad():
@@ -56,19 +55,19 @@ with torch.no_grad():
         run(f"turn {turn}, one branch", widen, small)
         run(f"turn {turn}, the other", widen, large, small)
         run(f"turn {turn}, another root", small)
-    # An output is held over the change of branch, and dies later.
+    # A copy of an output outlives the change of branch.
     torch.compiler.cudagraph_mark_step_begin()
     held = widen([x])
-    kept = held[1].clone()
+    copy = held[1].clone()
     del held
-    note("one output is kept")
-    run("after it", widen, large)
+    note("copy of one output")
+    run("after the copy", widen, large)
 manager = get_manager(0, create_if_none_exists=False)
 figures.note("checkpoints restored", manager.debug_checkpointing_counter)
 figures.note("graphs", manager.new_graph_id().id)
-del manager, widen, small, large, kept
+del manager, widen, small, large, copy
 reset_cudagraph_trees()
 gc.collect()
 torch.cuda.empty_cache()
-note("tree gone")
+note("tree destroyed")
 figures.print()

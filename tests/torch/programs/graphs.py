@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Captures inference of several batch sizes into one pool, and a whole training step; replays them and lets them go."""
+"""Captures inference of several batch sizes into one pool, and a whole training step; replays and destroys them."""
 import torch
 from torch import nn
 from figures import Figures
@@ -10,7 +10,7 @@ side = torch.cuda.Stream()
 
 
 def warmed(work):
-    """Run what is to be captured a few times, on the stream that PyTorch's documents advise."""
+    """Runs a function three times before its capture, on a side stream, as PyTorch's documentation recommends."""
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
@@ -21,28 +21,28 @@ def warmed(work):
 pool, graphs = None, {}
 with torch.no_grad():
     for size in (256, 64, 16, 4):
-        given = torch.zeros(size, 512, device="cuda")
-        warmed(lambda: model(given))  # noqa: B023
+        inputs = torch.zeros(size, 512, device="cuda")
+        warmed(lambda: model(inputs))  # noqa: B023
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
-            output = model(given)
+            output = model(inputs)
         pool = pool or graph.pool()
-        graphs[size] = graph, given, output
+        graphs[size] = graph, inputs, output
         figures.step(f"inference of {size}", output)
 for size in (4, 256, 16, 64, 4):
-    graph, given, output = graphs[size]
-    given.copy_(torch.zeros(size, 512))
+    graph, inputs, output = graphs[size]
+    inputs.copy_(torch.zeros(size, 512))
     graph.replay()
     held = output.clone()
     figures.step(f"replay of {size}", held)
 
 optimizer = torch.optim.Adam(model.parameters(), capturable=True)
-words, wanted = torch.zeros(128, 512, device="cuda"), torch.zeros(128, 512, device="cuda")
+words, target = torch.zeros(128, 512, device="cuda"), torch.zeros(128, 512, device="cuda")
 
 
 def train():
     optimizer.zero_grad(set_to_none=True)
-    loss = nn.functional.mse_loss(model(words), wanted)
+    loss = nn.functional.mse_loss(model(words), target)
     loss.backward()
     optimizer.step()
     return loss
@@ -63,9 +63,9 @@ del loss
 step.reset()
 for graph, _, _ in graphs.values():
     graph.reset()
-del graph, graphs, given, output, held
+del graph, graphs, inputs, output, held
 torch.cuda.synchronize()
-figures.step("graphs gone")
+figures.step("graphs destroyed")
 torch.cuda.empty_cache()
 figures.step("emptied")
 figures.print()

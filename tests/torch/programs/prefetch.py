@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Copies the next batch on a stream of its own while a step runs, and tells the allocator by record_stream()."""
+"""Copies the next batch on a side stream while a step runs, with record_stream()."""
 import torch
 from torch import nn
 from figures import Figures
 
 figures = Figures()
-torch.backends.cudnn.enabled = False  # its stand-in convolves nothing
+torch.backends.cudnn.enabled = False  # the model of cuDNN has no convolutions
 copies = torch.cuda.Stream()
 model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
                       nn.Flatten(), nn.LazyLinear(10)).cuda()
@@ -21,14 +21,14 @@ def fetch(index):
         return [tensor.cuda(non_blocking=True) for tensor in batches[index]]
 
 
-coming = fetch(0)
+batch = fetch(0)
 for number in range(len(batches)):
     main = torch.cuda.current_stream()
     main.wait_stream(copies)
-    images, labels = coming
+    images, labels = batch
     images.record_stream(main)
     labels.record_stream(main)
-    coming = fetch(number + 1)
+    batch = fetch(number + 1)
     optimizer.zero_grad(set_to_none=True)
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
@@ -37,7 +37,7 @@ for number in range(len(batches)):
     if number % 4 == 3:
         torch.cuda.synchronize()
 figures.note("on the side stream", copies.query())
-del images, labels, loss, coming
+del images, labels, loss, batch
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 figures.step("emptied")

@@ -27,8 +27,8 @@ total = torch.full((1000,), rank + 1.0).to(f"cuda:{rank}")
 dist.all_reduce(total)
 assert total[7].item() == 3.0
 figures.step("summed", total)
-figures.step("the other's device", device=1 - rank)
-# From one device to the other, without the host's help.
+figures.step("other device", device=1 - rank)
+# A copy from one device to the other, not through host memory.
 torch.zeros(1 << 20, device=f"cuda:{1 - rank}").copy_(torch.zeros(1 << 20, device="cuda"))
 figures.step("copied", device=1 - rank)
 reports = [None, None]

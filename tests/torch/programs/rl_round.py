@@ -14,7 +14,7 @@ if PAUSES:
 
 @contextlib.contextmanager
 def rollout_memory():
-    """What is allocated meanwhile can be paused."""
+    """Allocations within the context can be paused."""
     if PAUSES:
         with torch_memory_saver.region(tag="rollout"):
             yield
@@ -48,7 +48,7 @@ with torch.no_grad():
         chosen = acting(word).argmax(-1)
 figures.step("captured", chosen)
 addresses = [parameter.data_ptr() for parameter in acting.parameters()]
-kept, freed = [], []
+is_same, freed = [], []
 for number in range(3):
     words = []
     for _ in range(LENGTH):
@@ -71,9 +71,9 @@ for number in range(3):
     with torch.no_grad():
         for to, source in zip(acting.parameters(), trained.parameters()):
             to.copy_(source)
-    kept.append(addresses == [parameter.data_ptr() for parameter in acting.parameters()])
+    is_same.append(addresses == [parameter.data_ptr() for parameter in acting.parameters()])
     figures.step(f"round {number}, step", loss)
-figures.note("same addresses", kept)
+figures.note("same addresses", is_same)
 size = sum(tensor.nbytes for tensor in (*acting.parameters(), history))
-figures.note("pause freed all that it could", all(bytes >= size for bytes in freed) if PAUSES else True)
+figures.note("pause freed all rollout memory", all(bytes >= size for bytes in freed) if PAUSES else True)
 figures.print()

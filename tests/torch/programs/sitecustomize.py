@@ -9,33 +9,33 @@ import time
 ADAPTER = pathlib.Path(__file__).resolve().parents[3] / "src/adapters/python"
 
 
-def resting(folder):
-    """How often a thread has waited, or None while it runs.  One that waits for Python's lock wakes every 5 ms."""
+def waits(folder):
+    """The number of waits of a thread, or None while the thread runs.  A thread that waits for Python's lock wakes every 5 ms."""
     status = (folder / "status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     return fields["voluntary_ctxt_switches"] if fields["State"].startswith("S") else None
 
 
 def threads():
-    """The state of every thread of autograd, by number."""
-    found = {}
+    """The number of waits of each autograd thread, by thread ID."""
+    result = {}
     for folder in pathlib.Path("/proc/self/task").iterdir():
         try:
             if (folder / "comm").read_text().startswith("pt_autograd"):
-                found[folder.name] = resting(folder)
+                result[folder.name] = waits(folder)
         except OSError:
             pass
-    return found
+    return result
 
 
 def settle():
-    """Return once all of them have waited for 60 ms without waking."""
+    """Returns after no autograd thread has woken for 60 ms."""
     before, quiet = threads(), 0
     while before and quiet < 3:
         time.sleep(0.02)
-        now = threads()
-        quiet = quiet + 1 if now == before and None not in now.values() else 0
-        before = now
+        after = threads()
+        quiet = quiet + 1 if after == before and None not in after.values() else 0
+        before = after
 
 
 atexit.register(settle)

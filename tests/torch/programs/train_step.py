@@ -25,7 +25,7 @@ figures.step("model")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
 for number in range(6):
-    # Lengths differ from step to step, as they do in batches of text.
+    # Batches of text have different lengths.
     words = torch.zeros(BATCH, LENGTH + 32 * (number % 3), dtype=torch.long, device="cuda")
     optimizer.zero_grad(set_to_none=True)
     output = model(words)
@@ -39,7 +39,7 @@ for number in range(6):
         torch.cuda.reset_peak_memory_stats()
 del output, loss, words
 optimizer.zero_grad(set_to_none=True)
-figures.step("gradients gone")
+figures.step("gradients freed")
 torch.cuda.empty_cache()
 figures.step("emptied")
 figures.print()
