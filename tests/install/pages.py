@@ -6,13 +6,16 @@ ELSEWHERE lists commands that this test does not run, with the test that runs th
 `tool/outputs` runs the commands of the tool, and `torch/wheel` those that start PyTorch.
 """
 import os
+import pathlib
 import re
 import shlex
 import subprocess
 import sys
-import textwrap
 
 from checks import FOREIGN, expect
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from page_blocks import pages, shell_blocks, wrapped  # noqa: E402 pylint: disable=wrong-import-position
 
 # Beginnings of commands.
 ELSEWHERE = {
@@ -34,7 +37,7 @@ ELSEWHERE = {
     "xseg ": "`tool/outputs`",
     "python -m xseg replay": "`python/document`",
     "XSEG_SIM_BYTES=1 venv/bin/python": "`python/numba_memory`",
-    "PYTORCH_ALLOC_CONF=large_segment_size_mb:40 xseg": "`tool/outputs`",
+    "PYTORCH_ALLOC_CONF=large_segment_size_mb:40 xseg": "`tool/config`",
     "python3 tests/support/torch_environment.py": "`torch/documented` finds and runs PyTorch by this script",
     "python3 tests/": "writes files of the source tree",
     "python3 benchmarks/": "takes minutes",
@@ -50,26 +53,10 @@ ELSEWHERE = {
     "mkdir -p /var/lib": "changes the whole system",
     "install -d": "changes the whole system",
 }
-COMMAND = re.compile(r"(\$ )?(\w+=\S* +)*(cc |xseg \w|pip |apt-get |mkdir |install |meson |bpftrace |(venv/bin/)?python|\./|"
-                     r"(\.ci|tests|benchmarks|src|build-tests)/)|folder=|(\w+=\S* +)+#")
 # Commands that fail on purpose, and their status.
 FAILS = {"XSEG_SIM_FAIL=:40:700 ./program": 1}
 # `{sizeof(x)}` initializes the other members with zero; -Wextra warns about that idiom.
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wno-missing-field-initializers", "-Werror")
-
-
-def pages(root):
-    return [root / "README.md", *sorted(root.glob("docs/*.md"))]
-
-
-def shell_blocks(page):
-    """The commands of each shell block, without their outputs; a command can have several lines."""
-    found = []
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
-        if COMMAND.match(block) and not language:
-            commands = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
-            found.append(commands or re.findall(r"(?:'[^']*'|\\\n|[^\n'#]|#.*)+", block))
-    return found
 
 
 def complete_program(page):
@@ -77,12 +64,6 @@ def complete_program(page):
     programs = re.findall(r"^```c\n(.*?)^```\n(?:\nIt prints:\n\n```\n(.*?)^```)?", page.read_text(encoding="utf-8"),
                           re.DOTALL | re.MULTILINE)
     return next(((text, output or None) for text, output in programs if "int main(" in text), (None, None))
-
-
-def wrap_long_lines(text):
-    """The output of a program as a page shows it, in lines of at most 100 columns."""
-    return "".join(textwrap.fill(line, 100, break_long_words=False, break_on_hyphens=False) + "\n" if len(line) > 100 else
-                   line + "\n" for line in text.splitlines())
 
 
 def entry(command):
@@ -162,7 +143,7 @@ exec {shlex.join(tree.compilers["c"])} -std=c11 {shlex.join(WARNINGS)} "${{@/#-I
                 self.write(source[1], program or self.readme)
             if python and "python3 program.py" in text:
                 self.write("program.py", python[0])
-            printed = wrap_long_lines(self.run(commands))
+            printed = wrapped(self.run(commands))
             if source and program:
                 expect(output in (None, printed), f"{page.name}: {commands[-1]} prints\n{printed}")
                 if "xseg_error_message" in program:

@@ -11,6 +11,8 @@ WORD = re.compile(r"\w+")
 # Names of other projects.
 FOREIGN = {
     "max_entries",  # PyTorch: an argument of memory snapshots
+    "test_basic_cumem", "test_workspace_scratch_discarded_on_sleep",  # vLLM: tests
+    "multi_device", "cpu_backup",  # torch_memory_saver: examples
     "nvidia_peermem",  # a kernel module
     # Functions and protocols that register memory: PyTorch, verbs, libfabric, UCX, NVSHMEM.
     "register_mem_pool", "ibv_reg_mr", "ibv_reg_dmabuf_mr", "fi_read", "fi_write", "cuda_ipc",

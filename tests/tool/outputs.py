@@ -13,34 +13,21 @@ import re
 import subprocess
 import sys
 import tempfile
-import textwrap
 import unittest
 
 import advise_ranks
 import compare
 from compare import json_keys
 from folder_case import SELF_CHECKS, ROOT, SNAPSHOTS
+from page_blocks import pages, wrapped
 
 TOOL = os.path.abspath(sys.argv[1])
-# tool/services compares the output of its page.
-PAGES = sorted({path.name for path in (ROOT / "docs").glob("*.md")} - {"services.md"})
 # An output whose first line is a command: `$ xseg ...`; and a block of commands without outputs.  tool/top runs `top`, and
 # tool/run runs `run`.
 OUTPUT = re.compile(r"^```\n\$ xseg (?!top|run)(.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 COMMANDS = re.compile(r"^```\n((?:xseg (?!run).*\n)+)```$", re.MULTILINE)
 MEASURED = re.compile(r"(time per event, measured) .*")
-COLUMNS = 100
 MIB = 1 << 20
-
-
-def wrapped(text):
-    """An output as a page shows it: long lines continue below their last column."""
-    lines = []
-    for line in text.splitlines():
-        indent = len(re.match(r".*\S {2,}(?=\S)|", line)[0]) if len(line) > COLUMNS else 0
-        lines.append(textwrap.fill(line, COLUMNS, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-                     if len(line) > COLUMNS else line)
-    return "".join(line + "\n" for line in lines)
 
 
 def without_times(text):
@@ -49,7 +36,7 @@ def without_times(text):
 
 @contextlib.contextmanager
 def files_of(page):
-    """A folder with the files that the commands of a page name."""
+    """A folder with the files that the commands of a page, a path, name."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         for path in [*SNAPSHOTS.glob("*.pickle.zst"), ROOT / "benchmarks/traces/llama_finetune.xtrace.zst"]:
@@ -59,11 +46,13 @@ def files_of(page):
             (folder / link).symlink_to(target)
         (folder / "snapshots").mkdir()
         for rank in range(8):
-            if page == "replay.md":
+            if page.name == "replay.md":
                 contents = advise_ranks.rank_of_job(**({"growth_per_step": 46 * MIB} if rank == 5 else {}))
             else:
                 contents = compare.job("stranded" if rank == 5 else "", compare.BASE + (rank << 32)).snapshot()
             (folder / f"snapshots/oom-rank{rank}-pid{4711 + rank}-1.pickle").write_bytes(pickle.dumps(contents, 4))
+        for trace in re.findall(r"^```\n(xtrace 1\n.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            (folder / "serve.xtrace").write_text(trace, encoding="utf-8")
         yield folder
 
 
@@ -82,13 +71,15 @@ class Outputs(unittest.TestCase):
 
     def test_pages(self):
         outputs = blocks = 0
-        for page in PAGES:
-            text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        for page in pages(ROOT):
+            text = page.read_text(encoding="utf-8")
+            if not OUTPUT.search(text) and not COMMANDS.search(text):
+                continue
             with files_of(page) as folder:
                 for command, body in OUTPUT.findall(text):
                     outputs += 1
                     out, messages = map(wrapped, run(command, folder))
-                    with self.subTest(page=page, command=command):
+                    with self.subTest(page=page.name, command=command):
                         if "...\n" in body:
                             first, last = body.split("...\n")
                             self.assertTrue((messages + out).startswith(first) or out.startswith(first), messages + out)
@@ -101,14 +92,14 @@ class Outputs(unittest.TestCase):
                     for line in block.splitlines():
                         # No GPU is needed here.
                         run(line.replace(" --driver cuda", "").removeprefix("xseg "), folder)
-        self.assertEqual((outputs, blocks), (10, 3))
+        self.assertEqual((outputs, blocks), (11, 3))
 
     def test_rows_of_probe(self):
         """Rows of a report are wider than a page, so the page has a table of some."""
         text = (ROOT / "docs/top.md").read_text(encoding="utf-8")
         rows = re.findall(r"^\| (cu\w+) \| (.*) \|$", text, re.MULTILINE)
         self.assertGreater(len(rows), 3)
-        with files_of("top.md") as folder:
+        with files_of(ROOT / "docs/top.md") as folder:
             report = [" ".join(line.split()) for line in run("probe --costs consumer", folder)[0].splitlines()]
         for name, cells in rows:
             self.assertIn(f"{name} {cells.replace(' | ', ' ')}", report)
@@ -122,7 +113,7 @@ class Keys(unittest.TestCase):
         return [json.loads(run(command, folder)[0]) for command in commands]
 
     def test_replay(self):
-        with files_of("replay.md") as folder:
+        with files_of(self.PAGE) as folder:
             outputs = self.read(folder, "replay --json short.pickle.zst",
                                 "replay --json --config garbage_collection_threshold:0.8 ring.pickle.zst")
             (explained,) = self.read(folder, "replay --json --explain job.pickle")
@@ -132,20 +123,20 @@ class Keys(unittest.TestCase):
 
     def test_example_of_a_trace(self):
         trace, = re.findall(r"^```\n(xtrace 1\n.*?)^```$", self.PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-        with files_of("replay.md") as folder:
+        with files_of(self.PAGE) as folder:
             (folder / "example.xtrace").write_text(trace, encoding="utf-8")
             (report,) = self.read(folder, "replay --json example.xtrace")
         self.assertEqual((report["events"], report["peak_requested"]), (3, 21 * MIB))
 
     def test_history(self):
-        with files_of("replay.md") as folder:
+        with files_of(self.PAGE) as folder:
             lines = run("replay --history - --config history:all,block_user:True job.pickle", folder)[0].splitlines()
         events = [json.loads(line) for line in lines[:-1]]
         self.assertEqual(set().union(*events), json_keys.documented(self.PAGE, "The history"))
         self.assertEqual(set(json.loads(lines[-1])), {"events", "lost", "stacks", "stacks_lost"})
 
     def test_advise(self):
-        with files_of("replay.md") as folder:
+        with files_of(self.PAGE) as folder:
             (one,) = self.read(folder, "advise --json short.pickle.zst")
             (ranks,) = self.read(folder, "advise --json snapshots")
         self.assertEqual(json_keys.paths(one), json_keys.documented(self.PAGE, "One file"))
@@ -153,7 +144,6 @@ class Keys(unittest.TestCase):
 
 
 def write(page):
-    path = ROOT / "docs" / page
     with files_of(page) as folder:
         def replace(found):
             if "...\n" in found[2]:
@@ -161,12 +151,12 @@ def write(page):
             out = wrapped(run(found[1], folder)[0])
             return found[0] if without_times(found[2]) == without_times(out) else f"```\n$ xseg {found[1]}\n{out}```"
 
-        path.write_text(OUTPUT.sub(replace, path.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(OUTPUT.sub(replace, page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
     if sys.argv[3:] == ["--write"]:
-        for one in PAGES:
+        for one in pages(ROOT):
             write(one)
         sys.exit()
     if sys.argv[3:] not in ([], ["none"]):

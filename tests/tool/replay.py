@@ -505,7 +505,7 @@ class Explain(ReplayTest):
 
     def test_report_has_the_ages_of_blocks(self):
         path = self.file("@ 0\na 0 9437184 0\n@ 60000000\na 1 3145728 0\n@ 61000000\n")
-        message = ": 2 allocated blocks, the largest of 9.00 MiB, cover 12.00 MiB"
+        message = ": 2 allocated blocks cover 12.00 MiB, the largest 9.00 MiB"
         self.assertIn(message + ", allocated 61.0 s ago\n", self.replay("--explain", "--config", "history:state", path).stdout)
         self.assertIn(message + "\n", self.replay("--explain", path).stdout)
         results = self.replay("--explain", "--config", "history:state,idle_ms:90000", path).stdout

@@ -15,8 +15,8 @@ import tempfile
 
 import backends
 
-sys.path[:0] = [str(backends.ROOT / "src/adapters/python"), str(backends.ROOT / "tests/install")]
-import pages  # noqa: E402 pylint: disable=wrong-import-position
+sys.path[:0] = [str(backends.ROOT / "src/adapters/python"), str(backends.ROOT / "tests/support")]
+from page_blocks import pages, shell_blocks  # noqa: E402 pylint: disable=wrong-import-position
 from manylinux import adapters, toolchain  # noqa: E402 pylint: disable=wrong-import-position
 
 BUILD = pathlib.Path(sys.argv[1]).parent
@@ -92,7 +92,7 @@ def check_compiled_adapter(python, run):
 def run_page_commands(folder, *shell):
     """The commands of the pages that start a PyTorch program; docs/train.py is that program."""
     program = (backends.ROOT / "docs/train.py").read_text(encoding="utf-8")
-    commands = [command.rstrip(" &") for page in pages.pages(backends.ROOT) for block in pages.shell_blocks(page) for command in block
+    commands = [command.rstrip(" &") for page in pages(backends.ROOT) for block in shell_blocks(page) for command in block
                 if re.match(r"XSEG_TORCH=1 .*\bpython \w+\.py", command)]
     for name in re.findall(r"(\w+\.py)", "\n".join(commands)):
         (folder / name).write_text(program, encoding="utf-8")

@@ -84,10 +84,10 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
                       amount_bytes(reason->block_requested).text,
                       amount_bytes(reason->allocated_bytes).text);
     else if (reason->kind == XSEG_REASON_ALLOCATED)
-        (void)fprintf(out, ": %s, the largest of %s, cover %s",
+        (void)fprintf(out, ": %s cover %s, the largest %s",
                       amount_of(reason->allocated_blocks, "allocated block").text,
-                      amount_bytes(reason->block_requested).text,
-                      amount_bytes(reason->allocated_bytes).text);
+                      amount_bytes(reason->allocated_bytes).text,
+                      amount_bytes(reason->block_requested).text);
     if (reason->kind == XSEG_REASON_PENDING) {
         (void)fprintf(out, ": a block of %s", amount_bytes(reason->block_requested).text);
         if (reason->has_waits_for)
