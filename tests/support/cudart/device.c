@@ -137,7 +137,7 @@ EXPORT cudaError_t cudaDeviceSynchronize(void)
 /* Not supported: vLLM looks the function up when it loads the runtime, and does not call it. */
 EXPORT cudaError_t cudaDeviceReset(void)
 {
-    return answer(cudaErrorNotSupported);
+    return record_error(cudaErrorNotSupported);
 }
 
 EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
