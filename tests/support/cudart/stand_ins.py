@@ -117,7 +117,8 @@ def compile_library(out, name, sources, versions, *options):
     """Compile a shared library with the soname `name`; `versions` is the text of its version script."""
     script = out / (name + ".map")
     script.write_text(versions)
-    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-shared", "-fPIC", "-fvisibility=hidden", "-Werror=implicit-function-declaration", *options,
+    subprocess.run(["cc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-shared", "-fPIC", "-fvisibility=hidden",
+                    "-Werror=implicit-function-declaration", *options,
                     f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-o", out / name, *sources,
                     "-ldl", "-lpthread"], check=True)
 
