@@ -18,7 +18,7 @@ def entry(action, address, size, **more):
             **more}
 
 
-def ends_short(request, history=True):
+def out_of_memory_snapshot(request, history=True):
     """A snapshot of 400 MiB in classic segments, of which 160 MiB are cached in 10 blocks, with 50 MiB of free device memory."""
     events, segments = [], []
     starts = [BASE + index * 64 * MIB for index in range(10)]
@@ -57,12 +57,12 @@ class AdviseTest(ToolCase):
         """Write a file of bytes, of a trace without its first line, or of a snapshot."""
         return super().file("xtrace 1\n" + contents if isinstance(contents, str) else contents, name)
 
-    def replayed(self, path, config, *options, status=0):
+    def replay_json(self, path, config, *options, status=0):
         return json.loads(self.tool("replay", "--json", "--config", config, *options, path, status=status).stdout)
 
-    def holds(self, path, string, *options):
+    def expect_replay(self, path, string, *options):
         """Expect the statistics of a replay with this configuration."""
-        expected = self.replayed(path, string["config"], "--min-device", *options, status=3 if string["oom_at"] >= 0 else 0)
+        expected = self.replay_json(path, string["config"], "--min-device", *options, status=3 if string["oom_at"] >= 0 else 0)
         for name in ("oom_at", "peak_requested", "peak_reserved", "min_device", "driver_us"):
             self.assertEqual(string[name], expected[name], (name, string["config"]))
 
@@ -75,7 +75,7 @@ class AdviseTest(ToolCase):
             return None
         return [(int(row[2]), int(row[3])) for row in rows]
 
-    def headroom_is_smallest(self, path, string, *options):
+    def expect_smallest_headroom(self, path, string, *options):
         points = self.points(path, string["config"], *options)
         if points is None:
             return
@@ -95,10 +95,10 @@ class AdviseTest(ToolCase):
         devices = [] if is_default else [f"--device-memory={result['device_bytes']}"]
         for name in ("current", "advised", "runner_up"):
             if result[name]:
-                self.holds(path, result[name], *devices)
-                self.headroom_is_smallest(path, result[name], *devices)
+                self.expect_replay(path, result[name], *devices)
+                self.expect_smallest_headroom(path, result[name], *devices)
         if result["out_of_memory"]:
-            self.completes_as_told(path, result)
+            self.expect_completion(path, result)
         return result
 
     def completes(self, path, config, device):
@@ -108,7 +108,7 @@ class AdviseTest(ToolCase):
         result = json.loads(replay.stdout)
         return result["oom_at"] < 0 and result.get("failed", 0) == result.get("failed_served", 0)
 
-    def completes_as_told(self, path, result):
+    def expect_completion(self, path, result):
         """Expect that a replay completes with `device_needed` bytes and fails with slightly less."""
         device = result["out_of_memory"]["device_bytes"]
         for string in filter(None, (result["current"], result["advised"])):

@@ -29,7 +29,7 @@ class Program:
         self.trace, self.time = [], 10 ** 15
         self.pages, self.classic = {}, {}  # pages of expandable segments, and classic segments: size by address
         self.blocks, self.free = {}, {}
-        self.states = [self.figures()]
+        self.states = [self.amounts()]
         self.stacks = [[{"name": f"inner{i}", "filename": "/lib/site-packages/torch/nn.py", "line": i},
                         {"name": f"layer{i}", "filename": f"model{i % 3}.py", "line": 10 * i}] for i in range(9)]
         while len(self.trace) < events + early:
@@ -44,11 +44,11 @@ class Program:
         if stack is not None:
             entry["frames"] = self.stacks[stack]
         self.trace.append(entry)
-        self.states.append(self.figures())
+        self.states.append(self.amounts())
 
-    def figures(self):
+    def amounts(self):
         """The current statistics."""
-        live = sum(size for size, _, state in self.blocks.values() if state == "live")
+        allocated = sum(size for size, _, state in self.blocks.values() if state == "allocated")
         pending = sum(size for size, _, state in self.blocks.values() if state == "pending")
         used, occupied = {}, 0
         for address, (size, _, _) in self.blocks.items():
@@ -56,7 +56,7 @@ class Program:
             for units in (self.classic, self.pages):
                 used |= {a: n for a, n in units.items() if a < address + rounded(size) and address < a + n}
         reserved = sum(self.pages.values()) + sum(self.classic.values())
-        return {"live": live, "pending": pending, "reserved": reserved, "cached": reserved - occupied,
+        return {"allocated": allocated, "pending": pending, "reserved": reserved, "cached": reserved - occupied,
                 "stranded": sum(used.values()) - occupied, "blocks": len(self.blocks)}
 
     def mapped_ranges(self):
@@ -78,7 +78,7 @@ class Program:
         if taken or rounded(size) > length:
             return
         stack = self.random.randrange(9)
-        self.blocks[address] = (size, stack, "live")
+        self.blocks[address] = (size, stack, "allocated")
         self.record("alloc", address, size, stack)
 
     def change_memory(self):
@@ -111,7 +111,7 @@ class Program:
         else:
             address = self.random.choice(sorted(self.blocks))
             size, stack, state = self.blocks[address]
-            if state == "live":
+            if state == "allocated":
                 self.blocks[address] = (size, stack, "pending")
                 self.record("free_requested", address, size, stack)
             if state == "pending" or self.random.random() < 0.6:
@@ -132,7 +132,7 @@ class Program:
                 if end < address:
                     blocks.append(inactive(end, address))
                 blocks.append({"address": address, "size": rounded(size), "requested_size": size,
-                             "state": "active_allocated" if state == "live" else "active_pending_free",
+                             "state": "active_allocated" if state == "allocated" else "active_pending_free",
                              "frames": self.stacks[stack]})
                 end = address + rounded(size)
             if end < start + length:
@@ -170,7 +170,7 @@ class Model:
         self.spans = [dict(zip(self.SPAN, row)) for row in zip(*spans)]
         self.ooms = [self.column(3) for _ in range(facts["ooms"])]
         self.pages = [self.column(3) for _ in range(facts["pages"])]
-        self.whole = self.at == len(self.bytes)
+        self.is_complete = self.at == len(self.bytes)
         born = 0
         for life in self.lives:
             born = life["born"] = born + life["born"]
@@ -202,10 +202,10 @@ class Model:
             sums.append(total)
         return sums
 
-    def figures(self, moment):
+    def amounts(self, moment):
         """The statistics after an event."""
         blocks = [life for life in self.lives if life["born"] <= moment < life["died"]]
-        return {"live": sum(life["bytes"] for life in blocks if moment < life["freed"]),
+        return {"allocated": sum(life["bytes"] for life in blocks if moment < life["freed"]),
                 "pending": sum(life["bytes"] for life in blocks if moment >= life["freed"]),
                 "reserved": sum(span["bytes"] for span in self.spans if span["born"] <= moment < span["died"]),
                 "blocks": len(blocks)}

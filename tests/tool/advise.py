@@ -11,7 +11,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advise_case import BASE, IS_SANITIZED, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, IS_SANITIZED, AdviseTest, out_of_memory_snapshot, entry  # pylint: disable=wrong-import-position
 from folder_case import MIB, ROOT, SNAPSHOTS, TOOL  # pylint: disable=wrong-import-position
 
 PYTORCH = {"expandable_segments", "large_segment_size_mb", "max_split_size_mb", "roundup_power2_divisions",
@@ -126,7 +126,8 @@ class Advice(AdviseTest):
         """Expandable segments alone increase the driver time too much; a second key reduces it."""
         path = self.file(costly_remapping())
         report = self.advice(path)
-        self.assertGreater(self.replayed(path, "expandable_segments:True")["driver_us"], report["current"]["driver_us"] + 100_000)
+        self.assertGreater(self.replay_json(path, "expandable_segments:True")["driver_us"],
+                           report["current"]["driver_us"] + 100_000)
         self.assertLess(report["advised"]["driver_us"], report["current"]["driver_us"] + 100_000)
         self.assertEqual(report["advised"]["changes"], 2)
         self.assertIn("mostly because of expandable_segments: segments that grow", report["why"])
@@ -145,7 +146,7 @@ class Advice(AdviseTest):
         report = self.advice(path)
         self.assertIsNone(report["advised"])
         self.assertIn(" and without a larger device; ", report["why"])
-        other = self.replayed(path, "expandable_segments:False", "--min-device")
+        other = self.replay_json(path, "expandable_segments:False", "--min-device")
         self.assertLess(other["peak_reserved"], 0.99 * report["current"]["peak_reserved"])
         self.assertGreater(other["min_device"], 1.01 * report["current"]["min_device"])
 
@@ -154,8 +155,8 @@ class Advice(AdviseTest):
         path = self.file(tape("classic-maxsplit", 150))
         text = self.tool("advise", path).stdout
         self.assertIn("\nrunner-up      none: other strings lower the peak, but need a larger device\n", text)
-        baseline = self.replayed(path, "expandable_segments:False,max_split_size_mb:24", "--min-device")
-        other = self.replayed(path, "expandable_segments:True", "--min-device")
+        baseline = self.replay_json(path, "expandable_segments:False,max_split_size_mb:24", "--min-device")
+        other = self.replay_json(path, "expandable_segments:True", "--min-device")
         self.assertLess(other["peak_reserved"], 0.99 * baseline["peak_reserved"])
         self.assertGreater(other["min_device"], 1.01 * baseline["min_device"])
 
@@ -165,7 +166,7 @@ class Advice(AdviseTest):
         path = self.file(re.sub(rb"(?m)^d \d+$", b"d 80", tape("expandable-small")))
         text = self.tool("advise", path).stdout
         string = re.search(r"^set +(\S+)$", text, re.MULTILINE)[1]
-        peaks = [self.replayed(path, config, "--device-memory=80GiB")["peak_reserved"] / MIB
+        peaks = [self.replay_json(path, config, "--device-memory=80GiB")["peak_reserved"] / MIB
                  for config in ("expandable_segments:True", string)]
         self.assertIn(f"on a device of 80.00 GiB, the peak falls from {peaks[0]:.2f} MiB to {peaks[1]:.2f} MiB, since ", text)
 
@@ -188,7 +189,7 @@ class Advice(AdviseTest):
 
 class OutOfMemory(AdviseTest):
     def test_completing_configuration_is_advised(self):
-        path = self.file(ends_short(100 * MIB))
+        path = self.file(out_of_memory_snapshot(100 * MIB))
         report = self.advice(path)
         out_of_memory = report["out_of_memory"]
         self.assertEqual((out_of_memory["device_bytes"], out_of_memory["failed"], out_of_memory["completes"]),
@@ -202,7 +203,7 @@ class OutOfMemory(AdviseTest):
                                r"a device of 50\d\.00 MiB \(5\d\.00 MiB more\)\n")
 
     def test_impossible_request_is_reported(self):
-        path = self.file(ends_short(300 * MIB))
+        path = self.file(out_of_memory_snapshot(300 * MIB))
         report = self.advice(path)
         out_of_memory = report["out_of_memory"]
         self.assertEqual((out_of_memory["completes"], out_of_memory["least_change"]), (False, None))
@@ -236,11 +237,11 @@ class OutOfMemory(AdviseTest):
         out_of_memory = report["out_of_memory"]
         self.assertEqual((report["device_bytes"], out_of_memory["device_bytes"]), (950 * MIB, 950 * MIB))
         self.assertEqual((out_of_memory["failed"], out_of_memory["completes"]), (1, True))
-        self.holds(path, report["advised"])
-        self.completes_as_told(path, report)
+        self.expect_replay(path, report["advised"])
+        self.expect_completion(path, report)
 
     def test_advise_writes_no_snapshot(self):
-        path, folder = self.file(ends_short(300 * MIB)), self.folder / "oom"
+        path, folder = self.file(out_of_memory_snapshot(300 * MIB)), self.folder / "oom"
         folder.mkdir()
         self.tool("advise", path, environment={"XSEG_OOM_SNAPSHOT": str(folder)})
         self.assertEqual(list(folder.iterdir()), [])
@@ -303,7 +304,7 @@ class IncompleteHistory(AdviseTest):
     """Files with an incomplete history: the advice reports the missing bytes, and is not certain."""
 
     def test_state_without_its_history_has_no_certain_advice(self):
-        snapshot = ends_short(300 * MIB)
+        snapshot = out_of_memory_snapshot(300 * MIB)
         state = {**snapshot, "device_traces": [[entry("free_completed", BASE + (1 << 40), 5 * MIB)]]}
         for segment in state["segments"]:
             segment["blocks"] = [{"address": segment["address"], "size": MIB, "requested_size": MIB, "state": "active_allocated",
@@ -325,11 +326,11 @@ class IncompleteHistory(AdviseTest):
         self.assertIn("\nout of memory  as far as the recording shows, " if report["out_of_memory"] else "\ncurrent", text)
 
     def test_complete_history_is_certain(self):
-        report = self.advice(self.file(ends_short(50 * MIB)))
+        report = self.advice(self.file(out_of_memory_snapshot(50 * MIB)))
         self.assertEqual((report["certain"], report["notes"]), (True, []))
 
     def test_segment_kind_is_inferred_without_settings(self):
-        snapshot = ends_short(50 * MIB)
+        snapshot = out_of_memory_snapshot(50 * MIB)
         original = self.advice(self.file(snapshot))
         del snapshot["allocator_settings"]
         for segment in snapshot["segments"]:
@@ -350,7 +351,7 @@ class BadInput(AdviseTest):
         return completed.stderr
 
     def test_bad_files_are_rejected(self):
-        data = pickle.dumps(ends_short(MIB), 4)
+        data = pickle.dumps(out_of_memory_snapshot(MIB), 4)
         self.expect_error("it is a text file that begins with 'no trace'", self.file(b"no trace\n"))
         self.expect_error("is truncated", self.file(data[:-100]))
         self.expect_error("a dictionary without `segments`", self.file({"a": 1}))
@@ -362,7 +363,8 @@ class BadInput(AdviseTest):
         self.expect_error("--device selects a history", "--device", 0, self.file(incompressible()))
 
     def test_missing_history_is_reported(self):
-        error = self.expect_error("torch.cuda.memory._record_memory_history()", self.file(ends_short(MIB, history=False)))
+        error = self.expect_error("torch.cuda.memory._record_memory_history()",
+                                  self.file(out_of_memory_snapshot(MIB, history=False)))
         self.assertIn("no history was recorded", error)
 
     def test_configuration_with_an_error_is_rejected(self):

@@ -7,7 +7,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(sys.argv[2]) / "tests/support"))
-from advise_case import BASE, AdviseTest, ends_short, entry  # pylint: disable=wrong-import-position
+from advise_case import BASE, AdviseTest, out_of_memory_snapshot, entry  # pylint: disable=wrong-import-position
 from folder_case import MIB  # pylint: disable=wrong-import-position
 
 
@@ -60,7 +60,7 @@ class Ranks(AdviseTest):
             for rank in report["ranks"]:
                 string = rank[name]
                 self.assertEqual(string["config"], report[name]["config"])
-                self.holds(rank["trace"], string)
+                self.expect_replay(rank["trace"], string)
                 if report["out_of_memory"]:
                     self.assertEqual(string["completes"], self.completes(rank["trace"], string["config"], rank["target_bytes"]))
             for row in ("peak_reserved", "min_device"):
@@ -107,14 +107,15 @@ class Ranks(AdviseTest):
 
     def test_rank_that_ran_out_of_memory_completes_with_the_advice(self):
         folder = self.job()
-        self.file(ends_short(100 * MIB), "oom-rank5-pid5-1.pickle")
+        self.file(out_of_memory_snapshot(100 * MIB), "oom-rank5-pid5-1.pickle")
         report = self.advice_for_folder(folder)
         self.assertTrue(report["out_of_memory"])
         self.assertEqual([rank["current"]["completes"] for rank in report["ranks"]], [False, True, True, True])
         self.assertTrue(all(rank["advised"]["completes"] for rank in report["ranks"]))
         self.assertEqual(report["least_change"], report["advised"]["config"])
         self.assertTrue(report["why"].startswith("4 of these 4 ranks complete instead of 3"), report["why"])
-        self.assertIn("out of memory  rank 5 with the current string; none with the advised string\nleast change   the advised string; or, ",
+        self.assertIn("out of memory  rank 5 with the current string; none with the advised string\n"
+                      "least change   the advised string; or, ",
                       self.tool("advise", folder).stdout)
 
     def test_completing_ranks_complete_with_the_advice(self):
@@ -129,7 +130,7 @@ class Ranks(AdviseTest):
 
     def test_advice_for_one_rank_alone_is_omitted(self):
         for rank in range(4):
-            self.file(ends_short(100 * MIB) if rank == 3 else many_streams(), f"rank{rank}.pickle")
+            self.file(out_of_memory_snapshot(100 * MIB) if rank == 3 else many_streams(), f"rank{rank}.pickle")
         single_rank_string = json.loads(self.tool("advise", "--json", self.folder / "rank3.pickle").stdout)["advised"]["config"]
         self.assertFalse(self.completes(self.folder / "rank0.pickle", single_rank_string, 450 * MIB))
         report = self.advice_for_folder(self.folder, "--device-memory=450MiB")
@@ -140,7 +141,7 @@ class Ranks(AdviseTest):
     def test_unreplayable_files_are_omitted(self):
         folder = self.job(growth_per_step=46 * MIB)
         self.file(b"no pickle", "oom-rank8-pid8-1.pickle")
-        self.file(ends_short(MIB, history=False), "oom-rank0-pid0-1.pickle")
+        self.file(out_of_memory_snapshot(MIB, history=False), "oom-rank0-pid0-1.pickle")
         report = self.advice_for_folder(folder, status=2)
         self.assertEqual(report["advised"]["config"], "expandable_segments:True")
         self.assertEqual(len(report["ranks"]), 4)
@@ -149,7 +150,7 @@ class Ranks(AdviseTest):
 
     def test_folder_without_a_replayable_file_is_rejected(self):
         for rank in range(2):
-            self.file(ends_short(MIB, history=False), f"rank{rank}.pickle")
+            self.file(out_of_memory_snapshot(MIB, history=False), f"rank{rank}.pickle")
         completed = self.tool("advise", self.folder, status=2)
         self.assertEqual(completed.stdout, "")
         self.assertEqual(completed.stderr.count("no history was recorded"), 2)

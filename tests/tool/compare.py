@@ -454,7 +454,8 @@ class Ranks(CompareTest):
                 os.utime(path, (step, step))
         report = self.read_json(self.folder / "job", status=1)
         self.assertEqual((report["outlier"], len(report["ranks"])), ("rank 2", 4))
-        self.assertIn("\nomitted: 4 files, of whose rank there is a newer file\n", self.read_output(self.folder / "job", status=1))
+        self.assertIn("\nomitted: 4 files, of whose rank there is a newer file\n",
+                      self.read_output(self.folder / "job", status=1))
 
     def test_two_folders_are_compared_by_their_common_kind(self):
         for folder in ("before", "after"):

@@ -76,7 +76,7 @@ class SnapshotKeysTest(ToolCase):
 
     def model(self, path, *options):
         model = view_program.Model(self.tool("view", path, *options, "-o", "-").stdout)
-        self.assertTrue(model.whole)
+        self.assertTrue(model.is_complete)
         return model
 
     def view_labels(self, path):

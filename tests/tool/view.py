@@ -34,15 +34,15 @@ class ViewTest(ToolCase):
             with self.subTest(seed=seed):
                 program = view_program.Program(seed, 600, skipped)
                 model = view_program.Model(self.page(program.snapshot()))
-                self.assertTrue(model.whole)
+                self.assertTrue(model.is_complete)
                 self.assertEqual(model.facts["unmatched"], 0)
                 self.assertEqual(model.times, [entry["time_us"] for entry in program.trace])
                 for span in model.spans:
                     page = view_program.PAGE if span["address"] < view_program.LARGE_BASE else view_program.LARGE
                     self.assertEqual(span["page"], 0 if span["address"] >= view_program.BASE + (1 << 40) else page)
                 for moment, state in enumerate(program.states):
-                    expected = {key: state[key] for key in ("live", "pending", "reserved", "blocks")}
-                    self.assertEqual(model.figures(moment), expected, f"moment {moment}")
+                    expected = {key: state[key] for key in ("allocated", "pending", "reserved", "blocks")}
+                    self.assertEqual(model.amounts(moment), expected, f"moment {moment}")
 
     def test_smaller_blocks_beyond_the_limit_are_summed(self):
         for seed, skipped in ((20, 0), (21, 200)):
@@ -51,7 +51,7 @@ class ViewTest(ToolCase):
             aggregated = view_program.Model(self.page(program.snapshot(), "--blocks", 30))
             self.assertIn(f"snapshot.pickle: the page is aggregated: it has the 30 blocks with the largest product of size and "
                           f"lifetime, and the sum of {len(complete.lives) - 30} others; --blocks sets the number", self.message)
-            self.assertTrue(aggregated.whole)
+            self.assertTrue(aggregated.is_complete)
             self.assertEqual(len(aggregated.lives), 30)
             self.assertEqual(aggregated.facts["summed"], len(complete.lives) - 30)
             self.assertEqual(aggregated.facts["recorded"], len(program.trace))
@@ -60,14 +60,14 @@ class ViewTest(ToolCase):
             self.assertLessEqual(separate_blocks, {(life["address"], life["bytes"], life["stack"]) for life in complete.lives
                                                    if life["bytes"] * (life["died"] - life["born"]) >= weights[29]})
             # Between two events of separate blocks these do not change, so the sums are upper bounds of all states.
-            allocated_bytes = [aggregated.figures(moment)["live"] + aggregated.figures(moment)["pending"]
+            allocated_bytes = [aggregated.amounts(moment)["allocated"] + aggregated.amounts(moment)["pending"]
                                + aggregated.summed[moment]
                                for moment in range(aggregated.end)]
             states = program.states
-            self.assertEqual(max(allocated_bytes), max(state["live"] + state["pending"] for state in states))
-            self.assertEqual(max(aggregated.figures(moment)["reserved"] for moment in range(aggregated.end)),
+            self.assertEqual(max(allocated_bytes), max(state["allocated"] + state["pending"] for state in states))
+            self.assertEqual(max(aggregated.amounts(moment)["reserved"] for moment in range(aggregated.end)),
                              max(state["reserved"] for state in states))
-            self.assertEqual([aggregated.figures(moment)["reserved"] for moment in (0, aggregated.end - 1)],
+            self.assertEqual([aggregated.amounts(moment)["reserved"] for moment in (0, aggregated.end - 1)],
                              [states[at]["reserved"] for at in (0, -1)])
 
     def test_block_has_the_stack_of_its_allocation(self):
@@ -91,7 +91,7 @@ class ViewTest(ToolCase):
             snapshot = view_program.Program(4, 5).snapshot()
             snapshot["device_traces"][0] = [entry | {"frames": stack} for entry in snapshot["device_traces"][0]]
             model = view_program.Model(self.page(snapshot))
-            self.assertTrue(model.whole)
+            self.assertTrue(model.is_complete)
             stack_index = next(life["stack"] for life in model.lives if life["stack"])
             report = json.loads(self.tool("blame", "--json", self.folder / "snapshot.pickle").stdout)
             names = [site["site"] for site in report["sites"]]
@@ -104,7 +104,7 @@ class ViewTest(ToolCase):
             with self.subTest(path=path.name):
                 self.view(path, "-o", "page.html")
                 model = view_program.Model(self.read_page())
-                self.assertTrue(model.whole)
+                self.assertTrue(model.is_complete)
                 self.assertGreater(len(model.lives), 0)
         self.assertGreater(len(FILES), 0)
 
@@ -137,7 +137,7 @@ class ViewTest(ToolCase):
         self.file(program.snapshot() | {"device_traces": [[]]}, "a.pickle")
         self.assertIn("_record_memory_history", self.view("a.pickle", "-o", "page.html"))
         model, end = view_program.Model(self.read_page()), program.states[-1]
-        self.assertEqual(model.figures(0), {key: end[key] for key in ("live", "pending", "reserved", "blocks")})
+        self.assertEqual(model.amounts(0), {key: end[key] for key in ("allocated", "pending", "reserved", "blocks")})
 
     def test_inconsistent_history_can_be_opened(self):
         snapshot = view_program.Program(11, 300).snapshot()
@@ -147,7 +147,7 @@ class ViewTest(ToolCase):
         free_index = next(i for i, entry in enumerate(trace) if entry["action"] == "free_completed")
         trace.insert(free_index + 1, dict(trace[free_index]))
         model = view_program.Model(self.page(snapshot, status=1))
-        self.assertTrue(model.whole)
+        self.assertTrue(model.is_complete)
         self.assertEqual(model.facts["unmatched"], 2)
         self.assertRegex(self.message, "snapshot.pickle: no segment of the file contains 1 allocated block of .*, which the "
                                        "report omits")

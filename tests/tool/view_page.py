@@ -43,7 +43,7 @@ STATES = """
 const pane = Main.panes[0], states = [];
 for (let m = 0; m <= pane.model.n; m++) {
   const state = pane.finder.at(m);
-  states.push({live: state.allocated, pending: state.pending, reserved: state.reserved, cached: state.cached,
+  states.push({allocated: state.allocated, pending: state.pending, reserved: state.reserved, cached: state.cached,
                stranded: state.fragmented, blocks: state.lives.length});
 }
 return states;
@@ -66,8 +66,9 @@ view.set(0, 1);
 const edges = view.edges(width), grids = map.grids(edges, width, height);
 const total = (grid, c) => Math.round(
   Array.from({length: height}, (_, row) => grid.cells[row * (width + 1) + c]).reduce((a, b) => a + b));
-return Array.from({length: width}, (_, c) => ({moment: edges[c], mapped: total(grids.mapped, c), live: total(grids.allocated, c),
-                                               pending: total(grids.pending, c), held: total(grids.used, c)}));
+return Array.from({length: width}, (_, c) => ({
+  moment: edges[c], mapped: total(grids.mapped, c), allocated: total(grids.allocated, c), pending: total(grids.pending, c),
+  held: total(grids.used, c)}));
 """
 
 
@@ -133,7 +134,7 @@ class PageTest(FolderCase):
     def test_series_match_the_program(self):
         program = view_program.Program(3, 1500, 300)
         self.open(program.snapshot())
-        expected = [[state["live"] + state["pending"], state["pending"], state["reserved"]] for state in program.states]
+        expected = [[state["allocated"] + state["pending"], state["pending"], state["reserved"]] for state in program.states]
         self.assertEqual(self.run_script(SERIES), expected)
 
     def test_column_has_the_peak_of_its_events(self):
@@ -143,7 +144,7 @@ class PageTest(FolderCase):
             columns = self.run_script(COLUMNS, from_, to, width)
             for first, last, active, reserved in columns:
                 states = program.states[first:last + 1]
-                self.assertEqual(active, max(state["live"] + state["pending"] for state in states), (first, last))
+                self.assertEqual(active, max(state["allocated"] + state["pending"] for state in states), (first, last))
                 self.assertEqual(reserved, max(state["reserved"] for state in states), (first, last))
             self.assertEqual(len(columns), width)
 
@@ -152,7 +153,8 @@ class PageTest(FolderCase):
         self.open(program.snapshot(), options=("--blocks", "60"))
         for width in (1, 5):
             columns = self.run_script(COLUMNS, 0, 1, width)
-            for column_index, kind in ((2, lambda state: state["live"] + state["pending"]), (3, lambda state: state["reserved"])):
+            for column_index, kind in ((2, lambda state: state["allocated"] + state["pending"]),
+                                       (3, lambda state: state["reserved"])):
                 self.assertEqual(max(column[column_index] for column in columns), max(map(kind, program.states)))
         self.assertIn("aggregated", self.element(".figures").text)
 
@@ -165,7 +167,7 @@ class PageTest(FolderCase):
                     state = program.states[column["moment"]]
                     blocks = state["reserved"] - state["cached"]
                     self.assertEqual(column["mapped"], state["reserved"])
-                    self.assertEqual(column["live"] + column["pending"], blocks)
+                    self.assertEqual(column["allocated"] + column["pending"], blocks)
                     self.assertEqual(column["held"] - blocks, state["stranded"], column)
 
     def test_pytorch_snapshots_can_be_opened(self):
@@ -218,7 +220,8 @@ class PageTest(FolderCase):
         self.assertEqual(self.cursor(), 2)
         self.press("p")
         peak = program.states[self.cursor()]
-        self.assertEqual(peak["live"] + peak["pending"], max(state["live"] + state["pending"] for state in program.states))
+        self.assertEqual(peak["allocated"] + peak["pending"],
+                         max(state["allocated"] + state["pending"] for state in program.states))
         self.press("+", "+")
         view = self.run_script("const v = Main.panes[0].view; return [v.from, v.to]")
         self.assertAlmostEqual(view[1] - view[0], 0.49)
