@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import sys
 
-from checks import FOREIGN, expect
+from checks import FOREIGN, Absent, expect
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from page_blocks import pages, shell_blocks, wrapped  # noqa: E402 pylint: disable=wrong-import-position
@@ -141,7 +141,9 @@ exec {shlex.join(tree.compilers["c"])} -std=c11 {shlex.join(WARNINGS)} "${{@/#-I
             source = re.match(r"cc (\S+\.c)", "".join(commands[:1]))
             if source:
                 self.write(source[1], program or self.readme)
-            if python and "python3 program.py" in text:
+            if python and any(command.startswith("python3 program.py") for command in commands):
+                if not os.path.exists(self.environment["PYTHONPATH"]):
+                    raise Absent("the package cuda-bindings is not installed; run .ci/setup --bindings")
                 self.write("program.py", python[0])
             printed = wrapped(self.run(commands))
             if source and program:
