@@ -104,6 +104,7 @@ class Shell:
         # cuda.h has warnings of -Wpedantic.
         cuda = shlex.join(tree.cuda).replace("-I", "-isystem")
         (commands / "cc").write_text(f"""#!/bin/bash
+PATH={shlex.quote(os.environ["PATH"])} # without this script
 exec {shlex.join(tree.compilers["c"])} -std=c11 {shlex.join(WARNINGS)} "${{@/#-I*cuda*/-DCUDA}}" {cuda} -Wl,-rpath,{tree.libdir}
 """)
         (commands / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
