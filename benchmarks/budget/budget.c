@@ -5,7 +5,7 @@
  *   bench-budget [--hours H] [--return-ms MS]
  *
  * Two services (sessions.h) run for a week on a simulated GPU of 40 GiB with the driver costs of an A100: in one process, or
- * in two (server.h).  The sum of their averages fits on the GPU, the sum of their peaks does not.  A session is refused
+ * in two (server.h).  The sum of their averages fits on the GPU, the sum of their peaks does not.  A session is rejected
  * unless all its blocks can be allocated.
  *
  * The processes run in lock step on simulated clocks.  Therefore all values are counted or modeled, and reproducible, except
@@ -46,13 +46,13 @@ static const struct mode mode[] = {
 /* Sessions of a service. */
 struct counters {
     uint64_t begun, served,
-        lent;           /* sessions; lent: served while the other process released memory */
-    uint64_t avoidable; /* refused, although the free memory was sufficient */
+        after_release; /* sessions; after_release: served while the other process released memory */
+    uint64_t avoidable; /* rejected, although the free memory was sufficient */
     double load;        /* of served sessions: bytes times nanoseconds */
 };
 
-/* Results of requests: served without the other process, served with memory that it released, refused. */
-enum kind { SERVED, LENT, REFUSED, KINDS };
+/* Results of requests: served without the other process, served with memory that it released, rejected. */
+enum kind { SERVED, AFTER_RELEASE, REJECTED, KINDS };
 
 /* Delay of a request because of memory, in nanoseconds. */
 struct delay {
@@ -63,8 +63,8 @@ struct delay {
 
 struct outcome {
     struct counters counters[SERVICES];
-    struct delay *delays; /* of the served requests, followed by those of the refused ones */
-    size_t served, refused;
+    struct delay *delays; /* of the served requests, followed by those of the rejected ones */
+    size_t served, rejected;
     uint64_t waits[KINDS]; /* calls in which requests wait for the device */
     uint64_t calls[CALLS], driver_ns;
     double physical; /* bytes, average over time */
@@ -108,7 +108,7 @@ static void advance_to(struct run_state *run_state, uint64_t at_ns)
 }
 
 static void count(struct run_state *run_state, const struct session *session, bool served,
-                  bool is_lent)
+                  bool has_released)
 {
     struct counters *counters = &run_state->outcome->counters[session->service];
     const double load = (double)session->bytes * (double)(session->end_ns - session->begin_ns);
@@ -116,7 +116,7 @@ static void count(struct run_state *run_state, const struct session *session, bo
     counters->begun++;
     counters->served += served;
     counters->load += served ? load : 0;
-    counters->lent += served && is_lent;
+    counters->after_release += served && has_released;
     counters->avoidable += !served && run_state->live_bytes + session->bytes <= GPU_BYTES;
 }
 
@@ -137,23 +137,25 @@ static void begin(struct run_state *run_state, uint32_t number)
     const struct server_response response = send_command(run_state, own, SERVER_BEGIN, number);
     if (has_other)
         after = send_command(run_state, other, SERVER_POLL, 0);
-    const bool is_lent = after.physical < before.physical;
+    const bool has_released = after.physical < before.physical;
     const struct delay delay = {
         .own = response.driver_ns,
         .others = after.all_driver_ns - before.all_driver_ns,
         .waited = run_state->mode->budget &&
-                          (is_lent || !response.served || response.host_ns >= MILLISECOND_NS)
+                          (has_released || !response.served || response.host_ns >= MILLISECOND_NS)
                       ? response.host_ns
                       : 0,
     };
-    count(run_state, session, response.served, is_lent);
+    count(run_state, session, response.served, has_released);
     run_state->is_live[number] = response.served;
     run_state->live_bytes += response.served ? session->bytes : 0;
     if (response.served)
         outcome->delays[outcome->served++] = delay;
     else
-        outcome->delays[run_state->week->count - ++outcome->refused] = delay;
-    outcome->waits[!response.served ? REFUSED : is_lent ? LENT : SERVED] += response.waits;
+        outcome->delays[run_state->week->count - ++outcome->rejected] = delay;
+    outcome->waits[!response.served ? REJECTED
+                   : has_released   ? AFTER_RELEASE
+                                    : SERVED] += response.waits;
 }
 
 static void end(struct run_state *run_state, uint32_t number)
@@ -243,8 +245,9 @@ static struct counters sum_of_services(const struct outcome *outcome)
 {
     const struct counters *a = &outcome->counters[0], *b = &outcome->counters[1];
 
-    return (struct counters){a->begun + b->begun, a->served + b->served, a->lent + b->lent,
-                             a->avoidable + b->avoidable, a->load + b->load};
+    return (struct counters){a->begun + b->begun, a->served + b->served,
+                             a->after_release + b->after_release, a->avoidable + b->avoidable,
+                             a->load + b->load};
 }
 
 static double percent(double part, double whole)
@@ -258,8 +261,8 @@ static void print_served(const struct outcome *outcome)
 
     printf("Sessions, counted\n\n"
            "| mode | served of %s | of %s | served | of reference | GiB hours | of reference | "
-           "refused | avoidable | "
-           "lent |\n"
+           "rejected | avoidable | "
+           "after release |\n"
            "|---|---|---|---|---|---|---|---|---|---|\n",
            services[0].name, services[1].name);
     for (unsigned i = 0; i < MODES; i++) {
@@ -272,12 +275,12 @@ static void print_served(const struct outcome *outcome)
                counters[1].begun, percent((double)sum.served, (double)sum.begun),
                percent((double)sum.served, (double)reference.served),
                sum.load / (double)GIB / 3600e9, percent(sum.load, reference.load),
-               outcome[i].refused, sum.avoidable, sum.lent);
+               outcome[i].rejected, sum.avoidable, sum.after_release);
     }
     printf("\nof reference: relative to the mode `together`\n"
            "GiB hours: bytes of the served sessions times their duration\n"
-           "avoidable: refused, although the bytes that no block used were sufficient\n"
-           "lent: served while the other process released memory\n");
+           "avoidable: rejected, although the bytes that no block used were sufficient\n"
+           "after release: served while the other process released memory\n");
 }
 
 static int compare(const void *left, const void *right)
@@ -298,7 +301,7 @@ static struct delay quantile(const struct delay *sorted, size_t count, double pa
 static void sort_delays(struct outcome *outcome, size_t count)
 {
     qsort(outcome->delays, outcome->served, sizeof(struct delay), compare);
-    qsort(outcome->delays + count - outcome->refused, outcome->refused, sizeof(struct delay),
+    qsort(outcome->delays + count - outcome->rejected, outcome->rejected, sizeof(struct delay),
           compare);
 }
 
@@ -321,7 +324,7 @@ static void print_delays(const struct outcome *outcome, size_t count)
            "process (modeled),\nand waiting for the other process (measured)\n\n"
            "| mode | served: p99 | longest | = own + other's + waiting | within the reference's "
            "longest | of reference | "
-           "refused: longest = own + other's + waiting |\n"
+           "rejected: longest = own + other's + waiting |\n"
            "|---|---|---|---|---|---|---|\n");
     for (unsigned i = 0; i < MODES; i++) {
         const struct outcome *current = &outcome[i];
@@ -329,7 +332,7 @@ static void print_delays(const struct outcome *outcome, size_t count)
         const struct delay p99 = quantile(current->delays, current->served, 0.99);
         const size_t within = served_within(current, reference);
         const struct delay denied =
-            quantile(current->delays + count - current->refused, current->refused, 1);
+            quantile(current->delays + count - current->rejected, current->rejected, 1);
 
         printf("| %s | %.1f | %.1f | %.1f + %.1f + %.1f | %zu | %.1f %% | %.1f + %.1f + %.1f |\n",
                mode[i].name, (double)total(p99) / 1e6, (double)total(worst) / 1e6,
@@ -344,7 +347,7 @@ static void print_calls(const struct outcome *outcome)
     printf("\nCalls in which requests wait for the device, and driver calls of all processes "
            "(counted); "
            "driver time (modeled);\nphysical memory of the processes, average over time\n\n"
-           "| mode | waits: served | lent | refused | physical, GiB | driver time, s |");
+           "| mode | waits: served | after release | rejected | physical, GiB | driver time, s |");
     for (unsigned c = 0; c < CALLS; c++)
         printf(" %s |", server_call[c]);
     printf("\n|---|---|---|---|---|---|");
@@ -354,8 +357,8 @@ static void print_calls(const struct outcome *outcome)
         const uint64_t *waits = outcome[i].waits;
 
         printf("\n| %s | %" PRIu64 " | %" PRIu64 " | %" PRIu64 " | %.2f | %.1f |", mode[i].name,
-               waits[SERVED], waits[LENT], waits[REFUSED], outcome[i].physical / (double)GIB,
-               (double)outcome[i].driver_ns / 1e9);
+               waits[SERVED], waits[AFTER_RELEASE], waits[REJECTED],
+               outcome[i].physical / (double)GIB, (double)outcome[i].driver_ns / 1e9);
         for (unsigned c = 0; c < CALLS; c++)
             printf(" %" PRIu64 " |", outcome[i].calls[c]);
     }

@@ -77,12 +77,12 @@ class Benchmarks(unittest.TestCase):
         tables = tables_of(output)
         self.assertEqual([len(table) for table in tables], [7, 7, 7])
         sessions = {row[0]: dict(zip(tables[0][0], row)) for row in tables[0][2:]}
-        self.assertGreater(int(sessions["together"]["refused"]), 0)
+        self.assertGreater(int(sessions["together"]["rejected"]), 0)
         for policy, row in sessions.items():
             arrived = [int(row[name].split()[2]) for name in ("served of text", "of images")]
             served = [int(row[name].split()[0]) for name in ("served of text", "of images")]
-            self.assertEqual(sum(arrived) - sum(served), int(row["refused"]), policy)
-            self.assertEqual(int(row["lent"]) > 0, policy.startswith("budget"), policy)
+            self.assertEqual(sum(arrived) - sum(served), int(row["rejected"]), policy)
+            self.assertEqual(int(row["after release"]) > 0, policy.startswith("budget"), policy)
         repeated = run(FOLDER / "bench-budget", "--hours", "6")
         for policy in ("together", "halves", "decayed"):
             rows_of = [[line for line in text_.splitlines() if line.startswith(f"| {policy} |")] for text_ in (output, repeated)]
