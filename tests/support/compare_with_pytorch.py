@@ -87,7 +87,7 @@ def judge(xseg, maker, seed, program, tape):
     """One of the keys of the tally, and an error or None."""
     tapes = [make_tape(maker, seed, program)]
     if ran_short(tapes[0]):
-        return "short" if compare(xseg, tapes[0], tape, "floor") else "served", None
+        return "short" if compare(xseg, tapes[0], tape, "success") else "served", None
     first = compare(xseg, tapes[0], tape)
     if first is None:
         return "agree", None

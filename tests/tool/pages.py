@@ -185,7 +185,7 @@ class Fish(ManualTest):
             candidates = sorted({candidate.rstrip("=") for candidate in self.complete(f"xseg {command['name']} --")})
             self.assertEqual(candidates, [option for option in self.options(command) if option.startswith("--")])
         self.assertEqual(self.complete("xseg replay --driver "), ["cuda", "sim"])
-        self.assertEqual(self.complete("xseg replay --check=f"), ["--check=floor"])
+        self.assertEqual(self.complete("xseg replay --check=s"), ["--check=success"])
         self.assertEqual(self.complete("xseg replay --driver xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg replay xseg.b"), ["xseg.bash"])
         self.assertEqual(self.complete("xseg replay --timeline xseg.b"), ["xseg.bash"])
@@ -222,7 +222,7 @@ class Zsh(ManualTest):
             for input_line, completed_line in (("xseg repl", "xseg replay"), ("xseg replay --min", "xseg replay --min-device"),
                                                ("xseg replay --driver cu", "xseg replay --driver cuda"),
                                                ("xseg replay --driver xseg.ba", "xseg replay --driver xseg.bash"),
-                                               ("xseg replay --check=fl", "xseg replay --check=floor"),
+                                               ("xseg replay --check=su", "xseg replay --check=success"),
                                                ("xseg probe --costs=con", "xseg probe --costs=consumer"),
                                                ("xseg help pro", "xseg help probe"),
                                                ("xseg replay xseg.ba", "xseg replay xseg.bash")):

@@ -80,7 +80,7 @@ class InvalidInput(ReplayTest):
     def test_invalid_arguments_are_rejected(self):
         good = self.file("a 0 512 0\n")
         for arguments, message in (
-                ((), "needs a file"), (("--nothing", good), "unrecognized option"), (("--check=maybe", good), "exact or floor"),
+                ((), "needs a file"), (("--nothing", good), "unrecognized option"), (("--check=maybe", good), "exact or success"),
                 (("--check", good), "no `=` line"), (("--driver", "metal", good), "sim or cuda"),
                 (("--costs", "./none.costs", good), "xseg_sim_reset: costs: ./none.costs, cannot open the file"),
                 (("--driver", "cuda", "--min-device", good), "cannot be combined"),
@@ -353,17 +353,17 @@ class Checks(ReplayTest):
         self.assertIn(":3: allocated 1,000 bytes, expected out of memory", completed.stderr)
         self.assertIn("\n0 of 1 recorded result agrees\n", completed.stdout)
 
-    def test_floor_compares_failures_only(self):
+    def test_success_compares_failures_only(self):
         # Statistics are not compared; the comparison ends at the first request that succeeds only with xseg.
         different_results = "= 1 1 1 1 1 1 1 1 1\n"
         text = EXPANDABLE + "d 100\na 0 1000 0\n" + different_results + "f 0\n" + different_results
-        self.assertIn("\n1 of 1 recorded result agrees\n", self.replay("--check=floor", self.file(text)).stdout)
+        self.assertIn("\n1 of 1 recorded result agrees\n", self.replay("--check=success", self.file(text)).stdout)
         diverging = text + "a 1 1000 0\n! oom\n" + different_results + "a 2 900000000 0\na 3 512 0\nf 3\n"
-        completed = self.replay("--check=floor", self.file(diverging))
+        completed = self.replay("--check=success", self.file(diverging))
         self.assertIn("\n1 of 1 recorded result agrees up to line 8, the first request that succeeds only in xseg\n",
                       completed.stdout)
         failing_request = text + "a 2 900000000 0\n" + different_results
-        completed = self.replay("--check=floor", self.file(failing_request), status=3)
+        completed = self.replay("--check=success", self.file(failing_request), status=3)
         self.assertIn("\n1 of 2 recorded results agree\n", completed.stdout)
 
 

@@ -127,11 +127,11 @@ const struct option_row option_table[OPTION_COUNT] = {
             .takes = OPTION_TAKES_WORD,
             .is_optional = true,
             .argument = "HOW",
-            .words = {"exact", "floor"},
+            .words = {"exact", "success"},
             .meaning =
                 "compare the replay with the results that a tape records for each operation. "
-                "`exact`: all statistics are equal; `floor`: each request that succeeded in the "
-                "recording also succeeds in xseg. The comparison of `floor` ends at the first "
+                "`exact`: all statistics are equal; `success`: each request that succeeded in the "
+                "recording also succeeds in xseg. The comparison of `success` ends at the first "
                 "request that failed in the recording and succeeds in xseg. Default: `exact`",
         },
     [OPTION_MIN_DEVICE] =

@@ -161,7 +161,7 @@ void check_answers(struct check *check, size_t done, const struct xseg_statistic
 
 void check_served(struct check *check)
 {
-    if (check->mode == CHECK_FLOOR && !check->ended)
+    if (check->mode == CHECK_SUCCESS && !check->ended)
         check->steps++;
 }
 
@@ -169,7 +169,7 @@ void check_only_tape(struct check *check)
 {
     if (check->mode == CHECK_EXACT)
         check->pending_difference = true;
-    if (check->mode == CHECK_FLOOR && !check->ended) {
+    if (check->mode == CHECK_SUCCESS && !check->ended) {
         check->steps++;
         check->mismatches++;
     }
@@ -183,7 +183,7 @@ void check_only_here(struct check *check, const struct xtrace_op *op)
             message_print("%s:%" PRIu32 ": allocated %s, expected out of memory", check->file,
                           op->line, amount_of(op->value, "byte").text);
     }
-    if (check->mode == CHECK_FLOOR && !check->ended) {
+    if (check->mode == CHECK_SUCCESS && !check->ended) {
         check->ended = true;
         check->ended_line = op->line;
     }

@@ -9,7 +9,7 @@
  * A `p` line contains the offset of a block in its segment, and the first block of that segment.  So the address of
  * the first block of a segment determines the expected addresses of the others.
  *
- * CHECK_FLOOR: each allocation that succeeded on the tape is a step, up to the first one that failed on the tape and
+ * CHECK_SUCCESS: each allocation that succeeded on the tape is a step, up to the first one that failed on the tape and
  * succeeds in the replay, where they diverge.  A step agrees if the allocation succeeds.
  *
  * The first differences are printed on standard error as FILE:LINE.
@@ -26,7 +26,7 @@
 #include "src/tools/trace/xtrace.h"
 #include "xseg/xseg.h"
 
-enum check_mode { CHECK_OFF, CHECK_EXACT, CHECK_FLOOR };
+enum check_mode { CHECK_OFF, CHECK_EXACT, CHECK_SUCCESS };
 
 struct check {
     enum check_mode mode;
@@ -42,7 +42,7 @@ struct check {
     bool step_differs;    /* and is counted as a mismatch */
     bool
         pending_difference; /* an allocation had another result; the step of the next answer differs */
-    bool ended;             /* CHECK_FLOOR: the replay has diverged */
+    bool ended;             /* CHECK_SUCCESS: the replay has diverged */
     uint32_t ended_line;
 };
 

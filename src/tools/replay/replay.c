@@ -344,7 +344,7 @@ static bool play_other(struct run *run, const struct xtrace_op *op)
 
 static bool play_event(struct run *run, const struct xtrace_op *op)
 {
-    const bool is_step = run->check.mode == CHECK_FLOOR;
+    const bool is_step = run->check.mode == CHECK_SUCCESS;
 
     run->out->events++;
     if (op->kind == XTRACE_ALLOC) {

@@ -33,7 +33,7 @@ static enum check_mode check_of(const struct replays *replays)
 {
     if (!option_given(replays->arguments, OPTION_CHECK))
         return CHECK_OFF;
-    return option_number(replays->arguments, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_FLOOR;
+    return option_number(replays->arguments, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_SUCCESS;
 }
 
 /* Whether an option writes to standard output. */
