@@ -33,6 +33,7 @@ ELSEWHERE = {
     "cc program.c -I$folder": "`install/wheel`",
     "XSEG_TORCH=1 ": "`torch/wheel`, except for programs that are not part of xseg",
     "NCCL_GRAPH_REGISTER=0 xseg run ": "`tool/run`; the engines are not part of xseg",
+    "xseg run python -m xseg doctor": "`torch/wheel`",
     "xseg run ": "`tool/run` and `torch/engines`; the engines are not part of xseg",
     "xseg ": "`tool/outputs`",
     "python -m xseg replay": "`python/document`",

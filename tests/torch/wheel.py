@@ -101,6 +101,16 @@ def run_page_commands(folder, *shell):
     return len(commands) > 5 and output.count("xseg: 580 MiB reserved for a peak of 576 MiB\n") == len(commands)
 
 
+def is_documented(report):
+    """Whether a report of the doctor has the lines of docs/engines.md, except that of vLLM, up to a path or an omission."""
+    page = (backends.ROOT / "docs/engines.md").read_text(encoding="utf-8")
+    lines = re.search(r"^\$ xseg run python -m xseg doctor\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1].splitlines()
+    starts = [re.split(r"/|\.\.\.", line)[0] for line in lines if " vLLM " not in line]
+    missing = [start for start in starts if re.sub(r"2\.15\.0\S+", "", start) not in re.sub(r"PyTorch \S+ ", "PyTorch  ", report)]
+    print("\n".join(f"not in the report: {start}" for start in missing))
+    return len(lines) > 5 and not missing
+
+
 def main():
     backends.require(sys.argv[1])
     if "xseg" not in backends.BACKENDS or shutil.which("c++") is None:
@@ -117,7 +127,7 @@ def main():
         is_correct &= output_of(*run, IMPORT) == "xseg\n"
         output = output_of(*run, DOCTOR, XSEG_TORCH="1")
         print(output)
-        is_correct &= output.endswith("\nTrue True\n") and str(folder / "venv") in output
+        is_correct &= output.endswith("\nTrue True\n") and str(folder / "venv") in output and is_documented(output)
         is_correct &= output_of(*run, NATIVE) == "native False\n"
         is_correct &= run_page_commands(folder, *run[:-2], "bash", "-ec")
         is_correct &= check_compiled_adapter(python, run)
