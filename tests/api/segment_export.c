@@ -485,3 +485,26 @@ TEST(close_ends_exports_of_segments)
     env_close(allocator);
     assert_int_equal(env_open_fds(), files);
 }
+
+/* The exporter's thread counts the importers that disconnect, while the allocator frees its segments. */
+TEST(close_waits_for_importers_that_disconnect)
+{
+    enum { ROUNDS = 20, POOLS = 32 };
+
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct xseg_pool *pool[POOLS];
+        void *block[POOLS], *base[POOLS];
+
+        (void)open_exporter(NULL);
+        for (unsigned i = 0; i < POOLS; i++) {
+            pool[i] = env_pool(allocator);
+            block[i] = env_alloc_in(allocator, pool[i], 2 * MIB, NULL);
+            base[i] = import(export_segment(block[i]));
+        }
+        for (unsigned i = 0; i < POOLS; i++)
+            env_free(allocator, block[i]);
+        for (unsigned i = 0; i < POOLS; i++)
+            assert_ok(xseg_import_close(allocator, base[i]));
+        env_close(allocator);
+    }
+}

@@ -253,6 +253,8 @@ static void abandon_extents(struct xseg_arena *arena)
 
 void xseg_device_free(struct xseg_device *device)
 {
+    /* The thread of exports finds segments by the extents of the device. */
+    xseg_export_server_stop(&device->sharing->server);
     xseg_pools_fini(device);
     xseg_pool_fini(&device->pool);
     XSEG_LIST_FOR_SAFE(node, &device->spare_extents)

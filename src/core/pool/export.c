@@ -35,7 +35,7 @@ struct xseg_export {
 
 void xseg_sharing_fini(struct xseg_sharing *sharing)
 {
-    xseg_export_server_stop(&sharing->server);
+    XSEG_ASSERT(!sharing->server.is_running);
     XSEG_LIST_FOR_SAFE(node, &sharing->exports)
     {
         free(XSEG_CONTAINER(node, struct xseg_export, link));

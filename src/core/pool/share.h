@@ -217,8 +217,8 @@ struct xseg_sharing {
 
 void xseg_sharing_init(struct xseg_device *device, struct xseg_sharing *sharing);
 
-/* Stop the server, and free the records of exports and imports that a lost device still has; their
- * mappings stay.  No lock is held. */
+/* Free the records of exports and imports that a lost device still has; their mappings stay.  The
+ * server is stopped, and no lock is held. */
 void xseg_sharing_fini(struct xseg_sharing *sharing);
 
 /* Get the UUID of the device into `uuid`.  The device memory lock is held. */
