@@ -294,7 +294,7 @@ const struct command command_replay = {
     .description =
         "Replays the allocations and frees of a recorded program through the allocator, and prints "
         "the peaks of memory, the number of driver calls, and the time per event, an allocation or "
-        "a free. Each FILE has a report of its own. FILE is a "
+        "a free. There is one report for each FILE. FILE is a "
         "trace, a tape (a trace with the expected results of each operation) or a memory snapshot "
         "of PyTorch or xseg, plain or compressed with Zstandard; `-` is standard input. The "
         "default driver is simulated and needs no GPU."
