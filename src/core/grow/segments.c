@@ -293,8 +293,8 @@ static uint64_t configured_range_bytes(const struct xseg_device *device,
 /*
  * Choose the range of a new segment.  PyTorch reserves 9/8 of the device, so that one segment can hold all of its memory
  * with unmapped ranges in between.  A segment of small blocks has at most 512 GiB; another one follows when it is full.  When
- * the budget of the device or of all devices runs low, each new segment takes an eighth of the rest.  expandable_segments_reserve makes segments
- * smaller from the start, but never too short for the request.
+ * the budget of the device or of all devices runs low, each new segment takes an eighth of the rest.
+ * expandable_segments_reserve makes segments smaller from the start, but never too short for the request.
  */
 static struct range_size choose_range_size(const struct xseg_device *device,
                                            const struct xseg_alloc_params *params, uint64_t page,

@@ -227,10 +227,10 @@ void xseg_stream_retirement_finish_all(struct xseg_device *device);
  *
  * The pattern is a NaN in floating-point formats of 16 bits and more, so that results of code that
  * reads freed memory become NaN.  Private pools are not filled, because graphs that were captured
- * there write to free memory of the pool.  Streams that are being captured, or that the calling thread cannot
- * address, are not filled either.  If a memset fails, the memory is not checked later.  At the
- * first difference one word is written and read back, to probe whether contents can be read back at
- * all.
+ * there write to free memory of the pool.  Streams that are being captured, or that the calling
+ * thread cannot address, are not filled either.  If a memset fails, the memory is not checked
+ * later.  At the first difference one word is written and read back, to probe whether contents can
+ * be read back at all.
  *
  * Locking: the caller may hold the device memory lock and no other lock.  Blocks are claimed, or
  * allocated and not yet returned to the application.
