@@ -303,7 +303,7 @@ enum {
     RESULT_NO_MEMORY = 2
 };
 
-#define PAGES 2u /* of the trial */
+#define PAGES 2u /* of the probe */
 
 static const char querying[] = "query of the device";
 static const char testing[] = "test of two pages";
@@ -341,7 +341,7 @@ static int try_properties(struct probe_driver *driver, size_t bytes, int handle_
     return result;
 }
 
-struct trial {
+struct page_probe {
     struct probe_driver *driver;
     struct probe_device *device;
     uint64_t base, handle[PAGES];
@@ -349,89 +349,89 @@ struct trial {
     unsigned created, mapped;
 };
 
-/* Record the first call of the trial that failed. */
-static bool check_result(struct trial *trial, const char *call, int result)
+/* Record the first call of the probe that failed. */
+static bool check_result(struct page_probe *probe, const char *call, int result)
 {
-    if (result != 0 && trial->device->vmm_probe == 0) {
-        trial->device->vmm_probe = result;
-        trial->device->vmm_call = call;
+    if (result != 0 && probe->device->vmm_probe == 0) {
+        probe->device->vmm_probe = result;
+        probe->device->vmm_call = call;
     }
     return result == 0;
 }
 
-static bool map_pages(struct trial *trial)
+static bool map_pages(struct page_probe *probe)
 {
-    const struct probe_properties properties = probe_driver_properties(trial->driver);
+    const struct probe_properties properties = probe_driver_properties(probe->driver);
 
-    while (trial->created < PAGES) {
-        if (!check_result(trial, "cuMemCreate",
-                          PROBE_CALL(trial->driver, testing, create, &trial->handle[trial->created],
-                                     trial->page, &properties, 0)))
+    while (probe->created < PAGES) {
+        if (!check_result(probe, "cuMemCreate",
+                          PROBE_CALL(probe->driver, testing, create, &probe->handle[probe->created],
+                                     probe->page, &properties, 0)))
             return false;
-        trial->created++;
+        probe->created++;
     }
-    while (trial->mapped < PAGES) {
-        if (!check_result(trial, "cuMemMap",
-                          PROBE_CALL(trial->driver, testing, map,
-                                     trial->base + trial->mapped * trial->page, trial->page, 0,
-                                     trial->handle[trial->mapped], 0)))
+    while (probe->mapped < PAGES) {
+        if (!check_result(probe, "cuMemMap",
+                          PROBE_CALL(probe->driver, testing, map,
+                                     probe->base + probe->mapped * probe->page, probe->page, 0,
+                                     probe->handle[probe->mapped], 0)))
             return false;
-        trial->mapped++;
+        probe->mapped++;
     }
     return true;
 }
 
 /* Set access to both pages in one call; if that fails, page by page. */
-static bool set_access(struct trial *trial)
+static bool set_access(struct page_probe *probe)
 {
-    const struct probe_access rights = probe_driver_access(trial->driver);
+    const struct probe_access rights = probe_driver_access(probe->driver);
     const int together =
-        PROBE_TRY(trial->driver, set_access, trial->base, PAGES * trial->page, &rights, 1);
+        PROBE_TRY(probe->driver, set_access, probe->base, PAGES * probe->page, &rights, 1);
 
-    trial->device->access_probe = together;
+    probe->device->access_probe = together;
     for (unsigned i = 0; together != 0 && i < PAGES; i++)
-        if (!check_result(trial, "cuMemSetAccess",
-                          PROBE_CALL(trial->driver, testing, set_access,
-                                     trial->base + i * trial->page, trial->page, &rights, 1)))
+        if (!check_result(probe, "cuMemSetAccess",
+                          PROBE_CALL(probe->driver, testing, set_access,
+                                     probe->base + i * probe->page, probe->page, &rights, 1)))
             return false;
     return true;
 }
 
-static bool unmap_each(struct trial *trial)
+static bool unmap_each(struct page_probe *probe)
 {
     bool all = true;
 
-    for (; trial->mapped > 0; trial->mapped--)
-        all &= PROBE_RELEASE(trial->driver, testing, unmap,
-                             trial->base + (trial->mapped - 1) * trial->page, trial->page);
+    for (; probe->mapped > 0; probe->mapped--)
+        all &= PROBE_RELEASE(probe->driver, testing, unmap,
+                             probe->base + (probe->mapped - 1) * probe->page, probe->page);
     return all;
 }
 
-static void release_pages(struct trial *trial, bool is_accessible)
+static void release_pages(struct page_probe *probe, bool is_accessible)
 {
     if (is_accessible) {
-        trial->device->unmap_probe =
-            PROBE_TRY(trial->driver, unmap, trial->base, PAGES * trial->page);
-        if (trial->device->unmap_probe == 0)
-            trial->mapped = 0;
+        probe->device->unmap_probe =
+            PROBE_TRY(probe->driver, unmap, probe->base, PAGES * probe->page);
+        if (probe->device->unmap_probe == 0)
+            probe->mapped = 0;
     }
-    if (!unmap_each(trial))
-        (void)check_result(trial, "cuMemUnmap", trial->device->unmap_probe);
-    for (; trial->created > 0; trial->created--)
-        (void)PROBE_RELEASE(trial->driver, testing, release, trial->handle[trial->created - 1]);
+    if (!unmap_each(probe))
+        (void)check_result(probe, "cuMemUnmap", probe->device->unmap_probe);
+    for (; probe->created > 0; probe->created--)
+        (void)PROBE_RELEASE(probe->driver, testing, release, probe->handle[probe->created - 1]);
 }
 
 static void try_vmm(struct probe_driver *driver, struct probe_device *device)
 {
-    struct trial trial = {.driver = driver, .device = device, .page = device->granularity};
+    struct page_probe probe = {.driver = driver, .device = device, .page = device->granularity};
 
     device->vmm_probe = 0;
     if (!check_result(
-            &trial, "cuMemAddressReserve",
-            PROBE_CALL(driver, testing, reserve, &trial.base, PAGES * trial.page, 0, 0, 0)))
+            &probe, "cuMemAddressReserve",
+            PROBE_CALL(driver, testing, reserve, &probe.base, PAGES * probe.page, 0, 0, 0)))
         return;
-    release_pages(&trial, map_pages(&trial) && set_access(&trial));
-    (void)PROBE_RELEASE(driver, testing, unreserve, trial.base, PAGES * trial.page);
+    release_pages(&probe, map_pages(&probe) && set_access(&probe));
+    (void)PROBE_RELEASE(driver, testing, unreserve, probe.base, PAGES * probe.page);
     device->file_probe = try_properties(driver, device->granularity, HANDLE_FILE, false);
     if (device->has_fabric == 1)
         device->fabric_probe = try_properties(driver, device->granularity, HANDLE_FABRIC, false);
@@ -484,12 +484,12 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
 
     *device = (struct probe_device){
         .ordinal = ordinal,
-        .file_probe = PROBE_UNTRIED,
-        .fabric_probe = PROBE_UNTRIED,
-        .rdma_probe = PROBE_UNTRIED,
-        .vmm_probe = PROBE_UNTRIED,
-        .access_probe = PROBE_UNTRIED,
-        .unmap_probe = PROBE_UNTRIED,
+        .file_probe = PROBE_NOT_RUN,
+        .fabric_probe = PROBE_NOT_RUN,
+        .rdma_probe = PROBE_NOT_RUN,
+        .vmm_probe = PROBE_NOT_RUN,
+        .access_probe = PROBE_NOT_RUN,
+        .unmap_probe = PROBE_NOT_RUN,
     };
     (void)PROBE_CALL(driver, querying, version, &device->version);
     (void)PROBE_CALL(driver, querying, device_count, &device->devices);
@@ -521,7 +521,7 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
         try_vmm(driver, device);
 }
 
-/* Whether the trial found no addresses, or no memory on a full device.  If more memory than this is free, the library also does
+/* Whether the probe found no addresses, or no memory on a full device.  If more memory than this is free, the library also does
  * not take CUDA_ERROR_OUT_OF_MEMORY for a lack of memory. */
 static bool out_of_memory(const struct probe_device *device)
 {
@@ -531,7 +531,7 @@ static bool out_of_memory(const struct probe_device *device)
            (strcmp(device->vmm_call, "cuMemAddressReserve") == 0 || device->free_bytes < min_free);
 }
 
-/* Without memory for the trial, the attribute decides, as in the library. */
+/* Without memory for the probe, the attribute decides, as in the library. */
 bool probe_device_is_expandable(const struct probe_device *device)
 {
     return device->has_vmm == 1 && device->granularity != 0 &&

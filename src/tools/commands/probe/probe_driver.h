@@ -11,7 +11,7 @@
  *   work     something that keeps the device busy for PROBE_WORK_NS: a launch on the simulator, fills of a scratch allocation
  *            on other drivers
  *   answer   the value of an attribute; PROBE_UNKNOWN if the driver does not know the attribute
- *   trial    the result of a test: an error number, 0 on success; PROBE_UNTRIED if there was no test
+ *   probe    the result of a test of a feature: an error number, 0 on success; PROBE_NOT_RUN if there was no test
  *
  * Each function releases what it allocates, also if another call fails.  A call that releases something is repeated once if it
  * fails.
@@ -185,7 +185,7 @@ bool probe_driver_wait(struct probe_driver *driver);
 /* --- The device. --- */
 
 #define PROBE_UNKNOWN (-1)
-#define PROBE_UNTRIED (-1)
+#define PROBE_NOT_RUN (-1)
 
 struct probe_device {
     char name[96];

@@ -33,36 +33,36 @@ static struct text error_of(const struct probe_report *report, int error)
     return out;
 }
 
-/* A feature, from the attribute and the trial. */
-static struct text feature_of(const struct probe_report *report, int has, int trial)
+/* A feature, from the attribute and the result of the probe. */
+static struct text feature_of(const struct probe_report *report, int has, int result)
 {
     const char *answer = has == 1               ? "supported"
                          : has == PROBE_UNKNOWN ? "unknown to this driver"
                                                 : "not supported";
     struct text out;
 
-    if (trial == PROBE_UNTRIED)
+    if (result == PROBE_NOT_RUN)
         (void)snprintf(out.text, sizeof(out.text), "%s", answer);
-    else if (trial == 0)
+    else if (result == 0)
         (void)snprintf(out.text, sizeof(out.text), "%s, test passed", answer);
     else
         (void)snprintf(out.text, sizeof(out.text), "%s, test failed with %.100s", answer,
-                       error_of(report, trial).text);
+                       error_of(report, result).text);
     return out;
 }
 
-static struct text batch_of(const struct probe_report *report, int trial)
+static struct text batch_of(const struct probe_report *report, int result)
 {
     struct text out;
 
-    if (trial == PROBE_UNTRIED)
+    if (result == PROBE_NOT_RUN)
         (void)snprintf(out.text, sizeof(out.text), "not tested");
-    else if (trial == 0)
+    else if (result == 0)
         (void)snprintf(out.text, sizeof(out.text), "accepts several pages per call");
     else
         (void)snprintf(out.text, sizeof(out.text),
                        "accepts one page per call; several pages failed with %.100s",
-                       error_of(report, trial).text);
+                       error_of(report, result).text);
     return out;
 }
 
@@ -336,15 +336,15 @@ static json_t *json_answer(int has)
     return has == PROBE_UNKNOWN ? json_null() : json_boolean(has);
 }
 
-static json_t *json_probe(const struct probe_report *report, int trial)
+static json_t *json_probe(const struct probe_report *report, int result)
 {
     char name[64];
 
-    if (trial == PROBE_UNTRIED)
+    if (result == PROBE_NOT_RUN)
         return json_null();
-    if (trial == 0)
+    if (result == 0)
         return json_string("passed");
-    probe_driver_error_name(report->driver, trial, name, sizeof(name));
+    probe_driver_error_name(report->driver, result, name, sizeof(name));
     return json_string(name);
 }
 
