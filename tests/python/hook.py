@@ -64,6 +64,13 @@ class Hook(unittest.TestCase):
         program = START + "import json; print('torch' in sys.modules, 'xseg' in sys.modules)"
         self.assertEqual(self.run_with_hook(program), ("False False\n", ""))
 
+    def test_program_without_torch_loads_no_further_modules(self):
+        """Every Python process that inherits the variable imports the hook."""
+        with_hook, without = (set(self.run_with_hook(START + "print(*sys.modules)", "-S", XSEG_TORCH=value)[0].split())
+                              for value in "10")
+        self.assertIn("_xseg_torch_hook", with_hook - without)
+        self.assertLess(len(with_hook - without), 20, with_hook - without)
+
     def test_import_of_a_submodule_of_torch_triggers_the_hook(self):
         self.assertEqual(self.run_with_hook(START + "import torch.part; print(torch.order[-1])"), ("xseg.torch\n", ""))
 

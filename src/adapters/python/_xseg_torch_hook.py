@@ -6,8 +6,7 @@ import of xseg.torch fails, the error is written to standard error and PyTorch k
 child processes inherit the variable whether they need xseg or not.
 """
 import contextlib
-import importlib.abc
-import importlib.util
+import importlib.util  # importlib.abc would load 40 more modules in every Python process
 import os
 import sys
 
@@ -39,7 +38,7 @@ def switch():
         print(f"XSEG_TORCH=1: PyTorch keeps its own allocator: {error}", file=sys.stderr)
 
 
-class SaverFinder(importlib.abc.MetaPathFinder):
+class SaverFinder:
     """Finds xseg's implementation of torch_memory_saver by the name of that package, which intercepts cudaMalloc() and so
     releases no memory of xseg."""
 
@@ -72,7 +71,7 @@ def follow(loader):
               "after torch", file=sys.stderr)
 
 
-class Finder(importlib.abc.MetaPathFinder):
+class Finder:
     """Finds torch by the other finders, and follows its loader."""
 
     def find_spec(self, fullname, path=None, target=None):
