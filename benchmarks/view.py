@@ -90,7 +90,7 @@ def main():
         try:
             if arguments.picture:
                 browser.execute_script("const pane = Main.panes[0]; pane.goTo(Math.floor(pane.model.n * 0.55)); "
-                                       "pane.choose(pane.largestOf(0));")
+                                       "pane.choose(pane.findLargest(0));")
                 time.sleep(0.5)
                 browser.save_screenshot(arguments.picture)
                 return

@@ -14,7 +14,7 @@
 /* A structure followed by a canary, which detects writes past its end. */
 #define WITH_CANARY(type, name, ...) \
     struct {                         \
-        struct type it;              \
+        struct type value;           \
         uint64_t canary;             \
     } name = {__VA_ARGS__, CANARY}
 #define CHECK(condition)                                                                      \
@@ -29,38 +29,38 @@
     } while (0)
 #define CHECK_OK(call) CHECK((call) == XSEG_OK)
 
-/* The numbers of structures that the library passed to callbacks. */
+/* The numbers of structures that the library has passed to callbacks. */
 static struct {
     unsigned keys, blocks, reasons, mappings, entries, frames, oom_infos, traces, mapped,
         registered, members;
 } counts;
 
-/* A callback that counts a structure if a condition holds; `end` is its last statement. */
-#define COUNTER(result, counter, type, condition, end)                  \
-    static result count_##counter(void *context, const struct type *it) \
-    {                                                                   \
-        (void)context;                                                  \
-        counts.counter += (condition);                                  \
-        end;                                                            \
+/* A callback that counts a structure if a condition on its `value` is true; `return_statement` is its last statement. */
+#define COUNTER(result, counter, type, condition, return_statement)        \
+    static result count_##counter(void *context, const struct type *value) \
+    {                                                                      \
+        (void)context;                                                     \
+        counts.counter += (condition);                                     \
+        return_statement;                                                  \
     }
 
-COUNTER(bool, keys, xseg_config_key, it->struct_size > sizeof(size_t) && it->name != NULL,
+COUNTER(bool, keys, xseg_config_key, value->struct_size > sizeof(size_t) && value->name != NULL,
         return true)
-COUNTER(bool, members, xseg_budget_entry, it->struct_size > sizeof(size_t) && it->is_readable,
+COUNTER(bool, members, xseg_budget_entry, value->struct_size > sizeof(size_t) && value->is_readable,
         return true)
-COUNTER(bool, blocks, xseg_block_info, it->base == context && it->state == XSEG_BLOCK_ALLOCATED,
+COUNTER(bool, blocks, xseg_block_info,
+        value->base == context && value->state == XSEG_BLOCK_ALLOCATED, return true)
+COUNTER(bool, reasons, xseg_reason, value->kind == XSEG_REASON_ALLOCATED && value->block == context,
         return true)
-COUNTER(bool, reasons, xseg_reason, it->kind == XSEG_REASON_ALLOCATED && it->block == context,
-        return true)
-COUNTER(bool, mappings, xseg_mapping, it->bytes != 0 && it->generation != 0, return true)
+COUNTER(bool, mappings, xseg_mapping, value->bytes != 0 && value->generation != 0, return true)
 COUNTER(bool, entries, xseg_history_entry,
-        it->action == XSEG_HISTORY_ALLOC && it->requested == 3000, return true)
-COUNTER(bool, frames, xseg_history_frame, it->pc != NULL, return true)
+        value->action == XSEG_HISTORY_ALLOC && value->requested == 3000, return true)
+COUNTER(bool, frames, xseg_history_frame, value->pc != NULL, return true)
 COUNTER(void, oom_infos, xseg_oom_info,
-        it->status == XSEG_ERR_LIMIT && it->bytes == (size_t)1 << 30, return )
-COUNTER(void, traces, xseg_trace_entry, it->action == XSEG_TRACE_ALLOC && it->bytes == 3000,
+        value->status == XSEG_ERR_LIMIT && value->bytes == (size_t)1 << 30, return )
+COUNTER(void, traces, xseg_trace_entry, value->action == XSEG_TRACE_ALLOC && value->bytes == 3000,
         return )
-COUNTER(void, mapped, xseg_mapping, it->bytes != 0, return )
+COUNTER(void, mapped, xseg_mapping, value->bytes != 0, return )
 
 static bool enter(void *context, struct xseg_registered *registered)
 {
@@ -86,13 +86,13 @@ static void *allocate(struct xseg_allocator *allocator, struct xseg_pool *pool)
     WITH_CANARY(xseg_block_info, info, {sizeof(struct xseg_block_info)});
     void *block = NULL;
 
-    request.it.bytes = 3000;
-    request.it.pool = pool;
-    request.it.user = &counts;
-    CHECK_OK(xseg_alloc_with(allocator, &request.it, &block));
-    CHECK_OK(xseg_block_query(allocator, block, &info.it));
-    CHECK(info.it.base == block && info.it.requested == 3000 && info.it.pool == pool);
-    CHECK(info.it.user == &counts && info.canary == CANARY);
+    request.value.bytes = 3000;
+    request.value.pool = pool;
+    request.value.user = &counts;
+    CHECK_OK(xseg_alloc_with(allocator, &request.value, &block));
+    CHECK_OK(xseg_block_query(allocator, block, &info.value));
+    CHECK(info.value.base == block && info.value.requested == 3000 && info.value.pool == pool);
+    CHECK(info.value.user == &counts && info.canary == CANARY);
     return block;
 }
 
@@ -106,21 +106,21 @@ static void check_queries(struct xseg_allocator *allocator, void *block)
     struct xseg_device_stats devices[8];
     size_t count = 0;
 
-    scope.it.device = 0;
-    CHECK_OK(xseg_for_each_block(allocator, &scope.it, count_blocks, block));
-    CHECK_OK(xseg_explain(allocator, &scope.it, count_reasons, block, &sums.it));
-    CHECK(sums.it.in_allocated_blocks >= 3000 && sums.canary == CANARY);
-    CHECK_OK(xseg_stats_get(allocator, &scope.it, &stats.it));
-    CHECK(stats.it.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.canary == CANARY);
+    scope.value.device = 0;
+    CHECK_OK(xseg_for_each_block(allocator, &scope.value, count_blocks, block));
+    CHECK_OK(xseg_explain(allocator, &scope.value, count_reasons, block, &sums.value));
+    CHECK(sums.value.in_allocated_blocks >= 3000 && sums.canary == CANARY);
+    CHECK_OK(xseg_stats_get(allocator, &scope.value, &stats.value));
+    CHECK(stats.value.requested_bytes[XSEG_STAT_ALL].current >= 3000 && stats.canary == CANARY);
     CHECK_OK(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), 8, &count));
     for (size_t i = 0; i < count && i < 8; i++)
         CHECK(devices[i].struct_size > sizeof(size_t) && devices[i].device == (int)i);
     CHECK(devices[0].allocated_bytes >= 3000);
-    CHECK_OK(xseg_for_each_mapping(allocator, &scope.it, count_mappings, NULL));
-    CHECK_OK(xseg_for_each_event(allocator, 0, count_entries, NULL, &summary.it));
-    CHECK(summary.it.events != 0 && summary.it.stacks != 0 && summary.canary == CANARY);
-    CHECK_OK(xseg_block_query(allocator, block, &info.it));
-    CHECK_OK(xseg_history_stack(allocator, info.it.stack, count_frames, NULL));
+    CHECK_OK(xseg_for_each_mapping(allocator, &scope.value, count_mappings, NULL));
+    CHECK_OK(xseg_for_each_event(allocator, 0, count_entries, NULL, &summary.value));
+    CHECK(summary.value.events != 0 && summary.value.stacks != 0 && summary.canary == CANARY);
+    CHECK_OK(xseg_block_query(allocator, block, &info.value));
+    CHECK_OK(xseg_history_stack(allocator, info.value.stack, count_frames, NULL));
     CHECK(counts.blocks == 1 && counts.reasons == 1 && counts.mappings != 0 &&
           counts.entries != 0 && counts.frames != 0);
 }
@@ -133,10 +133,10 @@ static void check_sharing(struct xseg_allocator *allocator, void *block)
     uint64_t id = 0;
     uint64_t offset = 0;
 
-    registrar.it.context = &counts;
-    registrar.it.enter = enter;
-    registrar.it.leave = leave;
-    CHECK_OK(xseg_register(allocator, block, 3000, &registrar.it, &id));
+    registrar.value.context = &counts;
+    registrar.value.enter = enter;
+    registrar.value.leave = leave;
+    CHECK_OK(xseg_register(allocator, block, 3000, &registrar.value, &id));
     CHECK_OK(xseg_unregister(allocator, id));
     CHECK(counts.registered == 1);
     CHECK_OK(xseg_export(allocator, block, &token, &offset));
@@ -155,14 +155,14 @@ static void check_limits(struct xseg_allocator *allocator)
     WITH_CANARY(xseg_trim_result, result, {sizeof(struct xseg_trim_result)});
     void *block = NULL;
 
-    scope.it.device = 0;
-    options.it.wait = true;
-    CHECK_OK(xseg_trim(allocator, &scope.it, &options.it, &result.it));
-    CHECK(result.it.released != 0 && result.canary == CANARY);
-    limits.it.hard_bytes = 64 << 20;
-    CHECK_OK(xseg_limits_get(allocator, &scope.it, &previous.it));
-    CHECK_OK(xseg_limits_set(allocator, &scope.it, &limits.it));
-    CHECK(previous.it.hard_bytes == UINT64_MAX && previous.canary == CANARY);
+    scope.value.device = 0;
+    options.value.wait = true;
+    CHECK_OK(xseg_trim(allocator, &scope.value, &options.value, &result.value));
+    CHECK(result.value.released != 0 && result.canary == CANARY);
+    limits.value.hard_bytes = 64 << 20;
+    CHECK_OK(xseg_limits_get(allocator, &scope.value, &previous.value));
+    CHECK_OK(xseg_limits_set(allocator, &scope.value, &limits.value));
+    CHECK(previous.value.hard_bytes == UINT64_MAX && previous.canary == CANARY);
     CHECK(xseg_alloc(allocator, 0, (size_t)1 << 30, NULL, &block) == XSEG_ERR_LIMIT);
 }
 
@@ -173,12 +173,12 @@ static void check_range(struct xseg_allocator *allocator)
     WITH_CANARY(xseg_range_info, info, {sizeof(struct xseg_range_info)});
     struct xseg_range *range = NULL;
 
-    options.it.page_bytes = 4 << 20;
-    options.it.name = "pair";
-    CHECK_OK(xseg_range_reserve(allocator, 0, 64 << 20, &options.it, &range));
+    options.value.page_bytes = 4 << 20;
+    options.value.name = "pair";
+    CHECK_OK(xseg_range_reserve(allocator, 0, 64 << 20, &options.value, &range));
     CHECK_OK(xseg_range_commit(range, 0, 8 << 20, NULL));
-    CHECK_OK(xseg_range_query(range, &info.it));
-    CHECK(info.it.page_bytes == 4 << 20 && info.it.committed_bytes == 8 << 20 &&
+    CHECK_OK(xseg_range_query(range, &info.value));
+    CHECK(info.value.page_bytes == 4 << 20 && info.value.committed_bytes == 8 << 20 &&
           info.canary == CANARY);
     CHECK_OK(xseg_range_decommit(range, 0, 8 << 20, NULL));
     CHECK_OK(xseg_range_release(range));
@@ -209,30 +209,30 @@ int main(int argc, char **argv)
     WITH_CANARY(xseg_snapshot_options, snapshot_options, {sizeof(struct xseg_snapshot_options)});
     struct xseg_allocator *allocator = NULL;
     struct xseg_pool *pool = NULL;
-    void *block, *other;
+    void *block, *pool_block;
     uint64_t id = 0;
 
     CHECK(argc == 2);
     CHECK_OK(xseg_config_keys(NULL, NULL, count_keys, NULL));
-    options.it.driver = getenv("XSEG_DRIVER");
+    options.value.driver = getenv("XSEG_DRIVER");
     CHECK_OK(xseg_open("expandable_segments:True,history:all,history_stacks:all,block_user:True",
-                       &options.it, &allocator));
-    observer.it.on_out_of_memory = count_oom_infos;
-    observer.it.on_trace = count_traces;
-    observer.it.on_map = count_mapped;
-    CHECK_OK(xseg_observer_add(allocator, &observer.it, &id));
-    hook.it.gather = gather;
-    CHECK_OK(xseg_history_set_hook(allocator, &hook.it));
-    pool_options.it.exportable = true;
-    pool_options.it.rdma = true;
-    pool_options.it.name = "pair";
-    CHECK_OK(xseg_pool_create(allocator, 0, &pool_options.it, &pool));
+                       &options.value, &allocator));
+    observer.value.on_out_of_memory = count_oom_infos;
+    observer.value.on_trace = count_traces;
+    observer.value.on_map = count_mapped;
+    CHECK_OK(xseg_observer_add(allocator, &observer.value, &id));
+    hook.value.gather = gather;
+    CHECK_OK(xseg_history_set_hook(allocator, &hook.value));
+    pool_options.value.exportable = true;
+    pool_options.value.rdma = true;
+    pool_options.value.name = "pair";
+    CHECK_OK(xseg_pool_create(allocator, 0, &pool_options.value, &pool));
     block = allocate(allocator, NULL);
-    other = allocate(allocator, pool);
+    pool_block = allocate(allocator, pool);
     check_queries(allocator, block);
-    check_sharing(allocator, other);
-    CHECK_OK(xseg_snapshot(allocator, argv[1], &snapshot_options.it));
-    CHECK_OK(xseg_free(allocator, other));
+    check_sharing(allocator, pool_block);
+    CHECK_OK(xseg_snapshot(allocator, argv[1], &snapshot_options.value));
+    CHECK_OK(xseg_free(allocator, pool_block));
     CHECK_OK(xseg_pool_release(pool));
     CHECK_OK(xseg_free(allocator, block));
     check_range(allocator);
@@ -240,6 +240,6 @@ int main(int argc, char **argv)
     CHECK(counts.keys != 0 && counts.oom_infos == 1 && counts.traces == 2 && counts.mapped != 0);
     CHECK_OK(xseg_observer_remove(allocator, id));
     CHECK_OK(xseg_close(allocator));
-    check_budget(options.it.driver, argv[1]);
+    check_budget(options.value.driver, argv[1]);
     return 0;
 }

@@ -7,7 +7,7 @@
 
 #include "tests/support/env.h"
 
-/* Of the allocator that open_logged() opened last. */
+/* The log of the allocator that open_logged() opened last. */
 static struct env_log logged;
 
 static struct xseg_allocator *open_logged(const char *config)
@@ -26,32 +26,32 @@ TEST_TIMES(self_checks_are_logged_once, 3, open_logged(NULL))
         assert_int_equal(logged.lines, 0);
 }
 
-#define UNKNOWN 999 /* of CUresult */
+#define UNKNOWN 999 /* CUDA_ERROR_UNKNOWN */
 
 TEST(missing_driver_error_names_the_remedy)
 {
-    static const char *const word[] = {"libcuda.so.1", "NVIDIA driver", "r525", "CUDA 12.0",
-                                       "XSEG_DRIVER=libxseg-sim.so"};
-    const char *set = getenv("XSEG_DRIVER");
-    char kept[4096] = "";
+    static const char *const words[] = {"libcuda.so.1", "NVIDIA driver", "r525", "CUDA 12.0",
+                                        "XSEG_DRIVER=libxseg-sim.so"};
+    const char *previous = getenv("XSEG_DRIVER");
+    char saved[4096] = "";
     struct xseg_allocator *allocator = NULL;
-    void *present = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *installed = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 
-    if (present != NULL) { /* of this machine: nothing is missing */
-        (void)dlclose(present);
+    if (installed != NULL) { /* this host has a driver */
+        (void)dlclose(installed);
         return;
     }
-    if (set != NULL)
-        (void)snprintf(kept, sizeof(kept), "%s", set);
+    if (previous != NULL)
+        (void)snprintf(saved, sizeof(saved), "%s", previous);
     assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
-    for (unsigned i = 0; i < COUNT_OF(word); i++)
-        assert_error(xseg_open(NULL, NULL, &allocator), NO_DRIVER, word[i]);
+    for (unsigned i = 0; i < COUNT_OF(words); i++)
+        assert_error(xseg_open(NULL, NULL, &allocator), NO_DRIVER, words[i]);
     /* XSEG_DRIVER names an invalid driver. */
     assert_int_equal(setenv("XSEG_DRIVER", "libno-such-driver.so", 1), 0);
     assert_error(xseg_open(NULL, NULL, &allocator), NO_DRIVER,
                  "driver library of XSEG_DRIVER cannot be loaded, \"libno-such-driver.so\"");
-    if (set != NULL)
-        assert_int_equal(setenv("XSEG_DRIVER", kept, 1), 0);
+    if (previous != NULL)
+        assert_int_equal(setenv("XSEG_DRIVER", saved, 1), 0);
     else
         assert_int_equal(unsetenv("XSEG_DRIVER"), 0);
 }
@@ -69,10 +69,11 @@ TEST(unusable_driver_is_named)
 
 TEST(old_drivers_are_rejected_by_version)
 {
+    /* A missing entry point or a driver version, and words of the error message. */
     static const char *const cases[][2] = {
         {"cuStreamGetId", "no cuStreamGetId of CUDA 12.0"},
         {"11080", "CUDA 11.8"},
-        {"12020", "driver has no visible device"}, /* a new one, without a device */
+        {"12020", "driver has no visible device"}, /* a supported version, without a device */
     };
     const struct xseg_options options = {sizeof(options), .driver = getenv("XSEG_TEST_OLD_DRIVER")};
     struct xseg_allocator *allocator = NULL;
@@ -125,13 +126,13 @@ TEST(options_of_a_newer_header_are_accepted_if_new_members_are_zero)
 {
     struct {
         struct xseg_options known;
-        uint64_t more;
+        uint64_t new_member;
     } options = {.known = {.struct_size = sizeof(options), .driver = env_driver()}};
     struct xseg_allocator *allocator = NULL;
 
     assert_ok(xseg_open(NULL, &options.known, &allocator));
     assert_ok(xseg_close(allocator));
-    options.more = 1;
+    options.new_member = 1;
     assert_error(xseg_open(NULL, &options.known, &allocator), ARGUMENT,
                  "options->struct_size is unknown");
 }
@@ -186,15 +187,15 @@ TEST_TIMES(threshold_without_a_fraction_is_logged_once, COUNT_OF(thresholds),
     assert_int_equal(logged.lines, thresholds[i].lines);
 }
 
-static struct xseg_allocator *open_without_vmm(bool without)
+static struct xseg_allocator *open_logged_device(bool without_vmm)
 {
     assert_ok(xseg_sim_reset(
-        &(struct xseg_sim_settings){sizeof(struct xseg_sim_settings), .without_vmm = without}));
+        &(struct xseg_sim_settings){sizeof(struct xseg_sim_settings), .without_vmm = without_vmm}));
     return env_open_logged("expandable_segments:True", &logged);
 }
 
-/* A driver without virtual memory management, and one that rejects its calls. */
-TEST_TIMES(segments_are_classic_without_virtual_memory_management, 2, open_without_vmm(i == 0))
+/* A driver without virtual memory management, and a driver that rejects cuMemMap. */
+TEST_TIMES(segments_are_classic_without_virtual_memory_management, 2, open_logged_device(i == 0))
 {
     if (i != 0)
         assert_ok(xseg_sim_fail("cuMemMap", 1, 801)); /* CUDA_ERROR_NOT_SUPPORTED */
@@ -209,6 +210,7 @@ TEST_TIMES(segments_are_classic_without_virtual_memory_management, 2, open_witho
 /* The failure is temporary, so only the segment of this request is classic. */
 TEST_ON(probe_without_addresses_is_logged, open_logged("expandable_segments:True"))
 {
+    /* 2 MiB of 128 TiB are free. */
     xseg_sim_set_external_addresses(((uint64_t)1 << 47) - 2 * MIB);
     void *small = env_alloc(allocator, 1000, NULL);
     assert_false(env_block(allocator, small).is_expandable);
@@ -246,7 +248,8 @@ TEST(string_that_hides_the_variable_is_logged_once)
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         struct xseg_allocator *allocator = open_logged(configs[i]);
 
-        assert_int_equal(logged.lines, i == 2); /* the first one that differs from the variable */
+        /* Only the first string that differs from the variable is logged. */
+        assert_int_equal(logged.lines, i == 2);
         if (logged.lines > 0)
             assert_string_equal(logged.line,
                                 "configuration: XSEG_ALLOC_CONF is ignored, because the "
@@ -274,7 +277,7 @@ TEST(first_source_is_used_alone)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "large_segment_size_mb:24", 1), 0);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64", 1), 0);
-    /* A string of PyTorch's that does not name expandable segments means classic ones. */
+    /* A PYTORCH_* string that does not name expandable_segments selects classic segments. */
     expect_source(NULL, "PYTORCH_CUDA_ALLOC_CONF", false);
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "", 1), 0);
     expect_source(NULL, "XSEG_ALLOC_CONF", true);
@@ -318,7 +321,7 @@ TEST_ON(extreme_sizes_are_served_or_rejected, env_open(NULL))
         {SIZE_MAX, "exceeds the maximum allocation size"},
         {(size_t)1 << 60, "exceeds the maximum allocation size"},
         {((size_t)1 << 60) - 1, "out of memory on device 0"},
-        {81 * GIB, "free"}, /* of 80 */
+        {81 * GIB, "free"}, /* the device has 80 GiB */
     };
     void *ptr = env_alloc(allocator, 0, NULL);
 
@@ -337,12 +340,12 @@ TEST_ON(extreme_sizes_are_served_or_rejected, env_open(NULL))
     }
 }
 
-/* Small, large and guarded blocks; the memory before an aligned block remains usable. */
+/* Small, large and guarded blocks, after a block of 512 bytes; the memory before an aligned block remains usable. */
 TEST_EACH(addresses_have_the_requested_alignment, env_open(config), "expandable_segments:True",
           "expandable_segments:False", "guard_page:True")
 {
     struct xseg_request request = {sizeof(request)};
-    void *ptr[96] = {NULL}, *odd = env_alloc(allocator, 1, NULL);
+    void *ptr[96] = {NULL}, *first = env_alloc(allocator, 1, NULL);
     unsigned count = 0;
 
     for (request.alignment = 1; request.alignment <= 64 * MIB; request.alignment *= 2)
@@ -353,17 +356,17 @@ TEST_EACH(addresses_have_the_requested_alignment, env_open(config), "expandable_
         }
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, count + 1);
     env_free_all(allocator, ptr, sizeof(ptr));
-    env_free(allocator, odd);
+    env_free(allocator, first);
     env_empty_cache(allocator);
     const struct xseg_statistics stats = env_stats(allocator);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.inactive_split[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.inactive_split_bytes[XSEG_STAT_ALL].current, 0);
     request.alignment = 3;
-    assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT,
+    assert_error(xseg_alloc_with(allocator, &request, &first), ARGUMENT,
                  "alignment is not a power of two up to 1 GiB, 3");
     request.alignment = 2 * GIB;
-    assert_error(xseg_alloc_with(allocator, &request, &odd), ARGUMENT, "1 GiB");
+    assert_error(xseg_alloc_with(allocator, &request, &first), ARGUMENT, "1 GiB");
 }
 
 TEST_ON(invalid_frees_report_the_state_of_the_address, env_open(NULL))
@@ -464,14 +467,14 @@ TEST_IN_POOL(rejected_close_changes_nothing, env_open_sim(NULL, .devices = 2))
     assert_ok(xseg_pool_retain(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 512, NULL), ptr);
 
-    /* The release of a later device's context fails, after that of the first. */
+    /* The context of the first device is released, and the release of the second context fails. */
     assert_ok(xseg_sim_fail("cuDevicePrimaryCtxRelease", 2, UNKNOWN));
     assert_error(xseg_close(allocator), DRIVER, "cuDevicePrimaryCtxRelease");
     assert_ok(xseg_pool_retain(pool));
     env_free(allocator, env_alloc_in(allocator, pool, 512, NULL));
 }
 
-/* The first device's context cannot be retained again: the device is lost, and the others are not. */
+/* The context of the first device cannot be retained again, so this device is lost; the other device still works. */
 TEST_ON(close_that_cannot_be_rolled_back_loses_the_device, env_open_sim(NULL, .devices = 2))
 {
     void *ptr = NULL;
@@ -487,11 +490,11 @@ TEST_ON(close_that_cannot_be_rolled_back_loses_the_device, env_open_sim(NULL, .d
 
 TEST_ON(streams_of_other_devices_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    void *ptr = env_alloc_on(allocator, 1, 512), *other = NULL;
+    void *ptr = env_alloc_on(allocator, 1, 512), *out = NULL;
     xseg_stream stream = env_stream();
 
     assert_error(xseg_record_stream(allocator, ptr, stream), ARGUMENT, "another device");
-    assert_error(xseg_alloc(allocator, 1, 512, stream, &other), ARGUMENT, "another device");
+    assert_error(xseg_alloc(allocator, 1, 512, stream, &out), ARGUMENT, "another device");
     env_free(allocator, ptr);
 }
 
@@ -504,7 +507,7 @@ TEST_ON(very_large_devices_work, env_open_mib(4096 * KIB, "expandable_segments:T
     env_free(allocator, small, large);
 }
 
-/* The advice of the message is correct: another allocator fails as well, and names the reason. */
+/* Whether the last error message advises exec and no other xseg_open(), which fails in the child and names the reason. */
 static bool advises_exec(void)
 {
     struct xseg_allocator *another = NULL;
@@ -521,9 +524,9 @@ static bool advises_exec(void)
 TEST_ON(calls_of_a_forked_child_fail, env_open(NULL))
 {
     struct xseg_block_info info = {sizeof(info)};
-    void *ptr = env_alloc(allocator, 512, NULL), *other = NULL;
+    void *ptr = env_alloc(allocator, 512, NULL), *out = NULL;
 
-    env_expect_forked(other == NULL && advises_exec(), xseg_alloc(allocator, 0, 512, NULL, &other),
+    env_expect_forked(out == NULL && advises_exec(), xseg_alloc(allocator, 0, 512, NULL, &out),
                       xseg_free(allocator, ptr), xseg_block_query(allocator, ptr, &info),
                       xseg_trim(allocator, NULL, NULL, NULL), xseg_close(allocator));
     env_free(allocator, ptr);
@@ -544,7 +547,7 @@ TEST(statuses_have_names_and_messages)
 
 /* --- xseg_config_keys(). --- */
 
-static int without_variables(void **state)
+static int unset_variables(void **state)
 {
     (void)state;
     return unsetenv("XSEG_ALLOC_CONF") | unsetenv("PYTORCH_CUDA_ALLOC_CONF") |
@@ -577,18 +580,19 @@ static bool visit_key(void *context, const struct xseg_config_key *key)
     return true;
 }
 
-static struct visited_key query(const char *config, const char *name, const char *source)
+static struct visited_key query_key(const char *config, const char *name,
+                                    const char *expected_source)
 {
     struct visited_key visited = {.name = name};
-    const char *from = NULL;
+    const char *source = NULL;
 
-    assert_ok(xseg_config_keys(config, &from, visit_key, &visited));
-    assert_string_equal(from, source);
+    assert_ok(xseg_config_keys(config, &source, visit_key, &visited));
+    assert_string_equal(source, expected_source);
     assert_int_equal(visited.found, 1);
     return visited;
 }
 
-static bool check_texts(void *context, const struct xseg_config_key *key)
+static bool expect_default_key(void *context, const struct xseg_config_key *key)
 {
     unsigned *count = context;
 
@@ -601,35 +605,35 @@ static bool check_texts(void *context, const struct xseg_config_key *key)
     return true;
 }
 
-TEST_WITH(keys_have_defaults_without_a_configuration, without_variables, NULL)
+TEST_WITH(keys_have_defaults_without_a_configuration, unset_variables, NULL)
 {
     unsigned count = 0;
 
-    assert_ok(xseg_config_keys(NULL, NULL, check_texts, &count));
+    assert_ok(xseg_config_keys(NULL, NULL, expect_default_key, &count));
     assert_true(count > 30);
-    assert_string_equal(query(NULL, "expandable_segments", "default").value, "True");
-    assert_string_equal(query(NULL, "max_split_size_mb", "default").value, "unlimited");
+    assert_string_equal(query_key(NULL, "expandable_segments", "default").value, "True");
+    assert_string_equal(query_key(NULL, "max_split_size_mb", "default").value, "unlimited");
 }
 
-TEST_WITH(configuration_string_visits_its_keys, without_variables, NULL)
+TEST_WITH(configuration_string_visits_its_keys, unset_variables, NULL)
 {
     const char *const config = "max_split_size_mb:64,page_size:fixed";
-    struct visited_key key = query(config, "max_split_size_mb", "argument");
+    struct visited_key key = query_key(config, "max_split_size_mb", "argument");
 
     assert_string_equal(key.value, "64");
     assert_string_equal(key.default_value, "unlimited");
     assert_true(key.is_set && !key.is_default && key.has_effect);
-    key = query(config, "page_size", "argument");
+    key = query_key(config, "page_size", "argument");
     assert_true(key.is_set && key.is_default);
-    key = query(config, "idle_ms", "argument");
+    key = query_key(config, "idle_ms", "argument");
     assert_true(!key.is_set && key.is_default && key.has_effect);
-    /* Another key follows. */
-    key = query("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
+    /* The default of max_non_split_rounding_mb is large_segment_size_mb. */
+    key = query_key("large_segment_size_mb:40", "max_non_split_rounding_mb", "argument");
     assert_string_equal(key.value, "40");
     assert_true(!key.is_set && !key.is_default);
 }
 
-TEST_WITH(visited_key_reports_whether_it_has_an_effect, without_variables, NULL)
+TEST_WITH(visited_key_reports_whether_it_has_an_effect, unset_variables, NULL)
 {
     static const char threshold[] = "garbage_collection_threshold";
     static const struct {
@@ -644,34 +648,35 @@ TEST_WITH(visited_key_reports_whether_it_has_an_effect, without_variables, NULL)
     };
 
     for (size_t i = 0; i < COUNT_OF(cases); i++)
-        assert_int_equal(query(cases[i].config, cases[i].key, "argument").has_effect,
+        assert_int_equal(query_key(cases[i].config, cases[i].key, "argument").has_effect,
                          cases[i].has_effect);
 }
 
-TEST_WITH(environment_is_read_as_by_open, without_variables, NULL)
+TEST_WITH(environment_is_read_as_by_open, unset_variables, NULL)
 {
     assert_int_equal(setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:30", 1), 0);
-    struct visited_key key = query(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
+    struct visited_key key = query_key(NULL, "expandable_segments", "PYTORCH_ALLOC_CONF");
     assert_string_equal(key.value, "False");
     assert_false(key.is_set);
     assert_int_equal(setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:31", 1), 0);
-    assert_string_equal(query(NULL, "max_split_size_mb", "PYTORCH_CUDA_ALLOC_CONF").value, "31");
+    assert_string_equal(query_key(NULL, "max_split_size_mb", "PYTORCH_CUDA_ALLOC_CONF").value,
+                        "31");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "max_split_size_mb:32", 1), 0);
-    key = query(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
+    key = query_key(NULL, "max_split_size_mb", "XSEG_ALLOC_CONF");
     assert_string_equal(key.value, "32");
-    assert_string_equal(query(NULL, "expandable_segments", "XSEG_ALLOC_CONF").value, "True");
-    assert_string_equal(query("", "max_split_size_mb", "argument").value, "unlimited");
+    assert_string_equal(query_key(NULL, "expandable_segments", "XSEG_ALLOC_CONF").value, "True");
+    assert_string_equal(query_key("", "max_split_size_mb", "argument").value, "unlimited");
 }
 
-TEST_WITH(invalid_configuration_is_rejected_before_any_visit, without_variables, NULL)
+TEST_WITH(invalid_configuration_is_rejected_before_any_visit, unset_variables, NULL)
 {
     struct visited_key key = {.name = "idle_ms"};
-    const char *from = "untouched";
+    const char *source = "unchanged";
 
-    assert_error(xseg_config_keys("idle_ms:1,idel_ms:2", &from, visit_key, &key), CONFIG,
+    assert_error(xseg_config_keys("idle_ms:1,idel_ms:2", &source, visit_key, &key), CONFIG,
                  "did you mean idle_ms? (source: argument)");
     assert_int_equal(key.visits, 0);
-    assert_string_equal(from, "untouched");
+    assert_string_equal(source, "unchanged");
     assert_int_equal(setenv("XSEG_ALLOC_CONF", "idle_ms=5", 1), 0);
     assert_error(xseg_config_keys(NULL, NULL, NULL, NULL), CONFIG, "(source: XSEG_ALLOC_CONF)");
     assert_ok(xseg_config_keys("", NULL, NULL, NULL));
@@ -683,10 +688,10 @@ static bool end_visits(void *context, const struct xseg_config_key *key)
     return --*(unsigned *)context > 0;
 }
 
-TEST_WITH(visitor_ends_the_iteration, without_variables, NULL)
+TEST_WITH(visitor_ends_the_iteration, unset_variables, NULL)
 {
-    unsigned left = 3;
+    unsigned remaining = 3;
 
-    assert_ok(xseg_config_keys("", NULL, end_visits, &left));
-    assert_int_equal(left, 0);
+    assert_ok(xseg_config_keys("", NULL, end_visits, &remaining));
+    assert_int_equal(remaining, 0);
 }

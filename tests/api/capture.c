@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Captures, and calls that the library must not make in them.  Most tests reproduce defects of PyTorch's allocator. */
-
+#include "tests/support/driver_calls.h"
 #include "tests/support/env.h"
 
 /* The allocator of a test, two streams, and a pool for captures of `stream`. */
@@ -17,14 +17,14 @@ static struct xseg_allocator *open_capture(const char *config)
     return opened;
 }
 
-static uint64_t active(void)
+static uint64_t active_blocks(void)
 {
     return env_stats(opened).active[XSEG_STAT_ALL].current;
 }
 
-static void *alloc_in_thread(void *unused)
+static void *alloc_in_thread(void *context)
 {
-    (void)unused;
+    (void)context;
     return env_alloc(opened, 3 * MIB, NULL);
 }
 
@@ -47,16 +47,17 @@ TEST_ON(capture_makes_no_unsafe_calls, open_capture(NULL))
     env_free(allocator, env_alloc(allocator, 5 * MIB, side));
     env_free(allocator, env_alloc(allocator, 5 * MIB, stream));
     env_free(allocator, env_run_thread(alloc_in_thread, NULL));
-    assert_int_equal(active(), 3);
+    /* `before`, `across` and `inside` are pending. */
+    assert_int_equal(active_blocks(), 3);
     assert_int_equal(env_unsafe_calls(), calls);
     env_capture_end(pool, stream);
 
     /* The first poll after the capture completes all events. */
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-    assert_int_equal(active(), 0);
+    assert_int_equal(active_blocks(), 0);
 }
 
-/* The output of a graph outlives the pool: 3 pages of one growth are released in two parts, around a block. */
+/* The output of a graph outlives the pool.  Of the 3 pages of one growth, the first and the last are released. */
 TEST_ON(released_pool_keeps_its_allocated_blocks, open_capture(NULL))
 {
     env_capture_begin(pool, stream);
@@ -77,15 +78,15 @@ TEST_ON(released_pool_keeps_its_allocated_blocks, open_capture(NULL))
 }
 
 /* Expect that a freed block of 20 MiB is reused only after the work of a stream. */
-static void expect_pending_until_finished(void *ptr, xseg_stream user)
+static void expect_pending_until_finished(void *ptr, xseg_stream using_stream)
 {
-    void *other = env_alloc(opened, 20 * MIB, NULL);
+    void *next = env_alloc(opened, 20 * MIB, NULL);
 
-    assert_ptr_not_equal(other, ptr);
+    assert_ptr_not_equal(next, ptr);
     assert_int_equal(env_block(opened, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ok(xseg_sim_finish(user));
+    assert_ok(xseg_sim_finish(using_stream));
     assert_ptr_equal(env_alloc(opened, 20 * MIB, NULL), ptr);
-    env_free(opened, ptr, other);
+    env_free(opened, ptr, next);
 }
 
 /* PyTorch kept uses in a capture for the next block at the same address. */
@@ -177,11 +178,11 @@ TEST_TIMES(reuse_in_a_capture_respects_earlier_uses, 2,
 TEST_ON(block_of_two_captures_waits_for_both,
         open_capture("graph_capture_record_stream_reuse:True"))
 {
-    struct xseg_pool *other = env_pool(allocator);
+    struct xseg_pool *second_pool = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
 
     env_capture_begin(pool, stream);
-    env_capture_begin(other, side);
+    env_capture_begin(second_pool, side);
     assert_ok(xseg_record_stream(allocator, ptr, side));
     assert_ok(xseg_sim_launch(side, 1000));
     env_free(allocator, ptr);
@@ -190,7 +191,7 @@ TEST_ON(block_of_two_captures_waits_for_both,
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
     env_stream_wait(side, stream);
-    env_capture_end(other, side);
+    env_capture_end(second_pool, side);
     assert_ptr_equal(env_alloc(allocator, 20 * MIB, stream), ptr);
     env_free(allocator, ptr);
 }
@@ -199,12 +200,12 @@ TEST_ON(block_of_two_captures_waits_for_both,
 TEST_TIMES(joined_streams_allocate_from_the_graphs_pool, COUNT_OF(reuse_configs),
            open_capture(reuse_configs[i]))
 {
-    void *waiting = env_alloc(allocator, 20 * MIB, stream);
+    void *pending = env_alloc(allocator, 20 * MIB, stream);
 
     env_capture_begin(pool, stream);
     env_stream_wait(side, stream);
-    assert_ok(xseg_record_stream(allocator, waiting, side));
-    env_free(allocator, waiting);
+    assert_ok(xseg_record_stream(allocator, pending, side));
+    env_free(allocator, pending);
     void *ptr = env_alloc(allocator, 20 * MIB, side);
     assert_ptr_equal(env_block(allocator, ptr).pool, pool);
     assert_ptr_equal(env_block(allocator, ptr).stream, side);
@@ -218,22 +219,23 @@ TEST_TIMES(joined_streams_allocate_from_the_graphs_pool, COUNT_OF(reuse_configs)
 TEST_TIMES(empty_cache_waits_for_the_end_of_a_capture, COUNT_OF(segment_configs),
            open_capture(segment_configs[i]))
 {
-    struct xseg_pool *old = env_pool(allocator);
+    struct xseg_pool *released = env_pool(allocator);
     void *ptr = env_alloc(allocator, 20 * MIB, NULL);
 
-    env_free(allocator, env_alloc_in(allocator, old, 40 * MIB, NULL));
-    assert_ok(xseg_pool_release(old));
+    env_free(allocator, env_alloc_in(allocator, released, 40 * MIB, NULL));
+    assert_ok(xseg_pool_release(released));
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     assert_ok(xseg_record_stream(allocator, ptr, stream));
     env_free(allocator, ptr);
     env_capture_begin(pool, stream);
     const uint64_t calls = env_unsafe_calls();
     env_empty_cache(allocator);
-    assert_int_equal(env_trim(allocator).kept_capture, 60 * MIB);
+    /* The released pool and `stream` have 40 + 20 MiB, and the pending block has 20 MiB. */
+    assert_int_equal(env_trim(allocator).kept_capture, (40 + 20) * MIB);
     assert_int_equal(env_trim(allocator).kept_pending, 20 * MIB);
     assert_int_equal(env_unsafe_calls(), calls);
     assert_int_equal(env_stats(allocator).num_sync_all_streams, 0);
-    assert_int_equal(env_reserved(allocator), 80 * MIB);
+    assert_int_equal(env_reserved(allocator), (40 + 20 + 20) * MIB);
     env_capture_end(pool, stream);
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
@@ -245,17 +247,18 @@ TEST_EACH(capture_on_another_device_stays_valid, env_open_sim(config, .devices =
     side = env_stream();
     stream = env_stream_on(1);
     void *ptr = env_alloc(allocator, 40 * MIB, NULL);
-    void *other = env_alloc(allocator, 20 * MIB, retired);
+    void *of_retired = env_alloc(allocator, 20 * MIB, retired);
     assert_ok(xseg_record_stream(allocator, ptr, side));
     env_free(allocator, env_alloc(allocator, 60 * MIB, side));
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
     env_capture_begin(pool, stream);
     env_launch_at(side, ptr, 40 * MIB);
-    env_launch_at(retired, other, 20 * MIB);
-    env_free(allocator, ptr, other);
+    env_launch_at(retired, of_retired, 20 * MIB);
+    env_free(allocator, ptr, of_retired);
     assert_ok(xseg_stream_retire(allocator, 0, retired));
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    assert_int_equal(env_trim(allocator).kept_busy, 80 * MIB);
+    /* The cached memory of `side` and of `retired`; the block of 40 MiB is pending. */
+    assert_int_equal(env_trim(allocator).kept_busy, (60 + 20) * MIB);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 40 * MIB);
     assert_int_equal(env_reserved_without_cache(allocator), 0);
     env_capture_end(pool, stream);
@@ -308,10 +311,10 @@ TEST_ON(unannounced_capture_does_not_block_reuse, open_capture(NULL))
     assert_ok(xseg_sim_finish(side));
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(active(), 0);
+    assert_int_equal(active_blocks(), 0);
 }
 
-/* By a trim that waits, or by a close. */
+/* The wait of a trim (i is 0), or of a close. */
 TEST_TIMES(wait_ends_after_an_unannounced_capture, 2, open_capture(NULL))
 {
     void *ptr[4];
@@ -331,12 +334,12 @@ TEST_TIMES(wait_ends_after_an_unannounced_capture, 2, open_capture(NULL))
     }
 }
 
-static bool is_context(void *context, xseg_stream candidate)
+static bool accepts_stream(void *context, xseg_stream requested)
 {
-    return candidate == context;
+    return requested == context;
 }
 
-/* As PyTorch's adapter: the mark follows the driver's begin, and routes end before the capture. */
+/* As in the adapter for PyTorch, the mark follows the driver's begin, and routes end before the capture. */
 TEST_ON(marked_device_makes_no_unsafe_calls, open_capture(NULL))
 {
     void *ptr = env_alloc(allocator, 20 * MIB, NULL), *inside;
@@ -349,7 +352,7 @@ TEST_ON(marked_device_makes_no_unsafe_calls, open_capture(NULL))
     assert_ok(xseg_capture_mark(allocator, 0));
     env_free(allocator, ptr);
     for (unsigned i = 0; i < 2; i++) {
-        assert_ok(xseg_route_begin(pool, is_context, stream));
+        assert_ok(xseg_route_begin(pool, accepts_stream, stream));
         inside = env_alloc(allocator, 3 * MIB, stream);
         assert_ptr_equal(env_block(allocator, inside).pool, pool);
         env_free(allocator, inside);
@@ -376,7 +379,7 @@ TEST_ON(marked_device_makes_no_unsafe_calls, open_capture(NULL))
 /* A graph may write to cached memory of a pool that a route used while the device was marked. */
 TEST_TIMES(route_while_the_device_is_marked_retains_the_pool, 4, open_capture(NULL))
 {
-    /* No route; one that begins before, during, and after the mark. */
+    /* Run 0 has no route; in runs 1 to 3 the route begins before, during and after the mark. */
     const bool is_inside = i == 1 || i == 2;
 
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
@@ -390,32 +393,33 @@ TEST_TIMES(route_while_the_device_is_marked_retains_the_pool, 4, open_capture(NU
         assert_ok(xseg_route_begin(pool, NULL, NULL));
     if (i != 0)
         assert_ok(xseg_route_end(pool));
-    const struct xseg_trim_result done = env_trim_pool(allocator, pool);
-    assert_int_equal(done.kept_pool, is_inside ? 20 * MIB : 0);
-    assert_int_equal(done.released, is_inside ? 0 : 20 * MIB);
+    const struct xseg_trim_result result = env_trim_pool(allocator, pool);
+    assert_int_equal(result.kept_pool, is_inside ? 20 * MIB : 0);
+    assert_int_equal(result.released, is_inside ? 0 : 20 * MIB);
 }
 
-/* As PyTorch with graph_capture_record_stream_reuse: a mark has no pool, so the end of the route records the events. */
+/* As PyTorch with graph_capture_record_stream_reuse: a mark names no pool, so the end of the route records the events. */
 TEST_ON(end_of_a_route_records_the_events_of_its_blocks,
         open_capture("graph_capture_record_stream_reuse:True"))
 {
-    void *other = env_alloc(allocator, 3 * MIB, NULL);
+    void *of_default_pool = env_alloc(allocator, 3 * MIB, NULL);
 
-    assert_ok(xseg_route_begin(pool, is_context, stream));
+    assert_ok(xseg_route_begin(pool, accepts_stream, stream));
     env_driver_capture_begin(stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    void *mine = env_alloc(allocator, 3 * MIB, stream);
-    assert_ok(xseg_record_stream(allocator, mine, side));
-    assert_ok(xseg_record_stream(allocator, other, side));
-    env_free(allocator, mine, other);
+    void *of_pool = env_alloc(allocator, 3 * MIB, stream);
+    assert_ok(xseg_record_stream(allocator, of_pool, side));
+    assert_ok(xseg_record_stream(allocator, of_default_pool, side));
+    env_free(allocator, of_pool, of_default_pool);
     assert_true(env_driver_capture_end(stream));
     const uint64_t records = xseg_sim_calls("cuEventRecord");
     assert_ok(xseg_capture_unmark(allocator, 0));
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records);
     assert_ok(xseg_route_end(pool));
+    /* One event on `side` for both blocks. */
     assert_int_equal(xseg_sim_calls("cuEventRecord"), records + 1);
     env_free(allocator, env_alloc(allocator, 512, NULL));
-    assert_int_equal(active(), 0);
+    assert_int_equal(active_blocks(), 0);
 }
 
 TEST_ON(invalid_marks_are_rejected, env_open_sim(NULL, .devices = 2))
@@ -437,15 +441,10 @@ TEST_ON(invalid_marks_are_rejected, env_open_sim(NULL, .devices = 2))
 
 /* --- Calls for a device use the context of the device, and restore the context and the capture of the thread. --- */
 
-/* Entry points of the driver, by their plain C types. */
-int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRelease_v2(int device);
-int cuCtxSetCurrent(void *context);
-int cuCtxGetCurrent(void **context);
-
+/* The primary contexts of both devices. */
 static void *context[2];
 
-static struct xseg_allocator *open_two(const char *config)
+static struct xseg_allocator *open_two_devices(const char *config)
 {
     opened = env_open_sim(config, .devices = 2);
     for (int i = 0; i < 2; i++)
@@ -460,7 +459,7 @@ static void release_contexts(void)
         assert_int_equal(cuDevicePrimaryCtxRelease_v2(i), 0);
 }
 
-static uint64_t trim(int device, bool wait)
+static uint64_t trim_device(int device, bool wait)
 {
     const struct xseg_trim_options options = {sizeof(options), .wait = wait};
     struct xseg_trim_result result = {sizeof(result)};
@@ -470,7 +469,7 @@ static uint64_t trim(int device, bool wait)
 }
 
 /* The simulator aborts if pages are unmapped in another device's context while work of unknown addresses is queued. */
-TEST_ON(pages_are_unmapped_in_their_own_context, open_two("expandable_segments:True"))
+TEST_ON(pages_are_unmapped_in_their_own_context, open_two_devices("expandable_segments:True"))
 {
     const xseg_stream busy = env_stream();
     void *current = NULL;
@@ -479,7 +478,7 @@ TEST_ON(pages_are_unmapped_in_their_own_context, open_two("expandable_segments:T
     assert_int_equal(cuCtxSetCurrent(context[0]), 0);
     assert_ok(xseg_sim_launch(busy, UINT64_MAX));
     assert_int_equal(cuCtxSetCurrent(context[1]), 0);
-    assert_int_equal(trim(0, false), 40 * MIB);
+    assert_int_equal(trim_device(0, false), 40 * MIB);
     assert_int_equal(cuCtxGetCurrent(&current), 0);
     assert_ptr_equal(current, context[1]);
     xseg_sim_finish_all();
@@ -501,21 +500,22 @@ static void free_and_capture(void *ptr, xseg_stream captured)
 
 /* In global mode a query or a wait of the capturing thread invalidates the capture. */
 TEST_TIMES(trim_keeps_the_capture_of_another_device_valid, 2 * COUNT_OF(segment_configs),
-           open_two(segment_configs[i / 2]))
+           open_two_devices(segment_configs[i / 2]))
 {
     const xseg_stream captured = env_stream();
     void *ptr = env_alloc_on(allocator, 1, 3 * MIB);
 
     env_free(allocator, env_alloc_on(allocator, 1, 90 * MIB));
     free_and_capture(ptr, captured);
-    assert_true(trim(1, i % 2 == 0) > 0);
+    assert_true(trim_device(1, i % 2 == 0) > 0);
     assert_true(env_driver_capture_end(captured));
     xseg_sim_finish_all();
     release_contexts();
 }
 
 /* A pool at its own limit waits for its pending blocks without a trim. */
-TEST_ON(full_pool_keeps_the_capture_of_another_device_valid, open_two("expandable_segments:True"))
+TEST_ON(full_pool_keeps_the_capture_of_another_device_valid,
+        open_two_devices("expandable_segments:True"))
 {
     const struct xseg_pool_options options = {sizeof(options), .limit_bytes = 20 * MIB};
     const xseg_stream captured = env_stream();

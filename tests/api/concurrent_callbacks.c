@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Concurrent callbacks do not wait for each other, and two threads that register one range see the same memory. */
+/* Concurrent callbacks do not wait for each other. */
 #include <pthread.h>
 #include <unistd.h>
 
@@ -9,6 +9,10 @@
 
 /* --- Two concurrent callbacks, each of which calls the library for the memory of the other callback. --- */
 
+/*
+ * A callback, its range of 16 granules, and its registration or observer.  Granules 0 and 2 are committed.  The thread of a
+ * side decommits granule 0 or commits granule 4; the callback of the other side decommits granule 2 or commits granule 8.
+ */
 struct side {
     struct env *env;
     struct xseg_range *range;
@@ -20,29 +24,29 @@ struct callback_case {
     const char *name;
     bool by_enter; /* the callbacks are `enter`; else `leave` or `on_unmap` */
     bool observes;
-    xseg_status (*act)(struct side *other);
+    xseg_status (*call)(struct side *peer);
 };
 
 struct env {
     const struct callback_case *callback;
     struct xseg_allocator *allocator;
     struct side side[2];
-    pthread_barrier_t both;
+    pthread_barrier_t barrier;
     bool is_armed;
 };
 
-static _Thread_local bool has_met;
+static _Thread_local bool has_called;
 
-/* Wait until the other callback runs, and act while it runs. */
-static void wait_for_other_callback(struct side *side)
+/* Wait until both callbacks run, then call the library for the memory of the other side, once in each thread. */
+static void call_concurrently(struct side *side)
 {
     struct env *env = side->env;
 
-    if (!env->is_armed || has_met)
+    if (!env->is_armed || has_called)
         return;
-    has_met = true;
-    (void)pthread_barrier_wait(&env->both);
-    const xseg_status status = env->callback->act(&env->side[side == &env->side[0]]);
+    has_called = true;
+    (void)pthread_barrier_wait(&env->barrier);
+    const xseg_status status = env->callback->call(&env->side[side == &env->side[0]]);
     if (status != XSEG_OK && status != XSEG_ERR_BUSY)
         _exit(1);
 }
@@ -53,7 +57,7 @@ static bool enter(void *context, struct xseg_registered *run)
 
     (void)run;
     if (side->env->callback->by_enter)
-        wait_for_other_callback(side);
+        call_concurrently(side);
     return true;
 }
 
@@ -63,7 +67,7 @@ static void leave(void *context, const struct xseg_registered *run)
 
     (void)run;
     if (!side->env->callback->by_enter)
-        wait_for_other_callback(side);
+        call_concurrently(side);
 }
 
 static void on_unmap(void *context, const struct xseg_mapping *mapping)
@@ -71,7 +75,7 @@ static void on_unmap(void *context, const struct xseg_mapping *mapping)
     struct side *side = context;
 
     if (mapping->base == info(side->range).base)
-        wait_for_other_callback(side);
+        call_concurrently(side);
 }
 
 static void *commit_side(void *context)
@@ -90,31 +94,31 @@ static void *decommit_side(void *context)
     return NULL;
 }
 
-static xseg_status commit_other(struct side *other)
+static xseg_status commit_peer(struct side *peer)
 {
-    return xseg_range_commit(other->range, 8 * PAGE, PAGE, NULL);
+    return xseg_range_commit(peer->range, 8 * PAGE, PAGE, NULL);
 }
 
-static xseg_status decommit_other(struct side *other)
+static xseg_status decommit_peer(struct side *peer)
 {
-    return xseg_range_decommit(other->range, 2 * PAGE, PAGE, NULL);
+    return xseg_range_decommit(peer->range, 2 * PAGE, PAGE, NULL);
 }
 
-static xseg_status unregister(struct side *other)
+static xseg_status unregister_peer(struct side *peer)
 {
-    const xseg_status status = xseg_unregister(other->env->allocator, other->registration);
+    const xseg_status status = xseg_unregister(peer->env->allocator, peer->registration);
 
     if (status == XSEG_OK)
-        other->registration = 0;
+        peer->registration = 0;
     return status;
 }
 
-static xseg_status unobserve(struct side *other)
+static xseg_status remove_observer_of_peer(struct side *peer)
 {
-    const xseg_status status = xseg_observer_remove(other->env->allocator, other->observer);
+    const xseg_status status = xseg_observer_remove(peer->env->allocator, peer->observer);
 
     if (status == XSEG_OK)
-        other->observer = 0;
+        peer->observer = 0;
     return status;
 }
 
@@ -143,8 +147,8 @@ static void close_side(struct side *side)
         assert_ok(xseg_unregister(allocator, side->registration));
     if (side->observer != 0)
         assert_ok(xseg_observer_remove(allocator, side->observer));
-    for (unsigned at = 0; at < 16; at++) {
-        const xseg_status status = xseg_range_decommit(side->range, at * PAGE, PAGE, NULL);
+    for (unsigned granule = 0; granule < 16; granule++) {
+        const xseg_status status = xseg_range_decommit(side->range, granule * PAGE, PAGE, NULL);
 
         assert_true(status == XSEG_OK || status == XSEG_ERR_ARGUMENT);
     }
@@ -158,7 +162,7 @@ static void run_concurrent_callbacks(const void *argument)
 
     env.callback = argument;
     env.allocator = env_open("rdma:True");
-    assert_int_equal(pthread_barrier_init(&env.both, NULL, 2), 0);
+    assert_int_equal(pthread_barrier_init(&env.barrier, NULL, 2), 0);
     for (unsigned i = 0; i < 2; i++) {
         env.side[i].env = &env;
         open_side(&env.side[i]);
@@ -175,21 +179,21 @@ static void run_concurrent_callbacks(const void *argument)
     env.is_armed = false;
     for (unsigned i = 0; i < 2; i++)
         close_side(&env.side[i]);
-    (void)pthread_barrier_destroy(&env.both);
+    (void)pthread_barrier_destroy(&env.barrier);
     env_close(env.allocator);
 }
 
 int main(int argc, char **argv)
 {
     static const struct callback_case callbacks[] = {
-        {"memory_is_mapped_in_two_leaves", .act = commit_other},
-        {"memory_is_mapped_in_two_enters", .by_enter = true, .act = commit_other},
-        {"memory_is_unmapped_in_two_leaves", .act = decommit_other},
-        {"memory_is_unmapped_in_two_enters", .by_enter = true, .act = decommit_other},
-        {"memory_is_mapped_in_two_observers", .observes = true, .act = commit_other},
-        {"registrations_end_in_two_leaves", .act = unregister},
-        {"registrations_end_in_two_enters", .by_enter = true, .act = unregister},
-        {"observers_end_in_two_observers", .observes = true, .act = unobserve},
+        {"memory_is_mapped_in_two_leaves", .call = commit_peer},
+        {"memory_is_mapped_in_two_enters", .by_enter = true, .call = commit_peer},
+        {"memory_is_unmapped_in_two_leaves", .call = decommit_peer},
+        {"memory_is_unmapped_in_two_enters", .by_enter = true, .call = decommit_peer},
+        {"memory_is_mapped_in_two_observers", .observes = true, .call = commit_peer},
+        {"registrations_end_in_two_leaves", .call = unregister_peer},
+        {"registrations_end_in_two_enters", .by_enter = true, .call = unregister_peer},
+        {"observers_end_in_two_observers", .observes = true, .call = remove_observer_of_peer},
     };
     struct child_case cases[COUNT_OF(callbacks)];
 

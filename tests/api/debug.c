@@ -6,13 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The driver's entry points that a program calls for a capture, by their plain C types. */
+/* Entry points of the driver for captures, with plain C types. */
 int cuStreamBeginCapture_v2(xseg_stream stream, int mode);
 int cuStreamEndCapture(xseg_stream stream, void **graph);
 int cuGraphGetNodes(void *graph, void **nodes, size_t *count);
 int cuGraphDestroy(void *graph);
 
-/* The log of the last allocator that open_logged() has opened: error and warning lines. */
+#define UNKNOWN 999 /* CUDA_ERROR_UNKNOWN */
+
+/* Errors and warnings in the log of the allocator that open_logged() opened last. */
 static struct {
     unsigned errors, warnings;
     char last[1024];
@@ -108,7 +110,7 @@ TEST_EACH(a_write_after_the_free_is_reported, open_logged(config),
     env_free(allocator, ptr);
 }
 
-/* A block is checked in pieces: its first byte, its last, and the borders of the pieces. */
+/* A block is checked in pieces of 256 KiB: its first and last byte, and the last and first byte of adjacent pieces. */
 TEST_ON(every_byte_of_a_block_is_checked, open_logged("debug_fill:True"))
 {
     static const size_t offset[] = {0, 256 * KIB - 1, 256 * KIB, 2 * MIB + 511};
@@ -129,13 +131,13 @@ TEST_ON(every_byte_of_a_block_is_checked, open_logged("debug_fill:True"))
 TEST_TIMES(freed_memory_without_writes_is_not_reported, COUNT_OF(fill_configs),
            open_logged(fill_configs[i]))
 {
-    static const size_t bytes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
+    static const size_t sizes[] = {700, 5000, 300 * KIB, 2 * MIB, 5 * MIB, 1};
     const xseg_stream side = env_stream();
-    void *held[7] = {NULL};
+    void *blocks[7] = {NULL};
 
     for (unsigned k = 0; k < 200; k++) {
-        const size_t size = bytes[k % COUNT_OF(bytes)];
-        void **slot = &held[(size_t)k * 5 % COUNT_OF(held)];
+        const size_t size = sizes[k % COUNT_OF(sizes)];
+        void **slot = &blocks[(size_t)k * 5 % COUNT_OF(blocks)];
 
         env_free(allocator, *slot);
         *slot = env_alloc(allocator, size, k % 3 == 0 ? side : NULL);
@@ -147,9 +149,10 @@ TEST_TIMES(freed_memory_without_writes_is_not_reported, COUNT_OF(fill_configs),
         if (k % 40 == 39)
             env_empty_cache(allocator);
     }
-    env_free_all(allocator, held, sizeof(held));
+    env_free_all(allocator, blocks, sizeof(blocks));
     assert_int_equal(env_stats(allocator).overwrites, 0);
     assert_int_equal(logged.errors, 0);
+    /* 200 allocations were checked, some of them by several reads. */
     assert_true(xseg_sim_calls("cuMemcpyDtoHAsync") > 200);
 }
 
@@ -185,13 +188,13 @@ TEST_ON(pending_block_is_filled_when_it_completes, open_logged("debug_fill:True"
     env_free(allocator, ptr);
 }
 
-/* A block whose fill failed is not checked, nor is one whose contents cannot be read. */
+/* A block is not checked if its fill fails, or if its contents cannot be read. */
 TEST_ON(failed_fill_disables_the_check_of_the_block, open_logged("debug_fill:True"))
 {
     unsigned char *ptr = env_alloc(allocator, 2 * MIB, NULL);
 
     memset(ptr, 7, 2 * MIB);
-    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
+    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, UNKNOWN));
     env_free(allocator, ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(ptr[0], 7);
@@ -205,7 +208,8 @@ TEST_ON(failed_fill_disables_the_check_of_the_block, open_logged("debug_fill:Tru
     finish_work();
     assert_true(is_pattern(ptr, 2 * MIB));
     ptr[9] = 0;
-    assert_ok(xseg_sim_fail("cuMemcpyDtoHAsync", 2, 999));
+    /* The second of 8 pieces cannot be read. */
+    assert_ok(xseg_sim_fail("cuMemcpyDtoHAsync", 2, UNKNOWN));
     assert_ptr_equal(env_alloc(allocator, 2 * MIB, NULL), ptr);
     assert_true(xseg_sim_failed());
     assert_int_equal(logged.errors, 0);
@@ -222,6 +226,7 @@ TEST(pattern_is_not_read_if_the_driver_keeps_no_contents)
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     const uint64_t reads = xseg_sim_calls("cuMemcpyDtoHAsync");
     const uint64_t fills = xseg_sim_calls("cuMemsetD32Async");
+    /* The block, and a word that the library wrote to find out whether memory has contents. */
     assert_int_equal(reads, 2);
     for (unsigned i = 0; i < 50; i++)
         env_free(allocator, env_alloc(allocator, 5000, NULL));
@@ -250,7 +255,7 @@ TEST_ON(debug_fill_can_be_changed_at_any_time, open_logged("debug_fill:False"))
     env_free(allocator, ptr);
     assert_int_equal(xseg_sim_calls(NULL), calls);
 
-    /* Freed while it was off, among memory that is filled. */
+    /* A block that is freed while the key is off, in memory that was filled before. */
     env_empty_cache(allocator);
     assert_ok(xseg_config_set(allocator, "debug_fill:True"));
     ptr = env_alloc(allocator, 2 * MIB, NULL);
@@ -294,7 +299,7 @@ static size_t end_capture(xseg_stream stream)
 TEST_EACH(debugging_keys_do_not_affect_a_capture, open_logged(config), "debug_fill:True",
           "unmap_on_free:True", "guard_page:True,debug_fill:True")
 {
-    const xseg_stream captured = env_stream(), other = env_stream();
+    const xseg_stream captured = env_stream(), not_captured = env_stream();
     void *before = env_alloc(allocator, 5000, captured);
 
     /* Mode 0 is global: an unsafe call on any stream invalidates the capture. */
@@ -304,7 +309,7 @@ TEST_EACH(debugging_keys_do_not_affect_a_capture, open_logged(config), "debug_fi
     env_free(allocator, before, during);
     during = env_alloc(allocator, 3 * MIB, captured);
     for (unsigned round = 0; round < 2; round++)
-        env_free(allocator, env_alloc(allocator, 2 * MIB, other));
+        env_free(allocator, env_alloc(allocator, 2 * MIB, not_captured));
     env_free(allocator, during);
     assert_int_equal(end_capture(captured), 0);
     env_context_pop(0);
@@ -317,7 +322,7 @@ TEST_EACH(debugging_keys_do_not_affect_a_capture, open_logged(config), "debug_fi
 static void expect_report(void (*part)(void), const char *word)
 {
     char text[8192];
-    const int status = child_run_part(part, text, sizeof(text));
+    const int status = child_run_without_argument(part, text, sizeof(text));
 
     if (!child_aborted(status) || strstr(text, word) == NULL)
         fail_msg("wait status 0x%x, and\n%s", (unsigned)status, text);
@@ -357,33 +362,33 @@ TEST(accesses_after_a_free_and_past_the_end_fault)
     expect_report(write_past_the_end, "access to an unmapped address");
 }
 
-/* A guarded block begins at its first page, or ends at the end of its last. */
+/* A guarded block begins at the start of its pages, or with guard_page ends at their end. */
 static const char *const guard_configs[] = {"unmap_on_free:True", "guard_page:True",
                                             "unmap_on_free:True,guard_page:True"};
 
 TEST_TIMES(guarded_blocks_have_separate_pages, COUNT_OF(guard_configs), env_open(guard_configs[i]))
 {
-    static const size_t bytes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
-    void *ptr[COUNT_OF(bytes)];
+    static const size_t sizes[] = {1, 512, 5000, MIB, 2 * MIB, 5 * MIB + 1};
+    void *ptr[COUNT_OF(sizes)];
 
-    for (unsigned k = 0; k < COUNT_OF(bytes); k++) {
-        const size_t size = (bytes[k] + 511) / 512 * 512;
-        const size_t pages = (size + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
+    for (unsigned k = 0; k < COUNT_OF(sizes); k++) {
+        const size_t rounded = (sizes[k] + 511) / 512 * 512;
+        const size_t mapped = (rounded + 2 * MIB - 1) / (2 * MIB) * 2 * MIB;
 
-        ptr[k] = env_alloc(allocator, bytes[k], NULL);
+        ptr[k] = env_alloc(allocator, sizes[k], NULL);
         const struct xseg_block_info info = env_block(allocator, ptr[k]);
-        assert_int_equal(info.bytes, size);
-        assert_int_equal(info.requested, bytes[k]);
-        assert_int_equal(info.segment_bytes, pages);
-        assert_int_equal(info.segment_mapped, pages);
+        assert_int_equal(info.bytes, rounded);
+        assert_int_equal(info.requested, sizes[k]);
+        assert_int_equal(info.segment_bytes, mapped);
+        assert_int_equal(info.segment_mapped, mapped);
         assert_int_equal(address_of(info.segment_base) % (2 * MIB), 0);
         assert_null(info.pool);
-        assert_int_equal(info.free_before, i == 0 ? 0 : pages - size);
-        assert_int_equal(info.free_after, i == 0 ? pages - size : 0);
-        assert_int_equal(xseg_free(allocator, (char *)info.segment_base + pages),
+        assert_int_equal(info.free_before, i == 0 ? 0 : mapped - rounded);
+        assert_int_equal(info.free_after, i == 0 ? mapped - rounded : 0);
+        assert_int_equal(xseg_free(allocator, (char *)info.segment_base + mapped),
                          XSEG_ERR_NOT_ALLOCATED);
     }
-    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(bytes));
+    assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, COUNT_OF(sizes));
     assert_int_equal(env_reserved(allocator), xseg_sim_used(0));
     env_free_all(allocator, ptr, sizeof(ptr));
     assert_int_equal(xseg_sim_used(0), 0);
@@ -391,7 +396,7 @@ TEST_TIMES(guarded_blocks_have_separate_pages, COUNT_OF(guard_configs), env_open
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
 }
 
-/* Addresses are reused after 4096 later frees at most. */
+/* The quarantine has the last 2048 to 4096 freed blocks. */
 TEST_ON(freed_addresses_are_quarantined, env_open("unmap_on_free:True,history:all"))
 {
     char *first = env_alloc(allocator, 5000, NULL), *last = NULL;
@@ -409,6 +414,7 @@ TEST_ON(freed_addresses_are_quarantined, env_open("unmap_on_free:True,history:al
     }
     assert_error(xseg_free(allocator, first), NOT_ALLOCATED, "not in memory of this");
     assert_error(xseg_free(allocator, last), NOT_ALLOCATED, "has been freed and unmapped");
+    /* Each block has 2 MiB of pages and 2 MiB of unmapped addresses. */
     assert_true(env_stats(allocator).address_bytes <= 4097ul * 4 * MIB);
     assert_true(env_stats(allocator).address_bytes >= 2048ul * 4 * MIB);
 }
@@ -422,17 +428,17 @@ TEST_ON(quarantine_ends_before_a_request_fails,
     assert_int_equal(env_stats(allocator).num_ooms, 0);
 }
 
-/* The stream of the block, and each stream that uses the block. */
 TEST_ON(free_of_a_guarded_block_waits_for_every_stream, env_open("unmap_on_free:True"))
 {
-    const xseg_stream own = env_stream(), side = env_stream();
-    void *ptr = env_alloc(allocator, 5000, own);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    void *ptr = env_alloc(allocator, 5000, stream);
 
     env_context_push(0);
-    assert_ok(xseg_sim_launch_on(own, UINT64_MAX, address_of(ptr), 5000));
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, address_of(ptr), 5000));
     assert_ok(xseg_sim_launch_on(side, UINT64_MAX, address_of(ptr), 5000));
     assert_ok(xseg_record_stream(allocator, ptr, side));
-    env_free(allocator, ptr); /* the simulator aborts if work on the memory is still queued */
+    /* The simulator aborts if work on the memory is still queued. */
+    env_free(allocator, ptr);
     env_context_pop(0);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
@@ -441,31 +447,31 @@ TEST_ON(free_of_a_guarded_block_waits_for_every_stream, env_open("unmap_on_free:
 static const struct {
     struct xseg_sim_settings settings;
     const char *config, *words;
-} classic[] = {
+} classic_cases[] = {
     {{sizeof(struct xseg_sim_settings)}, "expandable_segments:False,guard_page:True", "guard_page"},
     {{sizeof(struct xseg_sim_settings), .without_vmm = true},
      "guard_page:True",
      "segments are classic, unmap_on_free and guard_page have no effect, "},
 };
 
-TEST_TIMES(guarded_blocks_without_expandable_segments_are_logged, COUNT_OF(classic),
-           open_logged_on(&classic[i].settings, classic[i].config))
+TEST_TIMES(guarded_blocks_without_expandable_segments_are_logged, COUNT_OF(classic_cases),
+           open_logged_on(&classic_cases[i].settings, classic_cases[i].config))
 {
     env_free(allocator, env_alloc(allocator, 5000, NULL));
     assert_int_equal(logged.warnings, 1);
-    expect_logged(classic[i].words);
+    expect_logged(classic_cases[i].words);
     assert_int_equal(env_reserved(allocator), 2 * MIB);
 }
 
 TEST_ON(double_free_reports_the_first_free,
         env_open("history:all,history_stacks:all,history_events:16"))
 {
-    void *ptr = env_alloc(allocator, 8 * MIB, NULL), *other[3];
+    void *ptr = env_alloc(allocator, 8 * MIB, NULL), *later[3];
     char thread[64];
 
     for (unsigned i = 0; i < 3; i++)
-        other[i] = env_alloc(allocator, 2 * MIB, NULL);
-    env_free(allocator, ptr, other[0], other[1]);
+        later[i] = env_alloc(allocator, 2 * MIB, NULL);
+    env_free(allocator, ptr, later[0], later[1]);
     (void)snprintf(thread, sizeof(thread), " ms ago by thread %d with", (int)gettid());
     const char *const words[] = {" in cached memory; ", "; last freed ", thread,
                                  "with the block of 8388608 bytes at ", "test-api-debug+0x"};
@@ -474,7 +480,7 @@ TEST_ON(double_free_reports_the_first_free,
     /* An address inside the block. */
     assert_error(xseg_record_stream(allocator, (char *)ptr + 7 * MIB, NULL), NOT_ALLOCATED,
                  "with the block of 8388608 bytes at ");
-    /* 16 later events overwrite that of the free. */
+    /* The events of 16 later blocks replace the event of the free. */
     for (unsigned i = 0; i < 16; i++)
         env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, "; check for a double free");
@@ -483,7 +489,7 @@ TEST_ON(double_free_reports_the_first_free,
         strlen(
             "xseg_free: block is not allocated, 0x000000000 in cached memory; check for a double "
             "free or an invalid pointer"));
-    env_free(allocator, other[2]);
+    env_free(allocator, later[2]);
 }
 
 TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
@@ -493,7 +499,7 @@ TEST_ON(failed_free_is_not_recorded, env_open("history:all"))
     char text[1024];
 
     env_use(allocator, ptr, side);
-    assert_ok(xseg_sim_fail("cuEventRecord", 1, 999));
+    assert_ok(xseg_sim_fail("cuEventRecord", 1, UNKNOWN));
     assert_int_equal(xseg_free(allocator, ptr), XSEG_ERR_DRIVER);
     env_free(allocator, env_alloc(allocator, 3000, NULL));
     /* The second free succeeds and is not recorded. */
@@ -510,22 +516,22 @@ TEST_EACH(zeroed_memory_is_zero, open_logged(config), "expandable_segments:True"
     static const unsigned char zeros[3000];
     const struct xseg_request request = {sizeof(request), .bytes = 2999, .zeroed = true};
     unsigned char *ptr = env_alloc(allocator, 3000, NULL);
-    void *again = NULL;
+    void *zeroed = NULL;
 
     memset(ptr, 7, 3000);
     env_free(allocator, ptr);
-    assert_ok(xseg_alloc_with(allocator, &request, &again));
+    assert_ok(xseg_alloc_with(allocator, &request, &zeroed));
     if (i < 2)
-        assert_ptr_equal(again, ptr);
+        assert_ptr_equal(zeroed, ptr);
     finish_work();
-    assert_memory_equal(again, zeros, 2999);
-    env_free(allocator, again);
+    assert_memory_equal(zeroed, zeros, 2999);
+    env_free(allocator, zeroed);
 
     /* If the fill fails, the block is freed. */
-    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, 999));
-    again = NULL;
-    assert_error(xseg_alloc_with(allocator, &request, &again), DRIVER, "cuMemsetD32Async");
-    assert_null(again);
+    assert_ok(xseg_sim_fail("cuMemsetD32Async", 1, UNKNOWN));
+    zeroed = NULL;
+    assert_error(xseg_alloc_with(allocator, &request, &zeroed), DRIVER, "cuMemsetD32Async");
+    assert_null(zeroed);
     assert_int_equal(env_stats(allocator).allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(env_stats(allocator).requested_bytes[XSEG_STAT_ALL].current, 0);
 }
@@ -538,8 +544,8 @@ TEST_ON(zeroing_runs_after_the_queued_work_of_the_stream, open_logged("expandabl
     memset(ptr, 7, 3000);
     assert_ok(xseg_sim_launch(stream, UINT64_MAX));
     env_free(allocator, ptr);
-    void *again = env_alloc_with(allocator, .bytes = 3000, .stream = stream, .zeroed = true);
-    assert_ptr_equal(again, ptr);
+    void *zeroed = env_alloc_with(allocator, .bytes = 3000, .stream = stream, .zeroed = true);
+    assert_ptr_equal(zeroed, ptr);
     assert_int_equal(ptr[0], 7);
     finish_work();
     assert_int_equal(ptr[0], 0);
@@ -577,13 +583,13 @@ TEST_ON(requests_of_a_newer_header_are_accepted_if_new_members_are_zero, env_ope
 {
     struct {
         struct xseg_request known;
-        uint64_t more;
-    } newer = {.known = {.struct_size = sizeof(newer), .bytes = 3000}, .more = 1};
+        uint64_t new_member;
+    } newer = {.known = {.struct_size = sizeof(newer), .bytes = 3000}, .new_member = 1};
     void *ptr = NULL;
 
     assert_int_equal(xseg_alloc_with(allocator, &newer.known, &ptr), XSEG_ERR_ARGUMENT);
     assert_null(ptr);
-    newer.more = 0;
+    newer.new_member = 0;
     assert_ok(xseg_alloc_with(allocator, &newer.known, &ptr));
     env_free(allocator, ptr);
 }

@@ -52,7 +52,7 @@ static const struct explained *explain(const struct xseg_scope *scope)
     return &result;
 }
 
-static bool free_live(void *context, const struct xseg_block_info *block)
+static bool free_allocated(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED)
         env_free(context, block->base);
@@ -61,18 +61,18 @@ static bool free_live(void *context, const struct xseg_block_info *block)
 
 /* A test with an allocator and a stream, `count` times; `open` and the test may use the number of the run, `i`.  At the
  * end the allocated blocks are freed. */
-#define TEST_OF_TIMES(name, count, open)                                           \
-    static void name##_of(unsigned i);                                             \
-    TEST(name)                                                                     \
-    {                                                                              \
-        for (unsigned i = 0; i < (count); i++) {                                   \
-            allocator = (open);                                                    \
-            stream = env_stream();                                                 \
-            name##_of(i);                                                          \
-            assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator)); \
-            env_close(allocator, stream);                                          \
-        }                                                                          \
-    }                                                                              \
+#define TEST_OF_TIMES(name, count, open)                                                \
+    static void name##_of(unsigned i);                                                  \
+    TEST(name)                                                                          \
+    {                                                                                   \
+        for (unsigned i = 0; i < (count); i++) {                                        \
+            allocator = (open);                                                         \
+            stream = env_stream();                                                      \
+            name##_of(i);                                                               \
+            assert_ok(xseg_for_each_block(allocator, NULL, free_allocated, allocator)); \
+            env_close(allocator, stream);                                               \
+        }                                                                               \
+    }                                                                                   \
     static void name##_of(__attribute__((unused)) unsigned i)
 
 #define TEST_OF(name, open)        \
@@ -83,12 +83,12 @@ static bool free_live(void *context, const struct xseg_block_info *block)
     }                              \
     static void name##_once(void)
 
-static const char *const kinds[] = {"expandable_segments:True", "expandable_segments:False"};
+static const char *const kinds[] = {ENV_KINDS};
 
 /* Advance one second, with a decay pass that releases nothing. */
 static void pass_second(void)
 {
-    env_pass_time(allocator, 1, 1000);
+    env_advance_and_trim(allocator, 1, 1000);
 }
 
 TEST_OF(allocated_block_is_explained, env_open("expandable_segments:True"))
@@ -104,6 +104,8 @@ TEST_OF(allocated_block_is_explained, env_open("expandable_segments:True"))
 
         assert_int_equal(reason->kind, XSEG_REASON_ALLOCATED);
         assert_ptr_equal(reason->block, is_small ? small : large);
+        assert_int_equal(reason->bytes,
+                         is_small ? 2 * MIB : (reason->base == large ? 2 * 20 : 20) * MIB);
         assert_int_equal(reason->block_bytes, is_small ? 3072 : 50 * MIB);
         assert_int_equal(reason->block_requested, is_small ? 3000 : 50 * MIB);
         assert_int_equal(reason->allocated_blocks, 1);
@@ -111,20 +113,20 @@ TEST_OF(allocated_block_is_explained, env_open("expandable_segments:True"))
         assert_true(reason->is_expandable);
         assert_ptr_equal(reason->pool, NULL);
     }
-    assert_int_equal(result->sums.allocated, 62 * MIB);
+    assert_int_equal(result->sums.allocated, (3 * 20 + 2) * MIB);
     assert_int_equal(result->sums.in_allocated_blocks, 50 * MIB + 3072);
 }
 
 TEST_OF(reason_names_the_largest_block_of_the_page, env_open("expandable_segments:True"))
 {
     (void)env_alloc(allocator, 3 * MIB, NULL);
-    void *most = env_alloc(allocator, 9 * MIB, NULL);
+    void *largest = env_alloc(allocator, 9 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, NULL);
     const struct explained *result = explain(NULL);
     assert_int_equal(result->count, 1);
-    assert_ptr_equal(result->reason[0].block, most);
+    assert_ptr_equal(result->reason[0].block, largest);
     assert_int_equal(result->reason[0].allocated_blocks, 3);
-    assert_int_equal(result->reason[0].cached_bytes, 4 * MIB);
+    assert_int_equal(result->reason[0].cached_bytes, (20 - 3 - 9 - 4) * MIB);
 }
 
 TEST_OF(pending_block_is_explained_with_its_stream, env_open("expandable_segments:True"))
@@ -176,7 +178,7 @@ TEST_OF(queued_work_keeps_idle_memory, env_open("expandable_segments:True"))
     assert_int_equal(result->sums.policy, 40 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamQuery"), queries + 2);
     /* A failed query of the driver does not affect the result. */
-    assert_ok(xseg_sim_fail("cuStreamQuery", 1, 999));
+    assert_ok(xseg_sim_fail("cuStreamQuery", 1, 999)); /* CUDA_ERROR_UNKNOWN */
     result = explain(NULL);
     assert_int_equal(result->sums.stream + result->sums.policy, 60 * MIB);
     assert_ok(xseg_sim_finish(stream));
@@ -193,7 +195,7 @@ TEST_OF(floor_keeps_the_youngest_memory, env_open_with_clock(NULL, "idle_ms:1000
     pass_second();
     env_free(allocator, env_alloc(allocator, 40 * MIB, stream));
     pass_second();
-    /* The floor of 50 MiB keeps the 40 MiB that were freed last, and a page of the others. */
+    /* The floor of 50 MiB keeps the 40 MiB that were freed last, and one of the other pages. */
     const struct explained *result = explain(NULL);
     assert_int_equal(result->sums.keep + result->sums.decay, 100 * MIB);
     for (size_t i = 0; i < result->count; i++)
@@ -205,7 +207,7 @@ TEST_OF(floor_keeps_the_youngest_memory, env_open_with_clock(NULL, "idle_ms:1000
     assert_true(result->sums.keep >= 50 * MIB);
 }
 
-/* Memory within the floor is kept; memory above a limit is not, also within the floor. */
+/* Memory within the floor is kept, unless it exceeds a limit. */
 TEST_OF(limits_override_the_floor, env_open_with_clock(NULL, "idle_ms:100000,keep_mb:100"))
 {
     env_free(allocator, env_alloc(allocator, 60 * MIB, NULL));
@@ -256,13 +258,13 @@ static const char *const configs[] = {
     "expandable_segments:True,large_segment_size_mb:12,idle_ms:100000,keep_mb:10",
 };
 
-/* Blocks of two streams and a pool, some of them freed or pending: the reasons of scopes add up to those of all. */
+/* Blocks of two streams and a pool, some of them freed or pending: the bytes of both streams add up to all bytes. */
 TEST_OF_TIMES(reasons_add_up_to_the_reserved_bytes, COUNT_OF(configs), env_open(configs[i]))
 {
     struct xseg_pool *pool = env_pool(allocator);
     struct xseg_scope scope = XSEG_SCOPE_ALL;
     void *block[600];
-    uint64_t own = 0;
+    uint64_t bytes = 0;
 
     for (size_t k = 0; k < COUNT_OF(block); k++)
         block[k] = env_alloc_in(allocator, k % 4 == 0 ? pool : NULL,
@@ -279,14 +281,14 @@ TEST_OF_TIMES(reasons_add_up_to_the_reserved_bytes, COUNT_OF(configs), env_open(
     assert_int_equal(explain(NULL)->sums.in_allocated_blocks,
                      env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current);
     scope.one_stream = true;
-    own += explain(&scope)->sums.reserved;
+    bytes += explain(&scope)->sums.reserved;
     scope.stream = stream;
-    own += explain(&scope)->sums.reserved;
-    assert_int_equal(own, all);
+    bytes += explain(&scope)->sums.reserved;
+    assert_int_equal(bytes, all);
     scope = (struct xseg_scope)XSEG_SCOPE_ALL;
     scope.pool = pool;
-    own = explain(&scope)->sums.reserved;
-    assert_true(own > 0 && own < all);
+    bytes = explain(&scope)->sums.reserved;
+    assert_true(bytes > 0 && bytes < all);
     scope.pool = NULL;
     scope.device = 0;
     assert_int_equal(explain(&scope)->sums.reserved, all);
@@ -337,7 +339,7 @@ static bool end_iteration(void *context, const struct xseg_reason *reason)
     return false;
 }
 
-static bool free_block(void *context, const struct xseg_reason *reason)
+static bool free_reported_block(void *context, const struct xseg_reason *reason)
 {
     env_free(context, reason->block);
     return true;
@@ -351,40 +353,41 @@ TEST_OF(visitor_may_call_the_library_and_end_the_iteration, env_open("expandable
     (void)env_alloc(allocator, 20 * MIB, NULL);
     assert_ok(xseg_explain(allocator, NULL, end_iteration, &calls, NULL));
     assert_int_equal(calls, 1);
-    assert_ok(xseg_explain(allocator, NULL, free_block, allocator, NULL));
+    assert_ok(xseg_explain(allocator, NULL, free_reported_block, allocator, NULL));
     assert_int_equal(explain(NULL)->sums.policy, 40 * MIB);
 }
 
-struct seen {
+/* Bytes by state, and allocated blocks, of the blocks that were visited. */
+struct block_sums {
     struct xseg_allocator *allocator;
     uint64_t allocated, cached, unmapped, blocks;
     const char *end; /* of the previous block */
     const void *segment;
 };
 
-static bool visit_block(void *context, const struct xseg_block_info *block)
+static bool add_block(void *context, const struct xseg_block_info *block)
 {
-    struct seen *seen = context;
+    struct block_sums *sums = context;
 
     assert_int_equal(block->struct_size, sizeof(*block));
     /* Blocks tile their segment. */
     assert_ptr_equal(block->base,
-                     block->segment_base == seen->segment ? seen->end : block->segment_base);
-    seen->segment = block->segment_base;
-    seen->end = (const char *)block->base + block->bytes;
-    seen->allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
-    seen->cached += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
-    seen->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
-    seen->blocks += block->state == XSEG_BLOCK_ALLOCATED;
+                     block->segment_base == sums->segment ? sums->end : block->segment_base);
+    sums->segment = block->segment_base;
+    sums->end = (const char *)block->base + block->bytes;
+    sums->allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
+    sums->cached += block->state == XSEG_BLOCK_CACHED ? block->bytes : 0;
+    sums->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
+    sums->blocks += block->state == XSEG_BLOCK_ALLOCATED;
     return true;
 }
 
-static struct seen walk(const struct xseg_scope *scope)
+static struct block_sums sum_blocks(const struct xseg_scope *scope)
 {
-    struct seen seen = {.allocator = allocator};
+    struct block_sums sums = {.allocator = allocator};
 
-    assert_ok(xseg_for_each_block(allocator, scope, visit_block, &seen));
-    return seen;
+    assert_ok(xseg_for_each_block(allocator, scope, add_block, &sums));
+    return sums;
 }
 
 TEST_OF_TIMES(iteration_visits_every_block, COUNT_OF(kinds), env_open(kinds[i]))
@@ -395,12 +398,12 @@ TEST_OF_TIMES(iteration_visits_every_block, COUNT_OF(kinds), env_open(kinds[i]))
         block[k] = env_alloc(allocator, (k % 50 + 1) * (k % 9 == 0 ? 100 * KIB : 700), NULL);
     for (size_t k = 0; k < COUNT_OF(block); k += 3)
         env_free(allocator, block[k]);
-    const struct seen seen = walk(NULL);
+    const struct block_sums sums = sum_blocks(NULL);
     const struct xseg_statistics stats = env_stats(allocator);
-    assert_int_equal(seen.allocated, stats.allocated_bytes[0].current);
-    assert_int_equal(seen.blocks, stats.allocation[0].current);
-    assert_int_equal(seen.allocated + seen.cached, stats.reserved_bytes[0].current);
-    assert_int_equal(seen.unmapped > 0, i == 0);
+    assert_int_equal(sums.allocated, stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sums.blocks, stats.allocation[XSEG_STAT_ALL].current);
+    assert_int_equal(sums.allocated + sums.cached, stats.reserved_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(sums.unmapped > 0, i == 0);
 }
 
 TEST_OF(block_iteration_respects_the_scope, env_open("expandable_segments:True"))
@@ -411,73 +414,73 @@ TEST_OF(block_iteration_respects_the_scope, env_open("expandable_segments:True")
     (void)env_alloc(allocator, 2 * MIB, NULL);
     (void)env_alloc(allocator, 4 * MIB, stream);
     (void)env_alloc_in(allocator, pool, 8 * MIB, NULL);
-    assert_int_equal(walk(NULL).allocated, 14 * MIB);
+    assert_int_equal(sum_blocks(NULL).allocated, (2 + 4 + 8) * MIB);
     scope.one_stream = true;
     scope.stream = stream;
-    assert_int_equal(walk(&scope).allocated, 4 * MIB);
+    assert_int_equal(sum_blocks(&scope).allocated, 4 * MIB);
     scope.stream = NULL;
-    assert_int_equal(walk(&scope).allocated, 10 * MIB);
+    assert_int_equal(sum_blocks(&scope).allocated, (2 + 8) * MIB);
     scope.pool = pool;
-    assert_int_equal(walk(&scope).allocated, 8 * MIB);
+    assert_int_equal(sum_blocks(&scope).allocated, 8 * MIB);
 }
 
-static bool free_each(void *context, const struct xseg_block_info *block)
+static bool free_some(void *context, const struct xseg_block_info *block)
 {
-    struct seen *seen = context;
+    struct block_sums *sums = context;
 
     if (block->state == XSEG_BLOCK_ALLOCATED) {
-        seen->blocks++;
-        env_free(seen->allocator, block->base);
+        sums->blocks++;
+        env_free(sums->allocator, block->base);
     }
-    return seen->blocks < 900;
+    return sums->blocks < 900;
 }
 
 /* The blocks that the visitor frees coalesce; the iteration continues after them. */
 TEST_OF(iteration_allows_changes, env_open("expandable_segments:True"))
 {
-    struct seen seen = {.allocator = allocator};
+    struct block_sums sums = {.allocator = allocator};
 
     for (int i = 0; i < 1000; i++)
         (void)env_alloc(allocator, 512, NULL);
-    assert_ok(xseg_for_each_block(allocator, NULL, free_each, &seen));
-    assert_int_equal(seen.blocks, 900); /* free_each() ends the iteration */
-    assert_int_equal(walk(NULL).blocks, 1000 - 900);
+    assert_ok(xseg_for_each_block(allocator, NULL, free_some, &sums));
+    assert_int_equal(sums.blocks, 900); /* free_some() ends the iteration */
+    assert_int_equal(sum_blocks(NULL).blocks, 1000 - 900);
 }
 
 TEST_OF(unopened_device_has_no_blocks, env_open("expandable_segments:True"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
 
-    assert_int_equal(walk(NULL).allocated, 0);
+    assert_int_equal(sum_blocks(NULL).allocated, 0);
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     assert_int_equal(sums.reserved, 0);
 }
 
 TEST_OF(invalid_arguments_have_error_messages, env_open("expandable_segments:True"))
 {
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *second = NULL;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_scope scope = XSEG_SCOPE_ALL;
-    struct seen seen = {0};
+    struct block_sums blocks = {0};
 
-    assert_error(xseg_for_each_block(NULL, NULL, visit_block, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_block(NULL, NULL, add_block, NULL), ARGUMENT, "NULL");
     assert_error(xseg_for_each_block(allocator, NULL, NULL, NULL), ARGUMENT, "visit is NULL");
     assert_error(xseg_explain(NULL, NULL, NULL, NULL, &sums), ARGUMENT, "NULL");
     sums.struct_size = 7;
     assert_error(xseg_explain(allocator, NULL, NULL, NULL, &sums), ARGUMENT,
                  "out->struct_size is unknown, 7");
     scope.struct_size = 1;
-    assert_error(xseg_for_each_block(allocator, &scope, visit_block, &seen), ARGUMENT,
+    assert_error(xseg_for_each_block(allocator, &scope, add_block, &blocks), ARGUMENT,
                  "scope->struct_size is unknown, 1");
     scope = (struct xseg_scope)XSEG_SCOPE_ALL;
     scope.device = 7;
     assert_error(xseg_explain(allocator, &scope, NULL, NULL, NULL), ARGUMENT, "device 7");
-    assert_ok(env_try_open(NULL, &other));
+    assert_ok(env_try_open(NULL, &second));
     scope = (struct xseg_scope)XSEG_SCOPE_ALL;
-    scope.pool = env_pool(other);
+    scope.pool = env_pool(second);
     assert_error(xseg_explain(allocator, &scope, NULL, NULL, NULL), ARGUMENT, "another allocator");
     assert_ok(xseg_pool_release(scope.pool));
-    assert_ok(xseg_close(other));
+    assert_ok(xseg_close(second));
     assert_string_equal(xseg_reason_message((enum xseg_reason_kind)99), "unknown");
     assert_non_null(strstr(xseg_reason_message(XSEG_REASON_ALLOCATED), "allocated block"));
 }
@@ -485,18 +488,18 @@ TEST_OF(invalid_arguments_have_error_messages, env_open("expandable_segments:Tru
 /* --- Queries by an address: from a tensor to its block, and from the block to the adjacent free space, so that a
  * program can release the block that makes the largest range, as an article on PyTorch requires. --- */
 
-/* The example of the article: of 1000 MiB, 800 MiB do not fit around a block in the middle. */
+/* The example of the article: 1000 MiB are free, but a block in the middle prevents a request of 800 MiB. */
 TEST_OF(block_query_reports_the_adjacent_free_bytes,
         env_open_mib(1020, "expandable_segments:False"))
 {
-    void *big = env_alloc(allocator, 1020 * MIB, NULL);
+    void *ptr = env_alloc(allocator, 1020 * MIB, NULL);
 
-    env_free(allocator, big);
-    char *left = env_alloc(allocator, 500 * MIB, NULL);
+    env_free(allocator, ptr);
+    char *before = env_alloc(allocator, 500 * MIB, NULL);
     char *tensor = env_alloc(allocator, 20 * MIB, NULL);
-    char *right = env_alloc(allocator, 500 * MIB, NULL);
-    env_free(allocator, left, right);
-    assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &big), XSEG_ERR_NO_MEMORY);
+    char *after = env_alloc(allocator, 500 * MIB, NULL);
+    env_free(allocator, before, after);
+    assert_int_equal(xseg_alloc(allocator, 0, 800 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
 
     const struct xseg_block_info info = env_block(allocator, tensor + 5 * MIB);
     assert_ptr_equal(info.base, tensor);
@@ -560,19 +563,20 @@ static void expect_requested(const void *address, enum xseg_block_state state, s
     assert_int_equal(info.requested, requested);
 }
 
+/* Requests of three adjacent blocks, and of a block that reuses the start of their memory. */
 static const struct {
-    size_t bytes[3], taken;
-} cases[] = {
+    size_t bytes[3], reused;
+} request_cases[] = {
     {{MIB + 5, MIB + 600, MIB + 1500}, MIB + 1},
     {{500, 600, 1500}, 1},
     {{300 * KIB + 5, 200 * KIB, 128 * KIB}, 150 * KIB},
 };
 
 /* As in PyTorch: the remainder of a split keeps the size as well. */
-TEST_OF_TIMES(free_block_keeps_the_size_of_its_last_request, 2 * COUNT_OF(cases),
+TEST_OF_TIMES(free_block_keeps_the_size_of_its_last_request, 2 * COUNT_OF(request_cases),
               env_open(kinds[i % 2]))
 {
-    const size_t *bytes = cases[i / 2].bytes, taken = cases[i / 2].taken;
+    const size_t *bytes = request_cases[i / 2].bytes, reused = request_cases[i / 2].reused;
     char *ptr[3];
 
     for (unsigned k = 0; k < 3; k++)
@@ -585,12 +589,12 @@ TEST_OF_TIMES(free_block_keeps_the_size_of_its_last_request, 2 * COUNT_OF(cases)
     env_free(allocator, ptr[1]);
     assert_ptr_equal(env_block(allocator, ptr[1]).base, ptr[0]);
     assert_int_equal(env_block(allocator, ptr[1]).requested, bytes[1]);
-    char *part = env_alloc(allocator, taken, NULL);
+    char *part = env_alloc(allocator, reused, NULL);
     assert_ptr_equal(part, ptr[0]);
-    assert_int_equal(env_block(allocator, part).requested, taken);
+    assert_int_equal(env_block(allocator, part).requested, reused);
     assert_int_equal(env_block(allocator, ptr[1]).requested, bytes[1]);
     env_free(allocator, part);
-    assert_int_equal(env_block(allocator, ptr[1]).requested, taken);
+    assert_int_equal(env_block(allocator, ptr[1]).requested, reused);
 }
 
 /* The remainder of an unmapped block has no last request; the mapped pages keep theirs. */
@@ -609,29 +613,29 @@ TEST_OF(remainder_of_an_unmapped_block_has_no_request, env_open("expandable_segm
     expect_requested(first + 25 * MIB, XSEG_BLOCK_CACHED, 50 * MIB + 1);
 }
 
-/* As in PyTorch, blocks are unmapped in the order of size, so memory that is mapped again has the size of the largest.
- * An empty segment is destroyed, so memory of a new segment has none. */
+/* As in PyTorch, blocks are unmapped in the order of size, so memory that is mapped again has the requested size of the
+ * largest block.  An empty segment is destroyed, so memory of a new segment has no requested size. */
 TEST_OF_TIMES(remapped_memory_has_the_request_size_of_the_last_unmap, 2,
               env_open("expandable_segments:True"))
 {
     static const size_t mib[][3] = {{40, 20, 20}, {20, 20, 40}};
-    static const size_t last[] = {40 * MIB - 1, 40 * MIB - 3};
+    static const size_t last_requested[] = {40 * MIB - 1, 40 * MIB - 3};
     char *ptr[3];
 
     for (unsigned k = 0; k < 3; k++)
         ptr[k] = env_alloc(allocator, mib[i][k] * MIB - k - 1, NULL);
-    void *fence = env_alloc(allocator, 20 * MIB, NULL);
+    void *separator = env_alloc(allocator, 20 * MIB, NULL);
     env_free(allocator, ptr[1]);
     env_empty_cache(allocator);
     env_free(allocator, ptr[0], ptr[2]);
     env_empty_cache(allocator);
-    char *again = env_alloc(allocator, 10 * MIB, NULL);
-    assert_ptr_equal(again, ptr[0]);
-    expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, last[i]);
-    env_free(allocator, again, fence);
+    char *remapped = env_alloc(allocator, 10 * MIB, NULL);
+    assert_ptr_equal(remapped, ptr[0]);
+    expect_requested(remapped + 10 * MIB, XSEG_BLOCK_CACHED, last_requested[i]);
+    env_free(allocator, remapped, separator);
     env_empty_cache(allocator);
-    again = env_alloc(allocator, 10 * MIB, NULL);
-    expect_requested(again + 10 * MIB, XSEG_BLOCK_CACHED, 0);
+    remapped = env_alloc(allocator, 10 * MIB, NULL);
+    expect_requested(remapped + 10 * MIB, XSEG_BLOCK_CACHED, 0);
 }
 
 /* Blocks of more than 4 GiB, whose page map entries are in several chunks. */
@@ -663,7 +667,7 @@ TEST_OF(unknown_addresses_are_rejected, env_open("expandable_segments:True"))
         assert_error(xseg_block_query(allocator, i == 0 ? &info : NULL, &info), NOT_ALLOCATED,
                      "not in memory");
     assert_error(xseg_block_query(allocator, ptr, NULL), ARGUMENT, "NULL");
-    /* For a caller of an older header only its members are written. */
+    /* Only the members that the older header of a caller has are written. */
     info.struct_size = offsetof(struct xseg_block_info, state);
     info.device = 1234;
     assert_ok(xseg_block_query(allocator, ptr, &info));

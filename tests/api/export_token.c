@@ -59,9 +59,9 @@ static struct xseg_export_token export_block(void *ptr, uint64_t *offset)
     return token;
 }
 
-static bool is_equal(struct xseg_export_token one, struct xseg_export_token other)
+static bool is_equal(struct xseg_export_token a, struct xseg_export_token b)
 {
-    return memcmp(&one, &other, sizeof(one)) == 0;
+    return memcmp(&a, &b, sizeof(a)) == 0;
 }
 
 /* Expect that an import succeeds, and close it. */
@@ -73,7 +73,7 @@ static void expect_valid(const struct xseg_export_token *token)
     assert_ok(xseg_import_close(allocator, base));
 }
 
-/* Wait until the server has closed its connection, and expect no additional descriptors. */
+/* Wait until the server has closed its connection.  Returns whether no additional descriptor is open. */
 static bool files_are_closed(unsigned files)
 {
     for (unsigned i = 0; i < 500 && env_open_fds() > files; i++)
@@ -111,10 +111,10 @@ static struct rlimit allow_files(unsigned count)
     return before;
 }
 
-/* --- Another process, which executes orders, and answers y or n. --- */
+/* --- Another process, which executes commands, and responds with y or n. --- */
 
-struct order {
-    char command;
+struct command {
+    char name;
     unsigned char value;
     struct xseg_export_token token;
     uint64_t offset;
@@ -124,67 +124,67 @@ struct importer {
     void *base, *block;
 };
 
-static bool import(struct importer *importer, const struct order *order)
+static bool import(struct importer *importer, const struct command *command)
 {
-    if (xseg_import(allocator, 0, &order->token, &importer->base) != XSEG_OK)
+    if (xseg_import(allocator, 0, &command->token, &importer->base) != XSEG_OK)
         return false;
-    importer->block = (char *)importer->base + order->offset;
+    importer->block = (char *)importer->base + command->offset;
     return true;
 }
 
-static bool execute_order(struct importer *importer, const struct order *order)
+static bool execute_command(struct importer *importer, const struct command *command)
 {
-    switch (order->command) {
+    switch (command->name) {
     case 'i':
-        return import(importer, order);
+        return import(importer, command);
     case 'r':
-        return holds(importer->block, BLOCK, order->value);
+        return is_filled(importer->block, BLOCK, command->value);
     case 'w':
-        fill(importer->block, BLOCK, order->value);
+        fill(importer->block, BLOCK, command->value);
         return true;
     case 'c':
         return xseg_import_close(allocator, importer->base) == XSEG_OK;
     case 'g': /* the export is closed */
-        return import_fails(&order->token, XSEG_ERR_NOT_ALLOCATED, "closed");
+        return import_fails(&command->token, XSEG_ERR_NOT_ALLOCATED, "closed");
     case 'u': /* become another user */
-        return setuid(65534) == 0 && import_fails(&order->token, XSEG_ERR_FILE, "user");
+        return setuid(65534) == 0 && import_fails(&command->token, XSEG_ERR_FILE, "user");
     case 'n': /* enter another network namespace */
-        return import_fails(&order->token, XSEG_ERR_FILE, "network namespace");
+        return import_fails(&command->token, XSEG_ERR_FILE, "network namespace");
     case 'N':
         return syscall(SYS_unshare, NEW_NET) == 0;
     case 'l': /* run out of descriptors: the socket needs one, and the pages three */
         (void)allow_files(3);
-        return import_fails(&order->token, XSEG_ERR_FILE, "ulimit -n");
+        return import_fails(&command->token, XSEG_ERR_FILE, "ulimit -n");
     default:
         return xseg_close(allocator) == XSEG_OK && xseg_sim_leaks(NULL, 0) == 0;
     }
 }
 
-static void run(int socket, const struct xseg_sim_settings *settings)
+static void run_importer(int socket, const struct xseg_sim_settings *settings)
 {
     struct importer importer = {NULL};
-    struct order order;
+    struct command command;
 
     if (xseg_sim_reset(settings) != XSEG_OK || env_try_open(NULL, &allocator) != XSEG_OK)
         _exit(1);
-    while (read(socket, &order, sizeof(order)) == (ssize_t)sizeof(order)) {
-        const bool is_fine = execute_order(&importer, &order);
+    while (read(socket, &command, sizeof(command)) == (ssize_t)sizeof(command)) {
+        const bool succeeds = execute_command(&importer, &command);
 
-        if (write(socket, is_fine ? "y" : "n", 1) != 1)
+        if (write(socket, succeeds ? "y" : "n", 1) != 1)
             _exit(2);
     }
     _exit(0);
 }
 
-static bool send_order(const struct process *process, const struct order *order)
+static bool send_command(const struct process *process, const struct command *command)
 {
-    assert_int_equal(write(process->socket, order, sizeof(*order)), sizeof(*order));
-    return process_answer(process);
+    assert_int_equal(write(process->socket, command, sizeof(*command)), sizeof(*command));
+    return process_responds_yes(process);
 }
 
-static bool notify(const struct process *process, char command, unsigned char value)
+static bool call_importer(const struct process *process, char name, unsigned char value)
 {
-    return send_order(process, &(struct order){.command = command, .value = value});
+    return send_command(process, &(struct command){.name = name, .value = value});
 }
 
 /* Returns false if processes cannot share a simulated device. */
@@ -192,7 +192,7 @@ static bool start_process(struct process *process)
 {
     const struct xseg_sim_settings settings = sim_settings();
 
-    if (!process_start(process, &settings, run))
+    if (!process_start(process, &settings, run_importer))
         return false;
     assert_ok(env_try_open("exportable:True", &allocator));
     return true;
@@ -200,63 +200,64 @@ static bool start_process(struct process *process)
 
 static void end_process(const struct process *process)
 {
-    struct xseg_sim_settings alone = sim_settings();
+    struct xseg_sim_settings unshared = sim_settings();
 
-    alone.real_bytes = false;
-    assert_true(notify(process, 'e', 0));
-    process_end(process, allocator, &alone);
+    unshared.real_bytes = false;
+    assert_true(call_importer(process, 'e', 0));
+    process_end(process, allocator, &unshared);
 }
 
 TEST(token_is_sufficient_for_an_import)
 {
     struct process process = {0};
-    struct order order = {0};
+    struct command command = {0};
 
     if (!start_process(&process))
         return;
     void *before = env_alloc(allocator, 3 * MIB, NULL);
     unsigned char *block = env_alloc(allocator, BLOCK, NULL);
     fill(block, BLOCK, 11);
-    order.token = export_block(block, &order.offset);
-    assert_true(order.offset != 0);
-    order.command = 'i';
-    assert_true(send_order(&process, &order));
-    assert_true(notify(&process, 'r', 11));
-    assert_true(notify(&process, 'w', 12));
-    assert_true(holds(block, BLOCK, 12));
-    assert_true(notify(&process, 'c', 0));
+    command.token = export_block(block, &command.offset);
+    assert_true(command.offset != 0);
+    command.name = 'i';
+    assert_true(send_command(&process, &command));
+    assert_true(call_importer(&process, 'r', 11));
+    assert_true(call_importer(&process, 'w', 12));
+    assert_true(is_filled(block, BLOCK, 12));
+    assert_true(call_importer(&process, 'c', 0));
     /* A block can be imported again until its export is closed. */
-    assert_true(send_order(&process, &order));
+    assert_true(send_command(&process, &command));
     export_close_and_free(allocator, block);
     env_empty_cache(allocator);
-    assert_true(notify(&process, 'r', 12));
-    assert_true(notify(&process, 'c', 0));
-    order.command = 'g';
-    assert_true(send_order(&process, &order));
+    assert_true(call_importer(&process, 'r', 12));
+    assert_true(call_importer(&process, 'c', 0));
+    command.name = 'g';
+    assert_true(send_command(&process, &command));
     env_free(allocator, before);
     end_process(&process);
 }
 
-/* Expect that the importer cannot import after an order, although the export is open; 0: no order. */
-static void expect_failure_after(char prepare, char check)
+/* Expect that an import fails although the export is open: `failing` is a command that expects the failure, and `first` a
+ * command before it, or 0. */
+static void expect_failing_import(char first, char failing)
 {
     struct process process = {0};
-    struct order order = {0};
+    struct command command = {0};
 
     if (!start_process(&process))
         return;
     void *block = env_alloc(allocator, BLOCK, NULL);
-    order.token = export_block(block, NULL);
+    command.token = export_block(block, NULL);
     /* The simulator opens its files with the first import. */
-    order.command = 'i';
-    assert_true(send_order(&process, &order) && notify(&process, 'c', 0));
-    order.command = check;
-    if (prepare == 0 || notify(&process, prepare, 0))
-        assert_true(send_order(&process, &order));
+    command.name = 'i';
+    assert_true(send_command(&process, &command) && call_importer(&process, 'c', 0));
+    command.name = failing;
+    if (first == 0 || call_importer(&process, first, 0))
+        assert_true(send_command(&process, &command));
     else
         print_message("# this system has no network namespaces for the test: nothing was tried\n");
     /* The exporter serves other importers. */
-    expect_valid(&order.token);
+    expect_valid(&command.token);
     export_close_and_free(allocator, block);
     end_process(&process);
 }
@@ -264,22 +265,22 @@ static void expect_failure_after(char prepare, char check)
 TEST(import_by_another_user_fails)
 {
     if (geteuid() == 0)
-        expect_failure_after(0, 'u');
+        expect_failing_import(0, 'u');
     else
         print_message("# only root can be another user: nothing was tried\n");
 }
 
 TEST(import_from_another_network_namespace_fails)
 {
-    expect_failure_after('N', 'n');
+    expect_failing_import('N', 'n');
 }
 
 TEST(importer_without_descriptors_gets_an_error)
 {
-    expect_failure_after(0, 'l');
+    expect_failing_import(0, 'l');
 }
 
-/* A child that keeps its copies of the descriptors until it is killed, or for a minute if the test fails. */
+/* Keep the copies of all descriptors until this child is killed, or for a minute if the test fails. */
 static void wait_to_be_killed(void)
 {
     (void)alarm(60);
@@ -307,7 +308,7 @@ TEST(import_from_an_exited_exporter_fails)
 {
     for (int has_child = 0; has_child < 2; has_child++) {
         struct xseg_export_token token;
-        int ends[2], result = 0;
+        int ends[2], status = 0;
         pid_t grandchild = 0;
 
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -315,8 +316,8 @@ TEST(import_from_an_exited_exporter_fails)
         assert_true(child >= 0);
         if (child == 0)
             export_and_exit(ends[1], has_child != 0);
-        assert_int_equal(waitpid(child, &result, 0), child);
-        assert_int_equal(result, 0);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
         assert_int_equal(read(ends[0], &token, sizeof(token)), sizeof(token));
         assert_int_equal(read(ends[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
         open_with(NULL);
@@ -347,7 +348,7 @@ TEST(exporter_can_import_its_own_export)
     assert_ok(export_and_close_handles(allocator, block));
     assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(env_threads(), before);
-    /* One thread serves all exports of a device.  No descriptor of a page stays open. */
+    /* One thread with a socket and an eventfd serves all exports of a device.  No descriptor of a page stays open. */
     const unsigned files = env_open_fds();
     const struct xseg_export_token token = export_block(block, &offset);
     assert_int_equal(env_threads(), before + 1);
@@ -357,7 +358,7 @@ TEST(exporter_can_import_its_own_export)
     assert_int_equal(env_threads(), before + 1);
     assert_ok(xseg_import(allocator, 0, &token, &base));
     fill((char *)base + offset, BLOCK, 5);
-    assert_true(holds(block, BLOCK, 5));
+    assert_true(is_filled(block, BLOCK, 5));
     /* Exports are counted. */
     assert_ok(xseg_export_close(allocator, block));
     assert_ok(xseg_import_close(allocator, base));
@@ -376,58 +377,58 @@ TEST_WITH(token_identifies_the_run_and_its_generation, open_exporter, close_expo
 {
     char *first = env_alloc(allocator, 2 * MIB, NULL);
     char *second = env_alloc(allocator, 3 * MIB, NULL);
-    char *other = env_alloc(allocator, 20 * MIB, NULL);
+    char *third = env_alloc(allocator, 20 * MIB, NULL);
     uint64_t offset[2];
 
-    /* Two blocks on one page. */
+    /* Two blocks on one page have the same token. */
     const struct xseg_export_token token = export_block(first, &offset[0]);
     assert_true(is_equal(token, export_block(second, &offset[1])));
     assert_int_equal(offset[1] - offset[0], second - first);
     assert_ok(xseg_export_close(allocator, first));
     expect_valid(&token);
-    /* Another run; and its token after the export was closed. */
-    const struct xseg_export_token elsewhere = export_block(other, NULL);
-    assert_false(is_equal(token, elsewhere));
-    assert_ok(xseg_export_close(allocator, other));
-    assert_true(is_equal(elsewhere, export_block(other, NULL)));
-    assert_ok(xseg_export_close(allocator, other));
-    /* Other pages at the same address. */
-    env_free(allocator, other);
+    /* Another run has another token, and the same one after the export was closed. */
+    const struct xseg_export_token third_token = export_block(third, NULL);
+    assert_false(is_equal(token, third_token));
+    assert_ok(xseg_export_close(allocator, third));
+    assert_true(is_equal(third_token, export_block(third, NULL)));
+    assert_ok(xseg_export_close(allocator, third));
+    /* Other pages at the same address have another token. */
+    env_free(allocator, third);
     env_empty_cache(allocator);
-    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), other);
-    const struct xseg_export_token later = export_block(other, NULL);
-    assert_false(is_equal(elsewhere, later));
-    assert_true(import_fails(&elsewhere, XSEG_ERR_NOT_ALLOCATED, "closed"));
-    expect_valid(&later);
-    assert_ok(xseg_export_close(allocator, other));
+    assert_ptr_equal(env_alloc(allocator, 20 * MIB, NULL), third);
+    const struct xseg_export_token new_token = export_block(third, NULL);
+    assert_false(is_equal(third_token, new_token));
+    assert_true(import_fails(&third_token, XSEG_ERR_NOT_ALLOCATED, "closed"));
+    expect_valid(&new_token);
+    assert_ok(xseg_export_close(allocator, third));
     assert_ok(xseg_export_close(allocator, second));
-    env_free(allocator, first, second, other);
+    env_free(allocator, first, second, third);
 }
 
-/* Of two exports of one address, of blocks of different size, the older one is closed first. */
+/* Two blocks of different sizes were exported at one address; a close ends the older export. */
 TEST_WITH(exports_of_an_address_are_closed_in_order, open_exporter, close_exporter)
 {
     unsigned char *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    const struct xseg_export_token token = export_block(block, NULL);
+    const struct xseg_export_token first_token = export_block(block, NULL);
     env_free(allocator, block);
     assert_ptr_equal(env_alloc(allocator, 15 * MIB, NULL), block);
-    const struct xseg_export_token other = export_block(block, NULL);
-    assert_false(is_equal(token, other));
-    expect_valid(&token);
+    const struct xseg_export_token second_token = export_block(block, NULL);
+    assert_false(is_equal(first_token, second_token));
+    expect_valid(&first_token);
     assert_ok(xseg_export_close(allocator, block));
-    assert_true(import_fails(&token, XSEG_ERR_NOT_ALLOCATED, "closed"));
-    expect_valid(&other);
+    assert_true(import_fails(&first_token, XSEG_ERR_NOT_ALLOCATED, "closed"));
+    expect_valid(&second_token);
     /* Raw handles are exports as well, and a token is valid while its run is exported. */
     assert_ok(export_and_close_handles(allocator, block));
     assert_ok(xseg_export_close(allocator, block));
-    expect_valid(&other);
+    expect_valid(&second_token);
     assert_ok(xseg_export_close(allocator, block));
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
 }
 
-/* More pages than a message can carry descriptors. */
+/* 300 pages, but a message carries at most 253 descriptors (SCM_MAX_FD). */
 TEST_WITH(run_may_have_many_pages, NULL, close_exporter)
 {
     open_with("exportable:True,page_size:small");
@@ -440,7 +441,7 @@ TEST_WITH(run_may_have_many_pages, NULL, close_exporter)
     assert_int_equal(env_stats(allocator).imported_bytes, 600 * MIB);
     assert_ok(xseg_import_close(allocator, base));
     assert_true(files_are_closed(files));
-    /* More pages than descriptors of the process. */
+    /* The process may open fewer descriptors than there are pages. */
     struct rlimit before = allow_files(100);
     assert_true(import_fails(&token, XSEG_ERR_DRIVER, "ulimit -n"));
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -451,25 +452,25 @@ TEST_WITH(run_may_have_many_pages, NULL, close_exporter)
 struct exporting {
     void *block;
     pthread_t thread;
-    atomic_bool ends;
-    bool is_fine;
+    atomic_bool stops;
+    bool succeeds;
 };
 
 /* The token of this thread's export is valid until this thread closes the export. */
-static void *export_and_close(void *self)
+static void *export_and_close(void *context)
 {
-    struct exporting *own = self;
+    struct exporting *exporting = context;
     struct xseg_export_token token;
     void *base = NULL;
 
-    own->is_fine = true;
-    for (unsigned i = 0; i < 50 && own->is_fine; i++)
-        own->is_fine = export_and_close_handles(allocator, own->block) == XSEG_OK &&
-                       xseg_export(allocator, own->block, &token, NULL) == XSEG_OK &&
-                       xseg_import(allocator, 0, &token, &base) == XSEG_OK &&
-                       xseg_import_close(allocator, base) == XSEG_OK &&
-                       xseg_export_close(allocator, own->block) == XSEG_OK &&
-                       xseg_export_close(allocator, own->block) == XSEG_OK;
+    exporting->succeeds = true;
+    for (unsigned i = 0; i < 50 && exporting->succeeds; i++)
+        exporting->succeeds = export_and_close_handles(allocator, exporting->block) == XSEG_OK &&
+                              xseg_export(allocator, exporting->block, &token, NULL) == XSEG_OK &&
+                              xseg_import(allocator, 0, &token, &base) == XSEG_OK &&
+                              xseg_import_close(allocator, base) == XSEG_OK &&
+                              xseg_export_close(allocator, exporting->block) == XSEG_OK &&
+                              xseg_export_close(allocator, exporting->block) == XSEG_OK;
     return NULL;
 }
 
@@ -485,23 +486,23 @@ TEST_WITH(threads_export_one_block_concurrently, open_exporter, close_exporter)
     }
     for (unsigned i = 0; i < COUNT_OF(exporters); i++) {
         assert_int_equal(pthread_join(exporters[i].thread, NULL), 0);
-        assert_true(exporters[i].is_fine);
+        assert_true(exporters[i].succeeds);
     }
     assert_int_equal(xseg_export_close(allocator, block), XSEG_ERR_NOT_ALLOCATED);
     env_free(allocator, block);
 }
 
-/* Open and close the export of a block until the other thread is done. */
-static void *open_and_close(void *self)
+/* Open and close the export of a block until the other thread stops this thread. */
+static void *open_and_close(void *context)
 {
-    struct exporting *own = self;
+    struct exporting *exporting = context;
     struct xseg_export_token token;
 
-    own->is_fine = true;
-    while (!atomic_load(&own->ends) && own->is_fine) {
-        own->is_fine = xseg_export(allocator, own->block, &token, NULL) == XSEG_OK;
+    exporting->succeeds = true;
+    while (!atomic_load(&exporting->stops) && exporting->succeeds) {
+        exporting->succeeds = xseg_export(allocator, exporting->block, &token, NULL) == XSEG_OK;
         (void)sched_yield();
-        own->is_fine &= xseg_export_close(allocator, own->block) == XSEG_OK;
+        exporting->succeeds &= xseg_export_close(allocator, exporting->block) == XSEG_OK;
     }
     return NULL;
 }
@@ -522,9 +523,9 @@ TEST_WITH(export_may_be_closed_during_an_import, NULL, close_exporter)
         if (status == XSEG_OK)
             assert_ok(xseg_import_close(allocator, base));
     }
-    atomic_store(&exporter.ends, true);
+    atomic_store(&exporter.stops, true);
     assert_int_equal(pthread_join(exporter.thread, NULL), 0);
-    assert_true(exporter.is_fine);
+    assert_true(exporter.succeeds);
     env_free(allocator, exporter.block);
 }
 
@@ -565,10 +566,10 @@ TEST_WITH(import_from_another_device_is_rejected, NULL, close_exporter)
     export_close_and_free(allocator, block);
 }
 
-static void expect_rejected(struct xseg_export_token token, size_t at, uint64_t value,
+static void expect_rejected(struct xseg_export_token token, size_t offset, uint64_t value,
                             const char *word)
 {
-    memcpy(token.byte + at, &value, at == SIZE_AT ? 8 : 4);
+    memcpy(token.byte + offset, &value, offset == SIZE_AT ? 8 : 4);
     assert_true(import_fails(&token, XSEG_ERR_ARGUMENT, word));
 }
 
@@ -586,12 +587,12 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
     expect_rejected(token, KIND_AT, 2, "malformed");
     assert_error(xseg_import(allocator, 0, NULL, &base), ARGUMENT, "token is NULL");
     assert_error(xseg_import(allocator, 0, &token, NULL), ARGUMENT, "base is NULL");
-    /* Any bit. */
+    /* A modification of any bit. */
     for (size_t bit = 0; bit < 8 * sizeof(token); bit++) {
-        struct xseg_export_token wrong = token;
+        struct xseg_export_token modified = token;
 
-        wrong.byte[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        const xseg_status status = xseg_import(allocator, 0, &wrong, &base);
+        modified.byte[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        const xseg_status status = xseg_import(allocator, 0, &modified, &base);
         assert_true(status == XSEG_ERR_ARGUMENT || status == XSEG_ERR_FILE ||
                     status == XSEG_ERR_NOT_ALLOCATED);
         assert_null(base);
@@ -600,7 +601,7 @@ TEST_WITH(modified_token_is_rejected, open_exporter, close_exporter)
     export_close_and_free(allocator, block);
 }
 
-static int connect_by(const struct xseg_export_token *token)
+static int connect_to_exporter(const struct xseg_export_token *token)
 {
     const struct timeval timeout = {.tv_sec = 20};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -628,29 +629,29 @@ TEST(other_clients_get_no_answer)
     char bytes[5000] = "xseg", reply[64];
 
     for (unsigned i = 0; i < COUNT_OF(sizes); i++) {
-        const int client = connect_by(&token);
+        const int client = connect_to_exporter(&token);
 
         assert_int_equal(send(client, bytes, sizes[i], MSG_NOSIGNAL), sizes[i]);
         assert_int_equal(recv(client, reply, sizeof(reply), 0), 0);
         (void)close(client);
     }
-    /* A client that closes the connection before the answer. */
-    const int closed = connect_by(&token);
-    assert_int_equal(send(closed, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
-    (void)close(closed);
-    /* A silent client delays the next one by two seconds, and does not delay the close. */
-    const int silent = connect_by(&token), late = connect_by(&token);
+    /* A client that closes the connection before the response. */
+    const int disconnected = connect_to_exporter(&token);
+    assert_int_equal(send(disconnected, &token, sizeof(token), MSG_NOSIGNAL), sizeof(token));
+    (void)close(disconnected);
+    /* A silent client delays the next client by two seconds, and does not delay the close. */
+    const int silent = connect_to_exporter(&token), second = connect_to_exporter(&token);
     expect_valid(&token);
     assert_int_equal(recv(silent, reply, sizeof(reply), 0), 0);
-    const int last = connect_by(&token);
+    const int third = connect_to_exporter(&token);
     export_close_and_free(allocator, block);
-    const time_t before = time(NULL);
+    const time_t start = time(NULL);
     env_close(allocator);
-    assert_true(time(NULL) - before <= 30);
-    assert_int_equal(recv(last, reply, sizeof(reply), 0), 0);
+    assert_true(time(NULL) - start <= 30);
+    assert_int_equal(recv(third, reply, sizeof(reply), 0), 0);
     (void)close(silent);
-    (void)close(late);
-    (void)close(last);
+    (void)close(second);
+    (void)close(third);
 }
 
 /* After the close, connections fail although a forked child has the socket, and the child retains no memory. */
@@ -668,15 +669,15 @@ TEST_WITH(child_does_not_retain_the_socket, open_exporter, close_exporter)
     if (child == 0)
         wait_to_be_killed();
     /* The server has not accepted the second connection at the close. */
-    const int silent = connect_by(&token), late = connect_by(&token);
+    const int silent = connect_to_exporter(&token), second = connect_to_exporter(&token);
     export_close_and_free(allocator, block);
     assert_ok(xseg_close(allocator));
     assert_int_equal(recv(silent, &byte, 1, 0), 0);
-    assert_int_equal(recv(late, &byte, 1, 0), 0);
+    assert_int_equal(recv(second, &byte, 1, 0), 0);
     assert_ok(env_try_open(NULL, &allocator));
     assert_true(import_fails(&token, XSEG_ERR_FILE, "Connection refused"));
     (void)close(silent);
-    (void)close(late);
+    (void)close(second);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, NULL, 0), child);

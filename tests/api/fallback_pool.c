@@ -10,7 +10,7 @@ struct env {
     size_t bytes; /* of each */
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
-    void *kept, *inside;
+    void *first, *second; /* the blocks; alloc_fallback() frees the second one */
 };
 
 /* A large block, and a small one. */
@@ -24,17 +24,17 @@ static struct env open_env(size_t bytes, const char *config)
     env_streams_discard();
     env.allocator = env_open_mib(bytes > MIB ? 2 * bytes / MIB : 2, config);
     env.pool = env_pool_of(env.allocator, .use_on_oom = true);
-    env.kept = env_alloc_in(env.allocator, env.pool, bytes, NULL);
-    env.inside = env_alloc_in(env.allocator, env.pool, bytes, NULL);
+    env.first = env_alloc_in(env.allocator, env.pool, bytes, NULL);
+    env.second = env_alloc_in(env.allocator, env.pool, bytes, NULL);
     return env;
 }
 
 /* Free the second block, and allocate its memory from the default pool. */
 static void *alloc_fallback(struct env *env)
 {
-    env_free(env->allocator, env->inside);
+    env_free(env->allocator, env->second);
     void *fallback = env_alloc(env->allocator, env->bytes, NULL);
-    assert_ptr_equal(fallback, env->inside);
+    assert_ptr_equal(fallback, env->second);
     return fallback;
 }
 
@@ -61,35 +61,35 @@ static void close_env(const struct env *env)
 
 struct moves {
     const void *fallback;
-    unsigned freed, revived;
+    unsigned freed, restored; /* other blocks that the restore has moved */
 };
 
-static void note_move(void *context, void *ptr, bool freed)
+static void count_move(void *context, void *ptr, bool freed)
 {
     struct moves *moves = context;
 
     assert_ptr_not_equal(ptr, moves->fallback);
     moves->freed += freed;
-    moves->revived += !freed;
+    moves->restored += !freed;
 }
 
 TEST_IN_FALLBACK(restore_keeps_a_fallback_block)
 {
     bool exactly = false;
 
-    env_free(env->allocator, env->inside);
+    env_free(env->allocator, env->second);
     struct xseg_checkpoint *checkpoint = env_checkpoint(env->pool);
     void *fallback = env_alloc(env->allocator, env->bytes, NULL);
     struct moves moves = {.fallback = fallback};
-    env_free(env->allocator, env->kept);
-    assert_ok(xseg_pool_restore(env->pool, checkpoint, note_move, &moves));
+    env_free(env->allocator, env->first);
+    assert_ok(xseg_pool_restore(env->pool, checkpoint, count_move, &moves));
     assert_int_equal(moves.freed, 0);
-    assert_int_equal(moves.revived, 1);
+    assert_int_equal(moves.restored, 1);
     assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
-    assert_ok(xseg_pool_check_live(env->pool, &env->kept, 1, &exactly));
+    assert_ok(xseg_pool_check_live(env->pool, &env->first, 1, &exactly));
     assert_true(exactly);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(env->allocator, fallback, env->kept);
+    env_free(env->allocator, fallback, env->first);
 }
 
 TEST_IN_FALLBACK(restore_over_a_fallback_block_is_rejected)
@@ -99,12 +99,12 @@ TEST_IN_FALLBACK(restore_over_a_fallback_block_is_rejected)
     assert_error(xseg_pool_restore(env->pool, checkpoint, NULL, NULL), BUSY,
                  "contains a block of the default pool");
     assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(env_block(env->allocator, env->kept).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(env->allocator, env->first).state, XSEG_BLOCK_ALLOCATED);
     env_free(env->allocator, fallback);
     assert_ok(xseg_pool_restore(env->pool, checkpoint, NULL, NULL));
-    assert_int_equal(env_block(env->allocator, env->inside).state, XSEG_BLOCK_ALLOCATED);
+    assert_int_equal(env_block(env->allocator, env->second).state, XSEG_BLOCK_ALLOCATED);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(env->allocator, env->inside, env->kept);
+    env_free(env->allocator, env->second, env->first);
 }
 
 TEST_IN_FALLBACK(pending_fallback_block_is_kept)
@@ -128,7 +128,7 @@ TEST_IN_FALLBACK(pending_fallback_block_is_kept)
     assert_ok(xseg_pool_restore(env->pool, before, NULL, NULL));
     xseg_checkpoint_destroy(before);
     xseg_checkpoint_destroy(after);
-    env_free(env->allocator, env->inside, env->kept);
+    env_free(env->allocator, env->second, env->first);
     env_empty_cache(env->allocator);
 }
 
@@ -136,11 +136,11 @@ TEST_IN_FALLBACK(fallback_block_does_not_belong_to_the_pool)
 {
     bool exactly = true;
     void *fallback = alloc_fallback(env);
-    void *both[] = {env->kept, fallback};
+    void *blocks[] = {env->first, fallback};
 
-    assert_ok(xseg_pool_check_live(env->pool, both, 2, &exactly));
+    assert_ok(xseg_pool_check_live(env->pool, blocks, 2, &exactly));
     assert_false(exactly);
-    assert_ok(xseg_pool_check_live(env->pool, both, 1, &exactly));
+    assert_ok(xseg_pool_check_live(env->pool, blocks, 1, &exactly));
     assert_true(exactly);
     /* A checkpoint without the fallback block can be restored after its memory has been reused. */
     struct xseg_checkpoint *checkpoint = env_checkpoint(env->pool);
@@ -148,7 +148,7 @@ TEST_IN_FALLBACK(fallback_block_does_not_belong_to_the_pool)
     assert_ok(xseg_pool_restore(env->pool, checkpoint, NULL, NULL));
     assert_int_not_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_ALLOCATED);
     xseg_checkpoint_destroy(checkpoint);
-    env_free(env->allocator, env->kept);
+    env_free(env->allocator, env->first);
 }
 
 TEST(pool_with_a_fallback_block_is_not_paused)
@@ -171,7 +171,7 @@ TEST(pool_with_a_fallback_block_is_not_paused)
         env_free(env.allocator, fallback);
         assert_ok(xseg_pool_pause(env.pool, XSEG_KEEP_NOTHING, NULL));
         assert_ok(xseg_pool_resume(env.pool));
-        env_free(env.allocator, env.kept);
+        env_free(env.allocator, env.first);
         close_env(&env);
     }
 }
@@ -215,7 +215,7 @@ TEST_IN_FALLBACK(fallback_block_counts_as_reserved_in_the_pool_and_allocated_out
     env_empty_cache(env->allocator);
     assert_int_equal(env_stats(env->allocator).active[XSEG_STAT_ALL].current, 1);
     expect_stats(env, 1);
-    env_free(env->allocator, env->kept);
+    env_free(env->allocator, env->first);
     expect_stats(env, 0);
 }
 
@@ -230,7 +230,7 @@ TEST(oversize_counts_belong_to_the_default_pool)
     env_free(env.allocator, fallback);
     assert_int_equal(env_pool_stats(env.allocator, env.pool).oversize_allocations.current, 1);
     assert_int_equal(env_stats(env.allocator).oversize_allocations.current, 1);
-    env_free(env.allocator, env.kept);
+    env_free(env.allocator, env.first);
     close_env(&env);
 }
 
@@ -242,7 +242,7 @@ TEST_IN_FALLBACK(fallback_block_reports_its_pool)
     assert_null(info.pool);
     assert_ptr_equal(info.fallback_pool, env->pool);
     assert_int_equal(info.requested, env->bytes);
-    info = env_block(env->allocator, env->kept);
+    info = env_block(env->allocator, env->first);
     assert_ptr_equal(info.pool, env->pool);
     assert_null(info.fallback_pool);
     env_free(env->allocator, fallback);
@@ -252,7 +252,7 @@ TEST_IN_FALLBACK(fallback_block_reports_its_pool)
     /* The next block at this address belongs to the pool. */
     fallback = env_alloc_in(env->allocator, env->pool, env->bytes, NULL);
     assert_null(env_block(env->allocator, fallback).fallback_pool);
-    env_free(env->allocator, fallback, env->kept);
+    env_free(env->allocator, fallback, env->first);
 }
 
 struct visits {
@@ -297,8 +297,8 @@ TEST_IN_FALLBACK(explain_includes_fallback_blocks)
     struct visits visits = {.fallback = fallback, .pool = env->pool};
     /* A reason names the largest block of a page of small blocks. */
     if (env->bytes < MIB) {
-        env_free(env->allocator, env->kept);
-        env->kept = env_alloc_in(env->allocator, env->pool, 512, NULL);
+        env_free(env->allocator, env->first);
+        env->first = env_alloc_in(env->allocator, env->pool, 512, NULL);
     }
     assert_ok(xseg_for_each_block(env->allocator, &scope, visit_block, &visits));
     assert_int_equal(visits.blocks, 1);
@@ -306,12 +306,12 @@ TEST_IN_FALLBACK(explain_includes_fallback_blocks)
     assert_int_equal(visits.reasons, 1);
     assert_int_equal(sums.reserved,
                      env_pool_stats(env->allocator, env->pool).reserved_bytes[0].current);
-    env_free(env->allocator, fallback, env->kept);
+    env_free(env->allocator, fallback, env->first);
 }
 
 static void count_by_pool(void *context, const struct xseg_trace_entry *entry)
 {
-    unsigned(*count)[2] = context;
+    unsigned(*count)[2] = context; /* by action, and of the default pool or a private one */
 
     if (entry->action <= XSEG_TRACE_FREE_COMPLETED)
         count[entry->action][entry->pool != NULL]++;
@@ -321,6 +321,7 @@ TEST_IN_FALLBACK(history_records_the_pool_of_a_fallback_block)
 {
     const xseg_stream stream = env_stream();
     unsigned count[3][2] = {{0}};
+    /* Of the default pool: two fallback blocks.  Of the private pool: the frees of both blocks. */
     const unsigned expected[3][2] = {{2, 0}, {2, 2}, {2, 2}};
 
     const uint64_t id = env_observe(env->allocator, .context = count, .on_trace = count_by_pool);
@@ -330,7 +331,7 @@ TEST_IN_FALLBACK(history_records_the_pool_of_a_fallback_block)
     assert_ok(xseg_record_stream(env->allocator, fallback, stream));
     env_free(env->allocator, fallback);
     env_empty_cache(env->allocator);
-    env_free(env->allocator, env->kept);
+    env_free(env->allocator, env->first);
     assert_memory_equal(count, expected, sizeof(count));
     assert_ok(xseg_observer_remove(env->allocator, id));
 }
@@ -339,7 +340,7 @@ TEST_IN_FALLBACK(fallback_block_outlives_its_pool)
 {
     void *fallback = alloc_fallback(env);
 
-    env_free(env->allocator, env->kept);
+    env_free(env->allocator, env->first);
     assert_ok(xseg_pool_release(env->pool));
     env_empty_cache(env->allocator);
     const struct xseg_block_info info = env_block(env->allocator, fallback);
@@ -358,11 +359,11 @@ TEST(freed_fallback_block_returns_to_its_pool)
         struct env env = open_env(sizes[i], configs[0]);
         void *fallback = alloc_fallback(&env);
 
-        env_free(env.allocator, env.kept, fallback);
-        assert_int_equal(env_block(env.allocator, fallback).base, env.kept);
+        env_free(env.allocator, env.first, fallback);
+        assert_int_equal(env_block(env.allocator, fallback).base, env.first);
         fallback =
             env_alloc_in(env.allocator, env.pool, env.bytes > MIB ? 2 * env.bytes : MIB, NULL);
-        assert_ptr_equal(fallback, env.kept);
+        assert_ptr_equal(fallback, env.first);
         env_free(env.allocator, fallback);
         close_env(&env);
     }
@@ -382,29 +383,29 @@ TEST_IN_FALLBACK(captured_pool_is_no_fallback)
     env_free(env->allocator, fallback);
     assert_error(xseg_alloc(env->allocator, 0, env->bytes, NULL, &ptr), NO_MEMORY,
                  "out of memory on device 0");
-    env_free(env->allocator, env->kept);
+    env_free(env->allocator, env->first);
 }
 
 TEST_IN_FALLBACK(fallback_block_is_deferred_in_a_capture)
 {
-    const xseg_stream stream = env_stream(), other = env_stream();
-    struct xseg_pool *graphs = env_pool(env->allocator);
+    const xseg_stream stream = env_stream(), side = env_stream();
+    struct xseg_pool *graph_pool = env_pool(env->allocator);
 
     void *fallback = alloc_fallback(env);
-    env_capture_begin(graphs, stream);
-    assert_ok(xseg_record_stream(env->allocator, fallback, other));
+    env_capture_begin(graph_pool, stream);
+    assert_ok(xseg_record_stream(env->allocator, fallback, side));
     env_free(env->allocator, fallback);
     const struct xseg_block_info info = env_block(env->allocator, fallback);
     assert_int_equal(info.state, XSEG_BLOCK_PENDING_FREE);
     assert_null(info.pool);
     assert_ptr_equal(info.fallback_pool, env->pool);
     expect_stats(env, 1);
-    env_capture_end(graphs, stream);
+    env_capture_end(graph_pool, stream);
     env_empty_cache(env->allocator);
     assert_int_equal(env_block(env->allocator, fallback).state, XSEG_BLOCK_CACHED);
     expect_stats(env, 1);
-    env_free(env->allocator, env->kept);
-    assert_ok(xseg_pool_release(graphs));
+    env_free(env->allocator, env->first);
+    assert_ok(xseg_pool_release(graph_pool));
 }
 
 /* Age, double free report and debug pattern. */
@@ -420,7 +421,7 @@ TEST(debug_features_cover_fallback_blocks)
         fallback = env_alloc_with(env.allocator, .bytes = env.bytes, .zeroed = true);
         assert_ptr_equal(env_block(env.allocator, fallback).fallback_pool, env.pool);
         assert_int_equal(env_stats(env.allocator).overwrites, 0);
-        env_free(env.allocator, fallback, env.kept);
+        env_free(env.allocator, fallback, env.first);
         close_env(&env);
     }
 }
@@ -434,25 +435,25 @@ TEST(fallback_block_can_be_pinned)
     env_free(env.allocator, fallback);
     assert_int_equal(env_trim_pool(env.allocator, env.pool).kept_pinned, env.bytes);
     assert_ok(xseg_unpin(env.allocator, fallback, env.bytes));
-    env_free(env.allocator, env.kept);
+    env_free(env.allocator, env.first);
     close_env(&env);
 }
 
 TEST_ON(fallback_block_is_not_exported, env_open_mib(40, NULL))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .use_on_oom = true, .exportable = true);
-    void *inside = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    void *block = env_alloc_in(allocator, pool, 40 * MIB, NULL);
 
-    env_free(allocator, inside);
+    env_free(allocator, block);
     void *fallback = env_alloc(allocator, 20 * MIB, NULL);
-    assert_ptr_equal(fallback, inside);
+    assert_ptr_equal(fallback, block);
     assert_error(export_and_close_handles(allocator, fallback), UNSUPPORTED,
                  "memory is not exportable");
     env_free(allocator, fallback);
-    inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
-    assert_ok(export_and_close_handles(allocator, inside));
-    assert_ok(xseg_export_close(allocator, inside));
-    env_free(allocator, inside);
+    block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    assert_ok(export_and_close_handles(allocator, block));
+    assert_ok(xseg_export_close(allocator, block));
+    env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
 }
 
@@ -462,7 +463,7 @@ TEST_IN_FALLBACK(released_pool_is_no_fallback)
     void *ptr = NULL;
 
     assert_ok(xseg_pool_release(env->pool));
-    env_free(env->allocator, env->inside);
+    env_free(env->allocator, env->second);
     const xseg_status status = xseg_alloc(env->allocator, 0, env->bytes, NULL, &ptr);
     if (env->bytes > MIB) {
         assert_ok(status);
@@ -471,6 +472,6 @@ TEST_IN_FALLBACK(released_pool_is_no_fallback)
     } else {
         assert_error(status, NO_MEMORY, "out of memory on device 0");
     }
-    env_free(env->allocator, env->kept);
+    env_free(env->allocator, env->first);
     env->pool = NULL; /* released */
 }

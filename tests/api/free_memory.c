@@ -17,13 +17,13 @@ static uint64_t free_bytes(uint64_t total)
     return total - xseg_sim_used(0);
 }
 
-static uint64_t queries(void)
+static uint64_t count_queries(void)
 {
     return xseg_sim_calls("cuMemGetInfo");
 }
 
 /* Allocate blocks of 20 MiB until a request fails.  Returns the number of blocks. */
-static unsigned fill(struct xseg_allocator *allocator, void **block, unsigned max)
+static unsigned fill_device(struct xseg_allocator *allocator, void **block, unsigned max)
 {
     unsigned count = 0;
 
@@ -42,7 +42,7 @@ static void free_blocks(struct xseg_allocator *allocator, void *const *block, un
 
 TEST(growth_leaves_the_minimum_free)
 {
-    static const char *const config[] = {
+    static const char *const configs[] = {
         "device_free_min_mb:400",
         "device_free_min_mb:400,expandable_segments:False",
         "device_free_min_mb:400,page_size:small",
@@ -51,12 +51,12 @@ TEST(growth_leaves_the_minimum_free)
         "device_free_min_mb:400,page_cache_mb:100",
     };
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
+    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = env_open_mib(1000, configs[i]);
         void *block[50], *ptr = NULL;
-        const unsigned count = fill(allocator, block, COUNT_OF(block));
+        const unsigned count = fill_device(allocator, block, COUNT_OF(block));
 
-        assert_int_equal(count, 30);
+        assert_int_equal(count, 30); /* (1000 - 400) / 20 */
         assert_int_equal(free_bytes(1000 * MIB), 400 * MIB);
         assert_error(xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr), LIMIT,
                      "device_free_min_mb rejects the request on device 0, 20.00 MiB requested, "
@@ -78,23 +78,24 @@ TEST(growth_leaves_the_minimum_free)
 TEST_ON(small_pages_use_the_rest, env_open_mib(1000, "device_free_min_mb:389"))
 {
     void *block[50];
-    const unsigned count = fill(allocator, block, COUNT_OF(block));
+    const unsigned count = fill_device(allocator, block, COUNT_OF(block));
 
     assert_int_equal(count, 30);
-    void *filler = env_alloc(allocator, 10 * MIB, NULL);
+    /* 11 MiB remain above the minimum: 5 small pages. */
+    void *small_pages = env_alloc(allocator, 10 * MIB, NULL);
     assert_int_equal(free_bytes(1000 * MIB), 390 * MIB);
     free_blocks(allocator, block, count);
-    env_free(allocator, filler);
+    env_free(allocator, small_pages);
 }
 
-/* The other users of the device are counted. */
+/* Memory of other users of the device is not free. */
 TEST_ON(memory_of_others_is_counted, env_open_mib(1000, "device_free_min_mb:400"))
 {
     void *block[50];
 
     assert_ok(xseg_sim_set_external_memory(0, 310 * MIB));
-    const unsigned count = fill(allocator, block, COUNT_OF(block));
-    assert_int_equal(count, 14);
+    const unsigned count = fill_device(allocator, block, COUNT_OF(block));
+    assert_int_equal(count, 14); /* (1000 - 310 - 400) / 20 */
     assert_ok(xseg_sim_set_external_memory(0, 700 * MIB));
     assert_error(env_try_alloc(allocator, 2 * MIB, NULL), LIMIT,
                  "20.00 MiB of 1000.00 MiB free, 700.00 MiB used by others");
@@ -107,14 +108,14 @@ TEST_ON(memory_of_others_is_counted, env_open_mib(1000, "device_free_min_mb:400"
 /* The out-of-memory fallback chain moves or releases idle memory, as for a limit. */
 TEST(idle_memory_serves_a_request_at_the_minimum)
 {
-    static const char *const config[] = {
+    static const char *const configs[] = {
         "device_free_min_mb:400",
         "device_free_min_mb:400,expandable_segments:False",
         "device_free_min_mb:400,page_cache_mb:100",
     };
 
-    for (unsigned i = 0; i < COUNT_OF(config); i++) {
-        struct xseg_allocator *allocator = env_open_mib(1000, config[i]);
+    for (unsigned i = 0; i < COUNT_OF(configs); i++) {
+        struct xseg_allocator *allocator = env_open_mib(1000, configs[i]);
         const xseg_stream side = env_stream();
         struct xseg_pool *pool = env_pool(allocator);
 
@@ -204,7 +205,7 @@ TEST_ON(ranges_leave_the_minimum_free, env_open_mib(1000, "device_free_min_mb:40
 TEST_ON(resume_leaves_the_minimum_free, env_open_mib(1000, "device_free_min_mb:400"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    void *inside = env_alloc_in(allocator, pool, 300 * MIB, NULL);
+    void *of_pool = env_alloc_in(allocator, pool, 300 * MIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     void *ptr = env_alloc(allocator, 400 * MIB, NULL);
@@ -216,7 +217,7 @@ TEST_ON(resume_leaves_the_minimum_free, env_open_mib(1000, "device_free_min_mb:4
     env_free(allocator, ptr);
     assert_ok(xseg_pool_resume(pool));
     assert_true(free_bytes(1000 * MIB) >= 400 * MIB);
-    env_free(allocator, inside);
+    env_free(allocator, of_pool);
     assert_ok(xseg_pool_release(pool));
 }
 
@@ -241,9 +242,9 @@ TEST(pools_with_memory_functions_leave_the_minimum_free)
     void *ptr = NULL;
 
     driver_open(1, NULL);
-    void *inside = env_alloc_in(allocator, pool, 590 * MIB, NULL);
+    void *of_pool = env_alloc_in(allocator, pool, 590 * MIB, NULL);
     assert_error(env_try_alloc_in(allocator, pool, 20 * MIB, &ptr), LIMIT, "device_free_min_mb");
-    env_free(allocator, inside);
+    env_free(allocator, of_pool);
     assert_ok(xseg_pool_release(pool));
     assert_ok(xseg_close(allocator));
     driver_close();
@@ -255,33 +256,33 @@ TEST(pools_with_memory_functions_leave_the_minimum_free)
 TEST_ON(only_growth_queries_the_free_memory, env_open_mib(1000, "device_free_min_mb:100"))
 {
     void *first = env_alloc(allocator, 200 * MIB, NULL);
-    uint64_t before = queries();
+    uint64_t before = count_queries();
 
     for (unsigned i = 0; i < 100; i++)
         env_free(allocator, env_alloc(allocator, MIB, NULL));
-    assert_int_equal(queries(), before + 1);
+    assert_int_equal(count_queries(), before + 1);
     env_free(allocator, first);
-    before = queries();
+    before = count_queries();
     first = env_alloc(allocator, 200 * MIB, NULL);
-    assert_int_equal(queries(), before);
+    assert_int_equal(count_queries(), before);
     env_free(allocator, first);
     /* The page cache covers the growth. */
     assert_ok(xseg_config_set(allocator, "page_cache_mb:1000,unmap_on_free:True"));
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    before = queries();
+    before = count_queries();
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    assert_int_equal(queries(), before);
+    assert_int_equal(count_queries(), before);
     assert_ok(
         xseg_config_set(allocator, "page_cache_mb:0,unmap_on_free:False,device_free_min_mb:0"));
-    before = queries();
+    before = count_queries();
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    assert_int_equal(queries(), before);
+    assert_int_equal(count_queries(), before);
 }
 
 /* If the query fails, no memory is allocated. */
 TEST_ON(failed_query_denies_the_growth, env_open_mib(1000, "device_free_min_mb:100"))
 {
-    assert_ok(xseg_sim_fail("cuMemGetInfo", 1, 999));
+    assert_ok(xseg_sim_fail("cuMemGetInfo", 1, 999)); /* CUDA_ERROR_UNKNOWN */
     assert_error(env_try_alloc(allocator, 200 * MIB, NULL), DRIVER, "cuMemGetInfo");
     assert_int_equal(xseg_sim_used(0), 0);
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
@@ -307,19 +308,19 @@ static struct xseg_device_stats device_stats(struct xseg_allocator *allocator)
 /* The page cache is free memory, and a sixteenth of the memory remains free by default. */
 TEST_ON(page_cache_of_the_host_is_free_memory, open_integrated("page_size:small"))
 {
-    void *ptr = env_alloc(allocator, 12 * GIB, NULL);
+    void *first = env_alloc(allocator, 12 * GIB, NULL);
     struct xseg_device_stats stats = device_stats(allocator);
 
     assert_true(stats.is_integrated);
     assert_int_equal(stats.free_min_bytes, GIB);
-    assert_int_equal(stats.free_bytes, 2 * GIB);
-    void *filler = env_alloc(allocator, GIB, NULL);
+    assert_int_equal(stats.free_bytes, (16 - 2 - 12) * GIB);
+    void *second = env_alloc(allocator, GIB, NULL);
     assert_error(env_try_alloc(allocator, 2 * MIB, NULL), LIMIT,
                  "device_free_min_mb rejects the request on device 0, 2.00 MiB requested, minimum "
                  "1024.00 MiB free; 2.00 MiB needed from the driver, 1024.00 MiB of 16384.00 MiB "
                  "free, 2048.00 MiB used by others, 13312.00 MiB used by this allocator");
-    assert_int_equal(queries(), 0);
-    env_free(allocator, ptr, filler);
+    assert_int_equal(count_queries(), 0);
+    env_free(allocator, first, second);
 }
 
 /* The minimum is at least 512 MiB. */
@@ -336,34 +337,35 @@ TEST_ON(small_integrated_device_leaves_512_mib,
 /* The host allocates memory while the allocator grows. */
 TEST_ON(growing_host_is_respected, open_integrated("page_size:small"))
 {
-    void *ptr = env_alloc(allocator, 8 * GIB, NULL);
+    void *first = env_alloc(allocator, 8 * GIB, NULL);
 
+    /* 16 - 6 - 8 = 2 GiB are free, 1 GiB of them above the minimum. */
     assert_ok(xseg_sim_set_host_memory(6 * GIB, 2 * GIB));
-    void *more = env_alloc(allocator, 900 * MIB, NULL);
+    void *second = env_alloc(allocator, 900 * MIB, NULL);
     assert_error(env_try_alloc(allocator, 200 * MIB, NULL), LIMIT, "device_free_min_mb");
     /* Idle memory serves requests. */
-    env_free(allocator, more);
-    more = env_alloc(allocator, 800 * MIB, NULL);
-    env_free(allocator, ptr, more);
+    env_free(allocator, second);
+    second = env_alloc(allocator, 800 * MIB, NULL);
+    env_free(allocator, first, second);
 }
 
 /* A key overrides the default, and 0 disables it. */
 TEST_ON(default_minimum_can_be_changed, open_integrated("page_size:small,device_free_min_mb:2048"))
 {
-    void *ptr = env_alloc(allocator, 12 * GIB, NULL);
+    void *first = env_alloc(allocator, 12 * GIB, NULL);
 
     assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "minimum 2048.00 MiB free");
     assert_ok(xseg_config_set(allocator, "device_free_min_mb:auto"));
-    void *more = env_alloc(allocator, GIB, NULL);
+    void *second = env_alloc(allocator, GIB, NULL);
     assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "minimum 1024.00 MiB free");
     assert_ok(xseg_config_set(allocator, "device_free_min_mb:0"));
     assert_int_equal(device_stats(allocator).free_min_bytes, 0);
-    void *filler = env_alloc(allocator, GIB, NULL);
-    env_free(allocator, ptr, more, filler);
+    void *third = env_alloc(allocator, GIB, NULL);
+    env_free(allocator, first, second, third);
 }
 
-/* By the driver's figure only 1 GiB would be free, and decay would release everything. */
-TEST_WITH(decay_ignores_the_page_cache, NULL, NULL)
+/* cuMemGetInfo counts the page cache as used: by this count decay would release all idle memory. */
+TEST(decay_ignores_the_page_cache)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 16 * GIB,
                                                .integrated = true, .host_bytes = 2 * GIB,
@@ -377,7 +379,7 @@ TEST_WITH(decay_ignores_the_page_cache, NULL, NULL)
         assert_ok(trim_due(allocator, UINT64_MAX));
     }
     assert_int_equal(env_reserved(allocator), 4 * GIB);
-    /* The host needs memory: 3 GiB remain available. */
+    /* The host allocates memory: 16 - 9 - 4 = 3 GiB may stay reserved. */
     assert_ok(xseg_sim_set_host_memory(9 * GIB, 0));
     for (unsigned i = 0; i < 10; i++) {
         xseg_sim_advance(1000000000);
@@ -397,7 +399,7 @@ TEST_ON(default_minimum_does_not_affect_hits, open_integrated("page_size:small")
     assert_int_equal(xseg_sim_calls(NULL), before);
 }
 
-/* A replay of the snapshot on another device leaves as much memory free. */
+/* By the recorded minimum a replay of the snapshot on another device leaves as much memory free. */
 TEST_ON(snapshot_has_the_default_minimum, open_integrated("history:all"))
 {
     char path[] = "free-memory-XXXXXX", text[65536];
@@ -420,7 +422,7 @@ TEST_ON(snapshot_has_the_default_minimum, open_integrated("history:all"))
 TEST_ON(pause_to_the_host_needs_free_memory, open_integrated("page_size:small"))
 {
     struct xseg_pool *pool = env_pool(allocator);
-    void *inside = env_alloc_in(allocator, pool, 5 * GIB, NULL);
+    void *of_pool = env_alloc_in(allocator, pool, 5 * GIB, NULL);
 
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_ok(xseg_pool_resume(pool));
@@ -430,13 +432,13 @@ TEST_ON(pause_to_the_host_needs_free_memory, open_integrated("page_size:small"))
                  "minimum 1024.00 MiB free; 5120.00 MiB of 16384.00 MiB free");
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
     assert_ok(xseg_pool_resume(pool));
-    env_free(allocator, ptr, inside);
+    env_free(allocator, ptr, of_pool);
     assert_ok(xseg_pool_release(pool));
 }
 
 /* --- Another process. --- */
 
-/* A process that allocates from the driver while a communicator is created, as NCCL does.  A failed allocation ends it. */
+/* A process that allocates from the driver, as NCCL does for a communicator.  A failed allocation ends the process. */
 static void run_nccl(int socket, const struct xseg_sim_settings *settings)
 {
     void *buffer[64];
@@ -460,52 +462,52 @@ static void run_nccl(int socket, const struct xseg_sim_settings *settings)
     _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
 }
 
-static void notify(const struct process *process, char command)
+static void call_process(const struct process *process, char command)
 {
     assert_int_equal(write(process->socket, &command, 1), 1);
-    assert_true(process_answer(process));
+    assert_true(process_responds_yes(process));
 }
 
 /* The allocator grows as far as it can between the allocations of NCCL, which never fail. */
 TEST(nccl_allocates_while_the_allocator_grows)
 {
-    const struct xseg_sim_settings machine = {sizeof(machine), .memory_bytes = 1000 * MIB};
+    const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1000 * MIB};
     struct process process = {0};
     struct xseg_allocator *allocator = NULL;
     void *block[60];
     unsigned count = 0, buffers = 0;
 
-    if (!process_start(&process, &machine, run_nccl))
+    if (!process_start(&process, &settings, run_nccl))
         return;
     assert_ok(env_try_open("device_free_min_mb:256", &allocator));
     while (buffers < 4) {
-        notify(&process, 'a');
+        call_process(&process, 'a');
         buffers++;
-        count += fill(allocator, &block[count], 5);
+        count += fill_device(allocator, &block[count], 5);
     }
-    count += fill(allocator, &block[count], COUNT_OF(block) - count);
+    count += fill_device(allocator, &block[count], COUNT_OF(block) - count);
     /* 1000 - 4 x 32 - 256 = 616 MiB. */
     assert_int_equal(count, 30);
     while (buffers < 12) {
         char text[512];
 
-        notify(&process, 'a');
+        call_process(&process, 'a');
         buffers++;
         assert_int_equal(env_try_alloc(allocator, 20 * MIB, NULL), XSEG_ERR_LIMIT);
         (void)snprintf(text, sizeof(text),
                        "device_free_min_mb rejects the request on device 0, 20.00 MiB requested, "
                        "minimum 256.00 MiB free; 20.00 MiB needed from the driver, %u.00 MiB of "
                        "1000.00 MiB free, %u.00 MiB used by others",
-                       400 - 32 * buffers, 32 * buffers);
+                       1000 - 600 - 32 * buffers, 32 * buffers);
         assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, text);
     }
     /* The allocator cannot grow, but it still serves requests from its own memory. */
     env_free(allocator, block[--count]);
     block[count++] = env_alloc(allocator, 16 * MIB, NULL);
     for (; buffers > 0; buffers--)
-        notify(&process, 'f');
+        call_process(&process, 'f');
     block[count++] = env_alloc(allocator, 140 * MIB, NULL);
     free_blocks(allocator, block, count);
     (void)shutdown(process.socket, SHUT_WR);
-    process_end(&process, allocator, &machine);
+    process_end(&process, allocator, &settings);
 }

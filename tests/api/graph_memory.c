@@ -20,7 +20,7 @@ enum { EAGER, GRAPH };
 static struct {
     const char *name;
     unsigned column; /* of this table in each row */
-    unsigned rows, wrong;
+    unsigned rows, mismatches;
     struct xseg_allocator *allocator;
     xseg_stream stream; /* torch.cuda.graph()'s own, or torch.cuda.stream(stream) in eager tables */
     xseg_stream side;
@@ -47,27 +47,27 @@ static void close_table(void)
     assert_ok(xseg_stream_retire(table.allocator, 0, table.side));
     assert_ok(xseg_stream_retire(table.allocator, 0, table.stream));
     env_close(table.allocator, table.side, table.stream);
-    if (table.wrong != 0)
-        fail_msg("%s: %u of %u rows are wrong", table.name, table.wrong, table.rows);
+    if (table.mismatches != 0)
+        fail_msg("%s: %u of %u rows differ", table.name, table.mismatches, table.rows);
 }
 
-static void expect_row(const char *tag, const char *const *texts, size_t count)
+static void expect_row(const char *tag, const char *const *expected, size_t count)
 {
     const struct xseg_statistics stats = env_stats(table.allocator);
-    char text[96];
+    char actual[96];
 
     assert_true(table.column < count);
     table.rows++;
-    (void)snprintf(text, sizeof(text), "%.3f %.3f %.3f %.3f",
+    (void)snprintf(actual, sizeof(actual), "%.3f %.3f %.3f %.3f",
                    (double)stats.allocated_bytes[XSEG_STAT_LARGE].current / (double)GIB,
                    (double)stats.active_bytes[XSEG_STAT_LARGE].current / (double)GIB,
                    (double)stats.inactive_split_bytes[XSEG_STAT_LARGE].current / (double)GIB,
                    (double)stats.reserved_bytes[XSEG_STAT_LARGE].current / (double)GIB);
-    if (strcmp(text, texts[table.column]) == 0)
+    if (strcmp(actual, expected[table.column]) == 0)
         return;
-    table.wrong++;
-    print_error("%s, row %u, %s: %s instead of %s\n", table.name, table.rows, tag, text,
-                texts[table.column]);
+    table.mismatches++;
+    print_error("%s, row %u, %s: %s instead of %s\n", table.name, table.rows, tag, actual,
+                expected[table.column]);
 }
 
 /* TEST_OF_TABLES(test, {name of a table, configuration}, ...): the steps run once for each table, `table.column`. */
@@ -101,7 +101,7 @@ static void *allocate(size_t bytes, xseg_stream stream)
 
 #define discard(...) env_free(table.allocator, __VA_ARGS__)
 
-/* A tensor that a kernel fills, from another one or from nothing (randn). */
+/* A tensor that a kernel fills from an input tensor, or without one (randn). */
 static void *compute(const void *input, size_t bytes, xseg_stream stream)
 {
     void *output = allocate(bytes, stream);
@@ -112,13 +112,13 @@ static void *compute(const void *input, size_t bytes, xseg_stream stream)
     return output;
 }
 
-/* record_stream(), and a kernel that is the reason for it. */
+/* A kernel on another stream uses a tensor, and record_stream() announces this use. */
 static void use(void *ptr, xseg_stream stream)
 {
     env_use(table.allocator, ptr, stream);
 }
 
-/* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool, or another graph's. */
+/* Enter torch.cuda.graph(): empty_cache, then a capture into a new pool or the pool of another graph. */
 static struct graph begin_graph(struct xseg_pool *shared)
 {
     struct graph graph = {.pool = shared};
@@ -227,7 +227,7 @@ TEST_OF_TABLES(temporaries_after_a_capture, {"after capture, USE_GRAPH=0", CLASS
     delete_graph(&graph);
 }
 
-/* "Memory Fragmentation Across Pools", as it is, with expandable segments, with max_split_size */
+/* "Memory Fragmentation Across Pools": the example, with expandable segments, and with max_split_size */
 TEST_OF_TABLES(fragmentation_across_pools, {"fragmentation", CLASSIC},
                {"fragmentation, expandable", "expandable_segments:True"},
                {"fragmentation, max_split_size_mb", "max_split_size_mb:128," CLASSIC})

@@ -12,7 +12,7 @@
 extern const char __start_code_of_alloc[], __stop_code_of_alloc[];
 extern const char __start_code_of_free[], __stop_code_of_free[];
 
-/* The calls are not the last thing that these functions do, so that they stay on the stack. */
+/* The calls are no tail calls, so the frames of these functions are in the recorded stacks. */
 static IN_SECTION(code_of_alloc) void *alloc_here(struct xseg_allocator *allocator, size_t bytes)
 {
     void *ptr = env_alloc(allocator, bytes, NULL);
@@ -27,7 +27,7 @@ static IN_SECTION(code_of_free) void free_here(struct xseg_allocator *allocator,
     __asm__ volatile("" : : "r"(ptr) : "memory");
 }
 
-static void touch(struct xseg_allocator *allocator)
+static void alloc_and_free(struct xseg_allocator *allocator)
 {
     env_free(allocator, env_alloc(allocator, 1000, NULL));
 }
@@ -66,7 +66,7 @@ static void expect_stack(struct xseg_allocator *allocator, uint32_t stack, bool 
 
 static const struct {
     const char *config;
-    bool alloc, other; /* whether such events have stacks */
+    bool has_alloc_stacks, has_other_stacks; /* of ALLOC and SEGMENT_MAP; of other events */
 } stack_rows[] = {
     {"history:all,history_stacks:none", false, false},
     {"history:all,history_stacks:state", false, false},
@@ -89,14 +89,16 @@ TEST_TIMES(stacks_are_recorded_for_the_configured_events, COUNT_OF(stack_rows),
         const bool is_alloc =
             entry->action == XSEG_HISTORY_ALLOC || entry->action == XSEG_HISTORY_SEGMENT_MAP;
 
-        assert_int_equal(entry->stack != 0, is_alloc ? stack_rows[i].alloc : stack_rows[i].other);
+        assert_int_equal(entry->stack != 0, is_alloc ? stack_rows[i].has_alloc_stacks
+                                                     : stack_rows[i].has_other_stacks);
         if (entry->stack != 0)
             expect_stack(allocator, entry->stack, is_alloc, !is_alloc);
     }
+    /* At least one stack for each recorded call site: two allocations, or two allocations and two frees. */
     assert_in_range(recorded.summary.stacks,
-                    stack_rows[i].other   ? 4
-                    : stack_rows[i].alloc ? 2
-                                          : 0,
+                    stack_rows[i].has_other_stacks   ? 4
+                    : stack_rows[i].has_alloc_stacks ? 2
+                                                     : 0,
                     12);
     assert_int_equal(recorded.summary.stacks_lost, 0);
 }
@@ -157,7 +159,7 @@ TEST_ON(snapshot_finds_sources, env_open("history:all,history_stacks:all"))
     assert_int_equal(before.count + before.functions, 0);
     assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
     assert_ok(xseg_history_stack(allocator, stack, count_source, &after));
-    /* None without libdw.  The functions around the call, which a compiler may inline. */
+    /* Without libdw there are no sources.  The compiler may inline functions around the call. */
     if (after.count != 0) {
         assert_in_range(after.of_here, 1, 4);
         assert_int_equal(after.functions, 1);
@@ -169,7 +171,7 @@ struct observer_state {
     void *freed;
 };
 
-static bool free_one(void *context, const struct xseg_oom_info *oom)
+static bool free_on_low_memory(void *context, const struct xseg_oom_info *oom)
 {
     struct observer_state *state = context;
 
@@ -184,10 +186,10 @@ static bool free_one(void *context, const struct xseg_oom_info *oom)
 TEST_ON(observer_does_not_replace_the_stack_of_the_request,
         env_open_mib(100, "history:all,history_stacks:all"))
 {
-    struct observer_state observed = {.allocator = allocator};
+    struct observer_state state = {.allocator = allocator};
 
-    (void)env_observe(allocator, .context = &observed, .on_low_memory = free_one);
-    observed.freed = alloc_here(allocator, 80 * MIB);
+    (void)env_observe(allocator, .context = &state, .on_low_memory = free_on_low_memory);
+    state.freed = alloc_here(allocator, 80 * MIB);
     assert_ok(xseg_history_clear(allocator, -1));
     void *ptr = alloc_here(allocator, 60 * MIB);
     HISTORY_LIST recorded = history_read(allocator, 0);
@@ -247,7 +249,7 @@ TEST_ON(keys_change_while_running, env_open(NULL))
     assert_int_equal(recorded.entry[1].stack, 0);
 }
 
-/* Allocated blocks keep their stacks after recording has ended. */
+/* Blocks that stay allocated keep their stacks after recording has ended. */
 TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
            env_open(i & 1 ? "expandable_segments:True" : "expandable_segments:False"))
 {
@@ -258,8 +260,8 @@ TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
     assert_ok(xseg_config_set(allocator, "history:all,history_stacks:all"));
     void *freed = env_alloc_in(allocator, pool, bytes, NULL);
     void *block = env_alloc_in(allocator, pool, bytes, NULL);
-    void *live = env_alloc_in(allocator, pool, bytes, NULL);
-    const uint32_t stack = env_block(allocator, live).stack;
+    void *allocated = env_alloc_in(allocator, pool, bytes, NULL);
+    const uint32_t stack = env_block(allocator, allocated).stack;
     assert_int_not_equal(stack, 0);
     env_free(allocator, freed);
     assert_ok(xseg_config_set(allocator, "history:nothing"));
@@ -271,40 +273,40 @@ TEST_TIMES(block_does_not_inherit_the_stack_of_an_earlier_block, 8,
     assert_int_equal(env_block(allocator, block).stack, 0);
     assert_ok(xseg_config_set(allocator, "history:all"));
     assert_int_equal(env_block(allocator, block).stack, 0);
-    assert_int_equal(env_block(allocator, live).stack, stack);
+    assert_int_equal(env_block(allocator, allocated).stack, stack);
     assert_ok(xseg_config_set(allocator, "history:nothing"));
-    env_free(allocator, live, block, freed);
+    env_free(allocator, allocated, block, freed);
 }
 
-/* A ring keeps the newest events and counts the others. */
+/* A ring keeps the newest events and counts the events that they replaced. */
 TEST_ON(overwritten_events_are_counted, env_open("history:all,history_events:16"))
 {
     for (unsigned i = 0; i < 100; i++)
-        touch(allocator);
+        alloc_and_free(allocator);
     struct history_list recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 16);
-    assert_int_equal(recorded.summary.lost, 1 + 300 - 16); /* a map, and 100 times 3 events */
+    assert_int_equal(recorded.summary.lost, 1 + 100 * 3 - 16); /* a map, and 3 events per block */
     for (size_t i = 0; i < 16; i++)
         assert_int_equal(recorded.entry[15 - i].action, XSEG_HISTORY_FREE_COMPLETED - i % 3);
     free(recorded.entry);
     /* A larger ring loses no more events, and does not recover lost ones. */
     assert_ok(xseg_config_set(allocator, "history_events:1000"));
-    touch(allocator);
+    alloc_and_free(allocator);
     recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 16 + 3);
-    assert_int_equal(recorded.summary.lost, 1 + 300 - 16);
+    assert_int_equal(recorded.summary.lost, 1 + 100 * 3 - 16);
     free(recorded.entry);
     assert_ok(xseg_config_set(allocator, "history_events:16"));
-    touch(allocator);
+    alloc_and_free(allocator);
     recorded = history_read(allocator, 0);
     assert_int_equal(recorded.count, 16);
-    assert_int_equal(recorded.summary.lost, 1 + 306 - 16);
+    assert_int_equal(recorded.summary.lost, 1 + 102 * 3 - 16);
     free(recorded.entry);
     assert_ok(xseg_history_clear(allocator, 0));
     history_expect(allocator, "");
 }
 
-/* The number of stacks depends on the call sites. */
+/* Equal stacks are stored once. */
 TEST_ON(stacks_do_not_grow_with_events, env_open("history:all,history_stacks:all"))
 {
     const unsigned pairs = 1000000 / (XSEG_CHECKS >= 3 ? 20 : 1);
@@ -320,22 +322,22 @@ TEST_ON(stacks_do_not_grow_with_events, env_open("history:all,history_stacks:all
     }
     assert_in_range(stacks[0], 2, 8);
     assert_in_range(stacks[1], stacks[0], stacks[0] + 2);
-    /* The ring has filled up: 65536 events of 64 bytes. */
+    /* The ring is full: 65536 events of 64 bytes are 4 MiB. */
     assert_in_range(bytes[1], bytes[0], bytes[0] + 5 * MIB);
 }
 
-struct other_thread {
+struct freeing_thread {
     struct xseg_allocator *allocator;
     void *ptr;
     int tid;
 };
 
-static void *free_elsewhere(void *context)
+static void *free_in_thread(void *context)
 {
-    struct other_thread *other = context;
+    struct freeing_thread *thread = context;
 
-    other->tid = gettid();
-    free_here(other->allocator, other->ptr);
+    thread->tid = gettid();
+    free_here(thread->allocator, thread->ptr);
     return NULL;
 }
 
@@ -349,25 +351,25 @@ TEST(double_free_reports_the_first_free)
         {"history:all,history_stacks:alloc", false},
         {"history:all", false},
     };
-    char word[64];
+    char words[64];
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct other_thread other = {.allocator = env_open(rows[i].config)};
+        struct freeing_thread thread = {.allocator = env_open(rows[i].config)};
 
-        other.ptr = env_alloc(other.allocator, 8 * MIB, NULL);
-        void *fence = env_alloc(other.allocator, 8 * MIB, NULL);
-        (void)env_run_thread(free_elsewhere, &other);
+        thread.ptr = env_alloc(thread.allocator, 8 * MIB, NULL);
+        void *separator = env_alloc(thread.allocator, 8 * MIB, NULL);
+        (void)env_run_thread(free_in_thread, &thread);
         for (unsigned k = 0; k < 19; k++)
-            env_free(other.allocator, env_alloc(other.allocator, 30 * MIB, NULL));
-        const xseg_status status = xseg_free(other.allocator, (char *)other.ptr + MIB);
-        (void)snprintf(word, sizeof(word),
-                       " ms ago by thread %d with the block of 8388608 bytes at %p%s", other.tid,
-                       other.ptr, rows[i].has_frames ? ", from " : "");
-        assert_error(status, NOT_ALLOCATED, word);
+            env_free(thread.allocator, env_alloc(thread.allocator, 30 * MIB, NULL));
+        const xseg_status status = xseg_free(thread.allocator, (char *)thread.ptr + MIB);
+        (void)snprintf(words, sizeof(words),
+                       " ms ago by thread %d with the block of 8388608 bytes at %p%s", thread.tid,
+                       thread.ptr, rows[i].has_frames ? ", from " : "");
+        assert_error(status, NOT_ALLOCATED, words);
         if (rows[i].has_frames)
             assert_error(status, NOT_ALLOCATED, "test-api-history");
-        env_free(other.allocator, fence);
-        env_close(other.allocator);
+        env_free(thread.allocator, separator);
+        env_close(thread.allocator);
     }
 }
 
@@ -382,7 +384,7 @@ static bool allocate_and_clear(void *context, const struct xseg_history_entry *e
     struct walker *walker = context;
 
     (void)entry;
-    touch(walker->allocator);
+    alloc_and_free(walker->allocator);
     env_empty_cache(walker->allocator);
     assert_ok(xseg_history_clear(walker->allocator, -1));
     return ++walker->visits < walker->max;
@@ -394,14 +396,14 @@ TEST(iteration_visits_the_events_before_it)
     struct xseg_history_summary summary = {sizeof(summary)};
 
     for (unsigned i = 0; i < 10; i++)
-        touch(walker.allocator);
+        alloc_and_free(walker.allocator);
     assert_ok(xseg_for_each_event(walker.allocator, 0, allocate_and_clear, &walker, &summary));
     assert_int_equal(walker.visits, 1 + 10 * 3); /* a map, then alloc, free, completion */
     assert_int_equal(summary.events, 1 + 10 * 3);
     assert_int_equal(summary.lost, 0);
     history_expect(walker.allocator, "");
     for (unsigned i = 0; i < 10; i++)
-        touch(walker.allocator);
+        alloc_and_free(walker.allocator);
     walker = (struct walker){.allocator = walker.allocator, .max = 4};
     assert_ok(xseg_for_each_event(walker.allocator, -1, allocate_and_clear, &walker, NULL));
     assert_int_equal(walker.visits, 4);
@@ -422,24 +424,24 @@ TEST_ON(events_of_devices_are_separate, env_open_sim_with_clock("history:all", .
         env_free(allocator, ptr);
         env_empty_cache(allocator);
     }
-    struct history_list both = history_read(allocator, -1), first = history_read(allocator, 0),
+    struct history_list all = history_read(allocator, -1), first = history_read(allocator, 0),
                         second = history_read(allocator, 1), third = history_read(allocator, 2);
     assert_int_equal(first.count, 5 * 6); /* map, alloc, free, completion, trim, unmap */
     assert_int_equal(second.count, 5 * 6 + 1);
     assert_int_equal(third.count, 0);
-    assert_int_equal(both.count, first.count + second.count);
-    for (size_t i = 0; i < both.count; i++) {
-        const struct xseg_history_entry *same =
+    assert_int_equal(all.count, first.count + second.count);
+    for (size_t i = 0; i < all.count; i++) {
+        const struct xseg_history_entry *expected =
             i < second.count ? &second.entry[i] : &first.entry[i - second.count];
 
-        assert_int_equal(both.entry[i].device, i < second.count ? 1 : 0);
-        assert_int_equal(same->device, both.entry[i].device);
-        assert_int_equal(same->action, both.entry[i].action);
-        assert_int_equal(same->time_ns, both.entry[i].time_ns);
-        assert_ptr_equal(same->base, both.entry[i].base);
+        assert_int_equal(all.entry[i].device, i < second.count ? 1 : 0);
+        assert_int_equal(expected->device, all.entry[i].device);
+        assert_int_equal(expected->action, all.entry[i].action);
+        assert_int_equal(expected->time_ns, all.entry[i].time_ns);
+        assert_ptr_equal(expected->base, all.entry[i].base);
     }
-    assert_int_equal(both.entry[30].action, XSEG_HISTORY_ANNOTATION);
-    free(both.entry);
+    assert_int_equal(all.entry[30].action, XSEG_HISTORY_ANNOTATION);
+    free(all.entry);
     free(first.entry);
     free(second.entry);
     assert_ok(xseg_history_clear(allocator, 1));
@@ -467,7 +469,7 @@ TEST_ON(event_times_are_those_of_the_users_clock, env_open_with_clock(NULL, "his
 struct hooked {
     pthread_mutex_t mutex; /* recursive, as an interpreter's lock is */
     struct xseg_allocator *allocator;
-    uint32_t number; /* result of `gather` */
+    uint32_t frames; /* result of `gather` */
     unsigned gathers;
 };
 
@@ -477,17 +479,17 @@ static uint32_t gather_locked(void *context)
 
     (void)pthread_mutex_lock(&hooked->mutex);
     hooked->gathers++;
-    const uint32_t number = hooked->number;
+    const uint32_t frames = hooked->frames;
     (void)pthread_mutex_unlock(&hooked->mutex);
-    return number;
+    return frames;
 }
 
 static uint32_t gather_unlocked(void *context)
 {
-    return ((const struct hooked *)context)->number;
+    return ((const struct hooked *)context)->frames;
 }
 
-static void call_some(struct hooked *hooked, unsigned i)
+static void make_calls(struct hooked *hooked, unsigned i)
 {
     env_free(hooked->allocator, env_alloc(hooked->allocator, 1000, NULL));
     env_free(hooked->allocator, env_alloc(hooked->allocator, 30 * MIB, NULL));
@@ -495,22 +497,22 @@ static void call_some(struct hooked *hooked, unsigned i)
         env_empty_cache(hooked->allocator);
 }
 
-static void *call_locked(void *context)
+static void *call_with_mutex(void *context)
 {
     struct hooked *hooked = context;
 
     for (unsigned i = 0; i < 500; i++) {
         (void)pthread_mutex_lock(&hooked->mutex);
-        call_some(hooked, i);
+        make_calls(hooked, i);
         (void)pthread_mutex_unlock(&hooked->mutex);
     }
     return NULL;
 }
 
-static void *call_unlocked(void *context)
+static void *call_without_mutex(void *context)
 {
     for (unsigned i = 0; i < 500; i++)
-        call_some(context, i);
+        make_calls(context, i);
     return NULL;
 }
 
@@ -524,13 +526,13 @@ static void set_hook(struct xseg_allocator *allocator, struct hooked *hooked,
 
 TEST_ON(stacks_begin_with_user_frames, env_open("history:all,history_stacks:alloc"))
 {
-    struct hooked hooked = {.number = 0};
+    struct hooked hooked = {.frames = 0};
 
     set_hook(allocator, &hooked, gather_unlocked);
     for (uint32_t i = 1; i < 50; i++) {
-        hooked.number = i * 1000;
+        hooked.frames = i * 1000;
         void *ptr = env_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
-        hooked.number = 7;
+        hooked.frames = 7;
         env_free(allocator, ptr);
         struct history_list recorded = history_read(allocator, 0);
         for (size_t k = 0; k < recorded.count; k++)
@@ -543,7 +545,7 @@ TEST_ON(stacks_begin_with_user_frames, env_open("history:all,history_stacks:allo
         assert_ok(xseg_history_clear(allocator, 0));
     }
     assert_ok(xseg_history_set_hook(allocator, NULL));
-    touch(allocator);
+    alloc_and_free(allocator);
     struct history_list recorded = history_read(allocator, 0);
     for (size_t k = 0; k < recorded.count; k++)
         assert_int_equal(recorded.entry[k].frames, 0);
@@ -551,10 +553,11 @@ TEST_ON(stacks_begin_with_user_frames, env_open("history:all,history_stacks:allo
     free(recorded.entry);
 }
 
-/* One thread calls with the hook's lock held, another waits for it in the hook: a library lock would deadlock both. */
+/* One thread calls the library with the hook's mutex, another waits for this mutex in the hook: a lock of the library that is
+ * held around the hook would deadlock both. */
 TEST(no_lock_is_held_around_the_hook)
 {
-    struct hooked hooked = {.number = 5, .allocator = env_open("history:all,history_stacks:all")};
+    struct hooked hooked = {.frames = 5, .allocator = env_open("history:all,history_stacks:all")};
     pthread_mutexattr_t recursive;
     pthread_t locked, unlocked;
 
@@ -562,10 +565,11 @@ TEST(no_lock_is_held_around_the_hook)
     (void)pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     (void)pthread_mutex_init(&hooked.mutex, &recursive);
     set_hook(hooked.allocator, &hooked, gather_locked);
-    assert_int_equal(pthread_create(&locked, NULL, call_locked, &hooked), 0);
-    assert_int_equal(pthread_create(&unlocked, NULL, call_unlocked, &hooked), 0);
+    assert_int_equal(pthread_create(&locked, NULL, call_with_mutex, &hooked), 0);
+    assert_int_equal(pthread_create(&unlocked, NULL, call_without_mutex, &hooked), 0);
     assert_int_equal(pthread_join(locked, NULL), 0);
     assert_int_equal(pthread_join(unlocked, NULL), 0);
+    /* 2 threads x 500 x 4 allocations and frees, and trims. */
     assert_true(hooked.gathers > 4000);
     env_close(hooked.allocator);
     (void)pthread_mutex_destroy(&hooked.mutex);
@@ -613,7 +617,7 @@ static const struct {
 TEST_TIMES(double_free_report_has_user_frames, COUNT_OF(frame_rows),
            env_open("history:all,history_stacks:all"))
 {
-    struct hooked hooked = {.number = 33};
+    struct hooked hooked = {.frames = 33};
     const struct xseg_history_hook hook = {sizeof(hook), .context = &hooked,
                                            .gather = gather_unlocked, .name = frame_rows[i].name};
 
@@ -626,162 +630,162 @@ TEST_TIMES(double_free_report_has_user_frames, COUNT_OF(frame_rows),
     assert_error(xseg_free(allocator, ptr), NOT_ALLOCATED, ", from ");
 }
 
-/* --- Discarded numbers of the hook. --- */
+/* --- Discarded frame IDs of the hook. --- */
 
-#define NUMBERS_MAX 2000000u
+#define IDS_MAX 2000000u
 
-/* A hook with a new number for each call, which drops numbers as soon as it may. */
-struct counting {
+/* A hook that returns a new frame ID for each call, and discards IDs as soon as it may. */
+struct frame_ids {
     pthread_mutex_t mutex;
     uint32_t last;
-    unsigned discards;            /* calls of discard_old() */
-    unsigned held, held_max;      /* numbers that are not dropped, and their maximum */
-    uint8_t dropped[NUMBERS_MAX]; /* by number */
-    unsigned before[NUMBERS_MAX]; /* `discards` when the number was returned */
+    unsigned discards;                 /* calls of discard_old() */
+    unsigned in_use, in_use_max;       /* IDs that are not discarded, and their maximum */
+    uint8_t is_discarded[IDS_MAX];     /* by ID */
+    unsigned discards_before[IDS_MAX]; /* `discards` when the ID was returned */
 };
 
 static uint32_t gather_new(void *context)
 {
-    struct counting *counting = context;
+    struct frame_ids *ids = context;
 
-    (void)pthread_mutex_lock(&counting->mutex);
-    const uint32_t number = ++counting->last % NUMBERS_MAX;
-    counting->before[number] = counting->discards;
-    counting->held++;
-    if (counting->held > counting->held_max)
-        counting->held_max = counting->held;
-    (void)pthread_mutex_unlock(&counting->mutex);
-    return number;
+    (void)pthread_mutex_lock(&ids->mutex);
+    const uint32_t id = ++ids->last % IDS_MAX;
+    ids->discards_before[id] = ids->discards;
+    ids->in_use++;
+    if (ids->in_use > ids->in_use_max)
+        ids->in_use_max = ids->in_use;
+    (void)pthread_mutex_unlock(&ids->mutex);
+    return id;
 }
 
-static bool is_among(const uint32_t *kept, size_t count, uint32_t number)
+static bool contains_id(const uint32_t *kept, size_t count, uint32_t id)
 {
     size_t low = 0, high = count;
 
     while (low < high) {
         const size_t middle = (low + high) / 2;
 
-        if (kept[middle] < number)
+        if (kept[middle] < id)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < count && kept[low] == number;
+    return low < count && kept[low] == id;
 }
 
 static void discard_old(void *context, const uint32_t *kept, size_t count)
 {
-    struct counting *counting = context;
+    struct frame_ids *ids = context;
 
-    (void)pthread_mutex_lock(&counting->mutex);
+    (void)pthread_mutex_lock(&ids->mutex);
     for (size_t i = 1; i < count; i++)
         assert_true(kept[i] > kept[i - 1]);
-    for (uint32_t number = 1; number <= counting->last && number < NUMBERS_MAX; number++) {
+    for (uint32_t id = 1; id <= ids->last && id < IDS_MAX; id++) {
         /* Returned before the previous call of this function. */
-        const bool is_old = counting->before[number] + 1 <= counting->discards;
+        const bool is_old = ids->discards_before[id] + 1 <= ids->discards;
 
-        if (!is_old || counting->dropped[number] != 0 || is_among(kept, count, number))
+        if (!is_old || ids->is_discarded[id] != 0 || contains_id(kept, count, id))
             continue;
-        counting->dropped[number] = 1;
-        counting->held--;
+        ids->is_discarded[id] = 1;
+        ids->in_use--;
     }
-    counting->discards++;
-    (void)pthread_mutex_unlock(&counting->mutex);
+    ids->discards++;
+    (void)pthread_mutex_unlock(&ids->mutex);
 }
 
-static bool is_known(struct counting *counting, uint32_t number)
+static bool is_known(struct frame_ids *ids, uint32_t id)
 {
-    assert_true(number < NUMBERS_MAX);
-    return number == 0 || counting->dropped[number] == 0;
+    assert_true(id < IDS_MAX);
+    return id == 0 || ids->is_discarded[id] == 0;
 }
 
-static bool check_block(void *context, const struct xseg_block_info *block)
+static bool expect_known_block(void *context, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE)
         assert_true(is_known(context, block->frames));
     return true;
 }
 
-/* Expect that the numbers of all events and blocks are not dropped. */
-static void expect_known(struct xseg_allocator *allocator, struct counting *counting)
+/* Expect that the frame IDs of all events and blocks are not discarded. */
+static void expect_known(struct xseg_allocator *allocator, struct frame_ids *ids)
 {
     HISTORY_LIST recorded = history_read(allocator, -1);
 
     for (size_t i = 0; i < recorded.count; i++)
-        assert_true(is_known(counting, recorded.entry[i].frames));
-    assert_ok(xseg_for_each_block(allocator, NULL, check_block, counting));
+        assert_true(is_known(ids, recorded.entry[i].frames));
+    assert_ok(xseg_for_each_block(allocator, NULL, expect_known_block, ids));
 }
 
-static struct counting *hook_counting(struct xseg_allocator *allocator)
+static struct frame_ids *hook_with_new_ids(struct xseg_allocator *allocator)
 {
-    struct counting *counting = calloc(1, sizeof(*counting));
-    const struct xseg_history_hook hook = {sizeof(hook), .context = counting, .gather = gather_new,
+    struct frame_ids *ids = calloc(1, sizeof(*ids));
+    const struct xseg_history_hook hook = {sizeof(hook), .context = ids, .gather = gather_new,
                                            .discard = discard_old};
 
-    assert_non_null(counting);
-    (void)pthread_mutex_init(&counting->mutex, NULL);
+    assert_non_null(ids);
+    (void)pthread_mutex_init(&ids->mutex, NULL);
     assert_ok(xseg_history_set_hook(allocator, &hook));
-    return counting;
+    return ids;
 }
 
-static void close_counting(struct xseg_allocator *allocator, struct counting *counting)
+static void close_with_ids(struct xseg_allocator *allocator, struct frame_ids *ids)
 {
     env_close(allocator);
-    (void)pthread_mutex_destroy(&counting->mutex);
-    free(counting);
+    (void)pthread_mutex_destroy(&ids->mutex);
+    free(ids);
 }
 
-/* A clear keeps the labels of allocated blocks and of later events. */
-TEST(numbers_of_cleared_events_are_discarded)
+/* A clear keeps the frame IDs of allocated blocks and of later events. */
+TEST(frame_ids_of_cleared_events_are_discarded)
 {
     struct xseg_allocator *allocator = env_open("history:all,history_stacks:all");
-    struct counting *counting = hook_counting(allocator);
-    void *live[10];
+    struct frame_ids *ids = hook_with_new_ids(allocator);
+    void *allocated[10];
 
-    for (size_t i = 0; i < COUNT_OF(live); i++)
-        live[i] = env_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
+    for (size_t i = 0; i < COUNT_OF(allocated); i++)
+        allocated[i] = env_alloc(allocator, i % 2 == 0 ? 1000 : 30 * MIB, NULL);
     for (unsigned i = 0; i < 100; i++)
-        touch(allocator);
-    expect_known(allocator, counting);
-    const unsigned held = counting->held;
+        alloc_and_free(allocator);
+    expect_known(allocator, ids);
+    const unsigned in_use_before = ids->in_use;
     for (unsigned i = 0; i < 3; i++)
         assert_ok(xseg_history_clear(allocator, -1));
-    assert_int_equal(counting->discards, 3);
-    assert_in_range(counting->held, COUNT_OF(live), held / 2);
-    expect_known(allocator, counting);
-    for (size_t i = 0; i < COUNT_OF(live); i++) {
-        assert_int_not_equal(env_block(allocator, live[i]).frames, 0);
-        env_free(allocator, live[i]);
+    assert_int_equal(ids->discards, 3);
+    assert_in_range(ids->in_use, COUNT_OF(allocated), in_use_before / 2);
+    expect_known(allocator, ids);
+    for (size_t i = 0; i < COUNT_OF(allocated); i++) {
+        assert_int_not_equal(env_block(allocator, allocated[i]).frames, 0);
+        env_free(allocator, allocated[i]);
     }
-    close_counting(allocator, counting);
+    close_with_ids(allocator, ids);
 }
 
 static void *call_often(void *context)
 {
     struct xseg_allocator *allocator = context;
-    void *held[64] = {NULL};
+    void *blocks[64] = {NULL};
 
     for (unsigned i = 0; i < 150000; i++) {
-        void **at = &held[i * 7 % COUNT_OF(held)];
+        void **slot = &blocks[i * 7 % COUNT_OF(blocks)];
 
-        if (*at != NULL && xseg_free(allocator, *at) != XSEG_OK)
+        if (*slot != NULL && xseg_free(allocator, *slot) != XSEG_OK)
             return allocator;
-        *at = NULL;
-        if (xseg_alloc(allocator, 0, 1000 + i % 5000, NULL, at) != XSEG_OK)
+        *slot = NULL;
+        if (xseg_alloc(allocator, 0, 1000 + i % 5000, NULL, slot) != XSEG_OK)
             return allocator;
     }
-    for (size_t i = 0; i < COUNT_OF(held); i++)
-        if (held[i] != NULL && xseg_free(allocator, held[i]) != XSEG_OK)
+    for (size_t i = 0; i < COUNT_OF(blocks); i++)
+        if (blocks[i] != NULL && xseg_free(allocator, blocks[i]) != XSEG_OK)
             return allocator;
     return NULL;
 }
 
-/* Labels are collected while threads run and without a clear. */
-TEST(unused_numbers_are_discarded_while_threads_run)
+/* Frame IDs are collected while threads run and without a clear. */
+TEST(unused_frame_ids_are_discarded_while_threads_run)
 {
     struct xseg_allocator *allocator =
         env_open("history:all,history_stacks:all,history_events:1000");
-    struct counting *counting = hook_counting(allocator);
+    struct frame_ids *ids = hook_with_new_ids(allocator);
     pthread_t thread[3];
     void *failed = NULL;
 
@@ -791,13 +795,14 @@ TEST(unused_numbers_are_discarded_while_threads_run)
         assert_int_equal(pthread_join(thread[i], &failed), 0);
         assert_null(failed);
     }
-    expect_known(allocator, counting);
-    print_message("# %u numbers, %u discards, at most %u held\n", (unsigned)counting->last,
-                  counting->discards, counting->held_max);
-    assert_true(counting->last >= 800000);
-    assert_true(counting->discards >= 2);
-    assert_in_range(counting->held_max, 1000, 400000);
-    close_counting(allocator, counting);
+    expect_known(allocator, ids);
+    print_message("# %u frame IDs, %u discards, at most %u in use\n", (unsigned)ids->last,
+                  ids->discards, ids->in_use_max);
+    /* 3 threads x 150000 x an allocation and a free are 900000 IDs. */
+    assert_true(ids->last >= 800000);
+    assert_true(ids->discards >= 2);
+    assert_in_range(ids->in_use_max, 1000, 400000);
+    close_with_ids(allocator, ids);
 }
 
 TEST_ON(annotations_are_ordered_between_events, env_open("history:all,history_stacks:all"))
@@ -865,10 +870,10 @@ static void *work_with_a_label(void *context)
 {
     const char *before = "not set";
 
-    touch(context);
+    alloc_and_free(context);
     assert_ok(xseg_history_label(context, "thread", &before));
     assert_null(before);
-    touch(context);
+    alloc_and_free(context);
     return NULL;
 }
 
@@ -876,19 +881,19 @@ TEST_ON(labels_apply_to_a_scope_and_a_thread, env_open("history:all"))
 {
     const char *outer = "not set", *inner = NULL;
 
-    touch(allocator);
+    alloc_and_free(allocator);
     assert_ok(xseg_history_label(allocator, "outer", &outer));
     assert_null(outer);
-    touch(allocator);
+    alloc_and_free(allocator);
     assert_ok(xseg_history_label(allocator, "inner", &inner));
     assert_string_equal(inner, "outer");
-    touch(allocator);
+    alloc_and_free(allocator);
     (void)env_run_thread(work_with_a_label, allocator);
-    touch(allocator);
+    alloc_and_free(allocator);
     assert_ok(xseg_history_label(allocator, inner, NULL));
-    touch(allocator);
+    alloc_and_free(allocator);
     assert_ok(xseg_history_label(allocator, outer, NULL));
-    touch(allocator);
+    alloc_and_free(allocator);
     expect_labels(
         allocator,
         (const char *const[]){NULL, "outer", "inner", NULL, "thread", "inner", "outer", NULL}, 8);
@@ -901,15 +906,15 @@ TEST(labels_of_two_allocators_do_not_mix)
 
     assert_ok(env_try_open("history:all", &second));
     assert_ok(xseg_history_label(first, "one", NULL));
-    touch(first);
-    touch(second);
+    alloc_and_free(first);
+    alloc_and_free(second);
     assert_ok(xseg_history_label(second, "two", &before));
     assert_null(before);
-    touch(first);
-    touch(second);
+    alloc_and_free(first);
+    alloc_and_free(second);
     assert_ok(xseg_history_label(second, before, NULL));
-    touch(first);
-    touch(second);
+    alloc_and_free(first);
+    alloc_and_free(second);
     expect_labels(first, (const char *const[]){"one", "one", "one"}, 3);
     expect_labels(second, (const char *const[]){NULL, "two", NULL}, 3);
     assert_ok(xseg_close(second));
@@ -923,20 +928,20 @@ TEST_TIMES(labels_end_with_the_allocator, 10, env_open("history:all,history_stac
 
     /* The label of the other thread has the same index. */
     (void)env_run_thread(work_with_a_label, allocator);
-    touch(allocator);
+    alloc_and_free(allocator);
     expect_labels(allocator, (const char *const[]){NULL, "thread", NULL}, 3);
     assert_ok(xseg_history_label(allocator, "mine", &before));
     assert_null(before);
 }
 
-static bool never(void *context, const struct xseg_history_entry *entry)
+static bool fail_if_visited(void *context, const struct xseg_history_entry *entry)
 {
     (void)context, (void)entry;
     fail_msg("visited");
     return false;
 }
 
-static bool never_frame(void *context, const struct xseg_history_frame *frame)
+static bool fail_if_frame_visited(void *context, const struct xseg_history_frame *frame)
 {
     (void)context, (void)frame;
     fail_msg("visited");
@@ -947,19 +952,19 @@ TEST_ON(invalid_input_is_rejected, env_open_sim("history:all", .devices = 2))
 {
     struct xseg_history_summary summary = {.struct_size = 3};
     struct xseg_history_hook hook = {sizeof(hook)};
-    assert_error(xseg_for_each_event(NULL, 0, never, NULL, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_for_each_event(NULL, 0, fail_if_visited, NULL, NULL), ARGUMENT, "NULL");
     assert_error(xseg_for_each_event(allocator, 0, NULL, NULL, NULL), ARGUMENT, "visit");
-    assert_error(xseg_for_each_event(allocator, 0, never, NULL, &summary), ARGUMENT,
+    assert_error(xseg_for_each_event(allocator, 0, fail_if_visited, NULL, &summary), ARGUMENT,
                  "summary->struct_size is unknown, 3");
-    assert_error(xseg_for_each_event(allocator, 2, never, NULL, NULL), ARGUMENT,
+    assert_error(xseg_for_each_event(allocator, 2, fail_if_visited, NULL, NULL), ARGUMENT,
                  "device 2 does not exist");
-    assert_error(xseg_for_each_event(allocator, -2, never, NULL, NULL), ARGUMENT,
+    assert_error(xseg_for_each_event(allocator, -2, fail_if_visited, NULL, NULL), ARGUMENT,
                  "device -2 does not exist");
     assert_error(xseg_history_clear(NULL, 0), ARGUMENT, "NULL");
     assert_error(xseg_history_clear(allocator, 2), ARGUMENT, "device 2 does not exist");
-    assert_error(xseg_history_stack(NULL, 1, never_frame, NULL), ARGUMENT, "NULL");
+    assert_error(xseg_history_stack(NULL, 1, fail_if_frame_visited, NULL), ARGUMENT, "NULL");
     assert_error(xseg_history_stack(allocator, 1, NULL, NULL), ARGUMENT, "visit");
-    assert_error(xseg_history_stack(allocator, 1, never_frame, NULL), ARGUMENT,
+    assert_error(xseg_history_stack(allocator, 1, fail_if_frame_visited, NULL), ARGUMENT,
                  "unknown stack number, 1");
     assert_error(xseg_history_set_hook(NULL, NULL), ARGUMENT, "NULL");
     assert_error(xseg_history_set_hook(allocator, &hook), ARGUMENT, "gather");
@@ -981,11 +986,12 @@ TEST_ON(invalid_input_is_rejected, env_open_sim("history:all", .devices = 2))
 
 TEST_ON(calls_of_a_forked_child_fail, env_open("history:all,history_stacks:all"))
 {
-    touch(allocator);
-    env_expect_forked(
-        true, xseg_for_each_event(allocator, 0, never, NULL, NULL),
-        xseg_history_clear(allocator, 0), xseg_history_stack(allocator, 1, never_frame, NULL),
-        xseg_history_set_hook(allocator, NULL), xseg_history_annotate(allocator, 0, "child"),
-        xseg_history_label(allocator, "child", NULL));
+    alloc_and_free(allocator);
+    env_expect_forked(true, xseg_for_each_event(allocator, 0, fail_if_visited, NULL, NULL),
+                      xseg_history_clear(allocator, 0),
+                      xseg_history_stack(allocator, 1, fail_if_frame_visited, NULL),
+                      xseg_history_set_hook(allocator, NULL),
+                      xseg_history_annotate(allocator, 0, "child"),
+                      xseg_history_label(allocator, "child", NULL));
     history_expect(allocator, "map alloc free done");
 }

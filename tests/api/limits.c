@@ -32,9 +32,9 @@ static void expect_limits(struct xseg_allocator *allocator, int device, uint64_t
 static xseg_status set_limits(struct xseg_allocator *allocator, int device, uint64_t hard,
                               uint64_t soft, uint64_t keep)
 {
-    const struct xseg_limits set = {sizeof(set), hard, soft, keep, 1, false, 1, false};
+    const struct xseg_limits limits = {sizeof(limits), hard, soft, keep, 1, false, 1, false};
 
-    return xseg_limits_set(allocator, env_scope(.device = device), &set);
+    return xseg_limits_set(allocator, env_scope(.device = device), &limits);
 }
 
 TEST_EACH(a_hard_limit_counts_pages, open_on(1, config), "hard_limit_mb:120",
@@ -55,7 +55,7 @@ TEST_EACH(a_hard_limit_counts_pages, open_on(1, config), "hard_limit_mb:120",
     env_free(allocator, a, b, c);
 }
 
-/* Idle pages of another stream are remapped first, without a flush. */
+/* Idle pages of another stream are remapped, and the cache is not emptied. */
 TEST_ON(hard_limit_remaps_idle_pages, open_on(1, "hard_limit_mb:200"))
 {
     const xseg_stream stream = env_stream();
@@ -73,7 +73,7 @@ TEST_ON(hard_limit_remaps_idle_pages, open_on(1, "hard_limit_mb:200"))
 TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
 {
     const xseg_stream stream = env_stream();
-    void *live = env_alloc(allocator, 100 * MIB, NULL);
+    void *allocated = env_alloc(allocator, 100 * MIB, NULL);
 
     void *busy = env_alloc(allocator, 40 * MIB, stream);
     env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
@@ -82,13 +82,13 @@ TEST_ON(lowered_hard_limit_releases_idle_memory, open_on(1, NULL))
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:260"));
     assert_int_equal(env_reserved(allocator), 260 * MIB);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:50"));
-    /* The memory of the busy stream stays mapped. */
+    /* The allocated 100 MiB, and 40 MiB of the busy stream, stay mapped. */
     assert_int_equal(env_reserved(allocator), 140 * MIB);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize") + xseg_sim_calls("cuCtxSynchronize"), 0);
     env_free(allocator, env_alloc(allocator, 20 * MIB, stream));
     assert_int_equal(env_reserved(allocator), 140 * MIB);
     assert_error(env_try_alloc(allocator, 1, NULL), LIMIT, "limit");
-    env_free(allocator, live);
+    env_free(allocator, allocated);
     assert_ok(xseg_config_set(allocator, "hard_limit_mb:0"));
     assert_int_equal(env_reserved(allocator), 0);
     assert_error(env_try_alloc(allocator, 1, NULL), LIMIT,
@@ -121,14 +121,14 @@ TEST_ON(fraction_and_hard_limit_combine,
 
 TEST_ON(limits_apply_to_one_device, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 {
-    const struct xseg_limits set = {sizeof(set), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
+    const struct xseg_limits lower = {sizeof(lower), 600 * MIB, UINT64_MAX, 0, 1, false, 1, false};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
     void *ptr = NULL;
 
     expect_limits(allocator, 0, 1000 * MIB, UINT64_MAX, 10 * MIB);
     struct xseg_scope scope = {sizeof(scope), .device = 1};
     assert_ok(xseg_limits_get(allocator, &scope, &limits));
-    assert_ok(xseg_limits_set(allocator, &scope, &set));
+    assert_ok(xseg_limits_set(allocator, &scope, &lower));
     assert_int_equal(limits.hard_bytes, 1000 * MIB);
     assert_int_equal(limits.keep_bytes, 10 * MIB);
     expect_limits(allocator, 1, 600 * MIB, UINT64_MAX, 0);
@@ -149,11 +149,11 @@ TEST_ON(limits_apply_to_one_device, open_on(2, "hard_limit_mb:1000,keep_mb:10"))
 
 static xseg_status set_fraction(struct xseg_allocator *allocator, int device, double fraction)
 {
-    struct xseg_limits set = limits_of(allocator, device);
+    struct xseg_limits limits = limits_of(allocator, device);
 
-    set.fraction = fraction;
-    set.has_fraction = true;
-    return xseg_limits_set(allocator, env_scope(.device = device), &set);
+    limits.fraction = fraction;
+    limits.has_fraction = true;
+    return xseg_limits_set(allocator, env_scope(.device = device), &limits);
 }
 
 /* The fraction of one device overrides that of the configuration, until a new configuration has the key. */
@@ -183,43 +183,43 @@ TEST_ON(fraction_applies_to_one_device, open_on(2, "per_process_memory_fraction:
     assert_true(limits_of(allocator, 1).fraction == 0.125);
 }
 
-/* Reserved bytes after a request that does not fit in an idle block of 600 MiB. */
+/* Reserved bytes after a request of 700 MiB that does not fit in an idle segment of 600 MiB. */
 static uint64_t reserved_after_growth(struct xseg_allocator *allocator)
 {
     env_free(allocator, env_alloc(allocator, 600 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 700 * MIB, NULL));
-    const uint64_t after = env_reserved(allocator);
+    const uint64_t reserved = env_reserved(allocator);
 
     assert_ok(xseg_trim(allocator, NULL, NULL, NULL));
-    return after;
+    return reserved;
 }
 
 /* Garbage collection uses the fraction of the device; without a fraction there is none. */
 TEST_ON(garbage_collection_uses_the_fraction_of_the_device,
         open_on(1, "garbage_collection_threshold:0.5,expandable_segments:False"))
 {
-    assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
+    assert_int_equal(reserved_after_growth(allocator), (600 + 700) * MIB);
     /* 1 GiB is allowed, and old memory above 0.5 GiB is released. */
     assert_ok(set_fraction(allocator, 0, 0.25));
     env_free(allocator, env_alloc(allocator, 300 * MIB, NULL));
     assert_int_equal(reserved_after_growth(allocator), 700 * MIB);
     assert_ok(set_fraction(allocator, 0, 1));
-    assert_int_equal(reserved_after_growth(allocator), 1300 * MIB);
+    assert_int_equal(reserved_after_growth(allocator), (600 + 700) * MIB);
     assert_ok(set_fraction(allocator, 0, 0.25));
     assert_ok(xseg_config_set(allocator, "garbage_collection_threshold:off"));
     env_free(allocator, env_alloc(allocator, 200 * MIB, NULL));
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
-    assert_int_equal(env_reserved(allocator), 600 * MIB);
+    assert_int_equal(env_reserved(allocator), (200 + 400) * MIB);
 }
 
 /* The soft limit of a device needs no key of the configuration. */
 TEST_ON(soft_limit_applies_to_one_device, open_on(1, NULL))
 {
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
-    env_pass_time(allocator, 3, 200);
+    env_advance_and_trim(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 500 * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, 200 * MIB, 0));
-    env_pass_time(allocator, 3, 200);
+    env_advance_and_trim(allocator, 3, 200);
     assert_int_equal(env_reserved(allocator), 200 * MIB);
     /* Allocations and frees run the decay passes as well. */
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
@@ -227,12 +227,12 @@ TEST_ON(soft_limit_applies_to_one_device, open_on(1, NULL))
         xseg_sim_advance(200 * MS);
         env_free(allocator, env_alloc(allocator, 1, NULL));
     }
-    /* Nine full pages, and one small page in use. */
-    assert_int_equal(env_reserved(allocator), 182 * MIB);
+    /* Nine full pages are below the limit, and one small page is in use. */
+    assert_int_equal(env_reserved(allocator), (9 * 20 + 2) * MIB);
     assert_ok(set_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0));
     env_free(allocator, env_alloc(allocator, 500 * MIB, NULL));
-    env_pass_time(allocator, 3, 200);
-    assert_int_equal(env_reserved(allocator), 502 * MIB);
+    env_advance_and_trim(allocator, 3, 200);
+    assert_int_equal(env_reserved(allocator), (500 + 2) * MIB);
 }
 
 TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
@@ -242,54 +242,56 @@ TEST_ON(a_pool_has_a_hard_limit, open_on(1, NULL))
     const struct {
         struct xseg_limits limits;
         const char *words;
-    } row[] = {
-        {{sizeof(row->limits), 80 * MIB, MIB, 0, 1, false, 1, false}, "no soft_bytes"},
-        {{sizeof(row->limits), 80 * MIB, UINT64_MAX, MIB, 1, false, 1, false}, "no keep_bytes"},
-        {{sizeof(row->limits), 80 * MIB, UINT64_MAX, 0, 1, true, 1, false}, "no fraction"},
+    } cases[] = {
+        {{sizeof(cases->limits), 80 * MIB, MIB, 0, 1, false, 1, false}, "no soft_bytes"},
+        {{sizeof(cases->limits), 80 * MIB, UINT64_MAX, MIB, 1, false, 1, false}, "no keep_bytes"},
+        {{sizeof(cases->limits), 80 * MIB, UINT64_MAX, 0, 1, true, 1, false}, "no fraction"},
     };
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    void *ptr = env_alloc_in(allocator, pool, 40 * MIB, NULL), *rejected = NULL;
+    void *first = env_alloc_in(allocator, pool, 40 * MIB, NULL), *out = NULL;
 
-    assert_int_equal(env_try_alloc_in(allocator, pool, 40 * MIB, &rejected), XSEG_ERR_LIMIT);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 40 * MIB, &out), XSEG_ERR_LIMIT);
     assert_ok(xseg_limits_get(allocator, &scope, &limits));
     assert_int_equal(limits.hard_bytes, 40 * MIB);
-    env_limit(allocator, pool, 80 * MIB);
-    void *more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    for (unsigned i = 0; i < COUNT_OF(row); i++)
-        assert_error(xseg_limits_set(allocator, &scope, &row[i].limits), UNSUPPORTED, row[i].words);
+    env_set_hard_limit(allocator, pool, 80 * MIB);
+    void *second = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    for (unsigned i = 0; i < COUNT_OF(cases); i++)
+        assert_error(xseg_limits_set(allocator, &scope, &cases[i].limits), UNSUPPORTED,
+                     cases[i].words);
     /* A limit below the reserved memory releases nothing, and the pool does not grow. */
     assert_ok(xseg_limits_get(allocator, &scope, &limits));
     assert_int_equal(limits.hard_bytes, 80 * MIB);
-    env_limit(allocator, pool, 20 * MIB);
-    env_free(allocator, more);
-    more = env_alloc_in(allocator, pool, 40 * MIB, NULL);
-    assert_int_equal(env_try_alloc_in(allocator, pool, 2 * MIB, &rejected), XSEG_ERR_LIMIT);
-    env_free(allocator, ptr, more);
+    env_set_hard_limit(allocator, pool, 20 * MIB);
+    env_free(allocator, second);
+    second = env_alloc_in(allocator, pool, 40 * MIB, NULL);
+    assert_int_equal(env_try_alloc_in(allocator, pool, 2 * MIB, &out), XSEG_ERR_LIMIT);
+    env_free(allocator, first, second);
     assert_ok(xseg_pool_release(pool));
 }
 
 TEST_ON(trim_to_a_target_reports_the_remainder, open_on(1, NULL))
 {
-    void *live = env_alloc(allocator, 95 * MIB, NULL);
-    struct xseg_trim_result done = {sizeof(done)};
+    void *allocated = env_alloc(allocator, 95 * MIB, NULL);
+    struct xseg_trim_result result = {sizeof(result)};
 
     env_free(allocator, env_alloc(allocator, 400 * MIB, NULL));
     struct xseg_trim_options options = {sizeof(options), .target_bytes = 300 * MIB};
-    assert_ok(xseg_trim(allocator, NULL, &options, &done));
-    assert_int_equal(done.remaining, 300 * MIB);
-    assert_int_equal(done.remaining, xseg_sim_used(0));
-    /* With a target below the allocated memory, the trim releases all idle memory and reports the reasons of the rest. */
+    assert_ok(xseg_trim(allocator, NULL, &options, &result));
+    assert_int_equal(result.remaining, 300 * MIB);
+    assert_int_equal(result.remaining, xseg_sim_used(0));
+    /* With a target below the allocated memory, the trim releases all idle memory and reports why other memory remains. */
     options.target_bytes = 50 * MIB;
-    assert_ok(xseg_sim_fail("cuMemRelease", 1, 999));
+    assert_ok(xseg_sim_fail("cuMemRelease", 1, 999)); /* CUDA_ERROR_UNKNOWN */
     struct xseg_scope scope = {sizeof(scope), .device = 0};
-    assert_ok(xseg_trim(allocator, &scope, &options, &done));
-    assert_int_equal(done.remaining, 120 * MIB);
-    assert_int_equal(done.remaining, xseg_sim_used(0));
-    assert_int_equal(done.kept_failed, 20 * MIB);
-    assert_int_equal(done.kept_fragmented, 5 * MIB);
-    assert_ok(xseg_trim(allocator, &scope, &options, &done));
-    assert_int_equal(done.remaining, 100 * MIB);
-    env_free(allocator, live);
+    assert_ok(xseg_trim(allocator, &scope, &options, &result));
+    /* 95 MiB are allocated on 5 pages; the driver did not release one page. */
+    assert_int_equal(result.remaining, (100 + 20) * MIB);
+    assert_int_equal(result.remaining, xseg_sim_used(0));
+    assert_int_equal(result.kept_failed, 20 * MIB);
+    assert_int_equal(result.kept_fragmented, 5 * MIB);
+    assert_ok(xseg_trim(allocator, &scope, &options, &result));
+    assert_int_equal(result.remaining, 100 * MIB);
+    env_free(allocator, allocated);
 }
 
 /* Expect that a configuration is rejected and changes nothing. */
@@ -329,7 +331,7 @@ TEST_ON(contradictory_keys_are_rejected,
 TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
 {
     struct xseg_scope scope = XSEG_SCOPE_ALL;
-    struct xseg_limits odd = XSEG_LIMITS_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
     assert_error(set_limits(allocator, 0, 2, 3, 1), ARGUMENT, "soft_bytes exceeds hard_bytes");
     assert_error(set_limits(allocator, 0, 9, 3, 4), ARGUMENT, "keep_bytes exceeds soft_bytes");
@@ -338,33 +340,36 @@ TEST_ON(contradictory_limits_are_rejected, open_on(1, NULL))
     assert_error(set_limits(allocator, -1, 3, 2, 1), ARGUMENT, "device -1 does not exist");
     assert_error(set_limits(allocator, 7, 3, 2, 1), ARGUMENT, "device 7 does not exist");
     expect_limits(allocator, 0, UINT64_MAX, UINT64_MAX, 0);
-    assert_error(xseg_limits_get(NULL, &scope, &odd), ARGUMENT, "NULL");
-    assert_error(xseg_limits_get(allocator, NULL, &odd), ARGUMENT, "scope is NULL");
+    assert_error(xseg_limits_get(NULL, &scope, &limits), ARGUMENT, "NULL");
+    assert_error(xseg_limits_get(allocator, NULL, &limits), ARGUMENT, "scope is NULL");
     assert_error(xseg_limits_set(allocator, &scope, NULL), ARGUMENT, "limits is NULL");
     scope.device = 0;
-    odd.struct_size = 3;
-    assert_error(xseg_limits_set(allocator, &scope, &odd), ARGUMENT, "struct_size is unknown, 3");
-    assert_error(xseg_limits_get(allocator, &scope, &odd), ARGUMENT, "struct_size is unknown, 3");
-    odd.struct_size = sizeof(odd);
+    limits.struct_size = 3;
+    assert_error(xseg_limits_set(allocator, &scope, &limits), ARGUMENT,
+                 "struct_size is unknown, 3");
+    assert_error(xseg_limits_get(allocator, &scope, &limits), ARGUMENT,
+                 "struct_size is unknown, 3");
+    limits.struct_size = sizeof(limits);
     scope.one_stream = true;
-    assert_error(xseg_limits_get(allocator, &scope, &odd), UNSUPPORTED, "scope selects a stream");
-    assert_error(xseg_limits_set(allocator, &scope, &odd), UNSUPPORTED, "scope selects a stream");
+    assert_error(xseg_limits_get(allocator, &scope, &limits), UNSUPPORTED,
+                 "scope selects a stream");
+    assert_error(xseg_limits_set(allocator, &scope, &limits), UNSUPPORTED,
+                 "scope selects a stream");
 }
 
-/* --- Two allocators on one device, of one process or of two: one of them releases idle memory for the other, because of a
- * soft limit or on request. --- */
+/* --- Two allocators on a device of 1 GiB, of one process or of two: the neighbor releases idle memory for the requester,
+ * because of a soft limit or on request. --- */
 
-#define SECOND UINT64_C(1000000000)
+#define SECOND UINT64_C(1000000000) /* in nanoseconds */
 
-/* Peak and remaining use of the neighbor. */
-#define PEAK (700 * MIB)
-#define KEPT (100 * MIB)
-/* Demand of the other allocator: more than the free memory, less than free and idle memory. */
+/* Memory of the neighbor: its peak, its allocated blocks after the peak, and its reserved memory after it has shrunk. */
+#define PEAK      (700 * MIB)
+#define ALLOCATED (100 * MIB)
+#define SHARE     (200 * MIB)
+/* A request of the requester: more than the free memory, less than free and idle memory. */
 #define BURST (600 * MIB)
-/* Target of the neighbor. */
-#define SHARE (200 * MIB)
 
-static struct xseg_sim_settings machine_of_1_gib(void)
+static struct xseg_sim_settings settings_of_1_gib(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
 
@@ -383,20 +388,20 @@ static struct xseg_allocator *open_neighbor(const char *config)
 
 struct neighbor {
     struct xseg_allocator *allocator;
-    void *kept;
+    void *block;
 };
 
-/* Allocate PEAK, and keep KEPT of it. */
+/* Allocate PEAK, and free all of it except ALLOCATED. */
 static bool allocate_peak(struct neighbor *neighbor)
 {
     void *temporary = NULL;
 
-    return xseg_alloc(neighbor->allocator, 0, KEPT, NULL, &neighbor->kept) == XSEG_OK &&
-           xseg_alloc(neighbor->allocator, 0, PEAK - KEPT, NULL, &temporary) == XSEG_OK &&
+    return xseg_alloc(neighbor->allocator, 0, ALLOCATED, NULL, &neighbor->block) == XSEG_OK &&
+           xseg_alloc(neighbor->allocator, 0, PEAK - ALLOCATED, NULL, &temporary) == XSEG_OK &&
            xseg_free(neighbor->allocator, temporary) == XSEG_OK;
 }
 
-/* The timer of a service with the allocator's clock. */
+/* The timer of a service, on the simulated clock. */
 static bool pass_second(struct xseg_allocator *allocator)
 {
     xseg_sim_advance(SECOND);
@@ -413,19 +418,19 @@ static bool limit_to_share(struct neighbor *neighbor)
            pass_second(neighbor->allocator);
 }
 
-/* Release idle memory down to SHARE.  Returns whether that is reached. */
+/* Release idle memory down to SHARE.  Returns whether the trim reaches the target. */
 static bool shrink_to_share(struct neighbor *neighbor)
 {
     struct xseg_trim_options options = {sizeof(options), .target_bytes = SHARE};
-    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_result result = {sizeof(result)};
 
-    return xseg_trim(neighbor->allocator, NULL, &options, &done) == XSEG_OK &&
-           done.remaining <= SHARE && done.released >= PEAK - SHARE - 20 * MIB;
+    return xseg_trim(neighbor->allocator, NULL, &options, &result) == XSEG_OK &&
+           result.remaining <= SHARE && result.released >= PEAK - SHARE - 20 * MIB;
 }
 
 static bool end_neighbor(struct neighbor *neighbor)
 {
-    return xseg_free(neighbor->allocator, neighbor->kept) == XSEG_OK &&
+    return xseg_free(neighbor->allocator, neighbor->block) == XSEG_OK &&
            xseg_close(neighbor->allocator) == XSEG_OK;
 }
 
@@ -433,46 +438,45 @@ static bool end_neighbor(struct neighbor *neighbor)
 
 static struct neighbor idle;
 
-/* Returns the other allocator. */
-static struct xseg_allocator *open_both(const char *config)
+/* Open the neighbor, `idle`, and the requester, which is returned. */
+static struct xseg_allocator *open_two_allocators(const char *config)
 {
-    const struct xseg_sim_settings settings = machine_of_1_gib();
+    const struct xseg_sim_settings settings = settings_of_1_gib();
 
     assert_ok(xseg_sim_reset(&settings));
     idle.allocator = open_neighbor(config);
     assert_non_null(idle.allocator);
     assert_true(allocate_peak(&idle));
-    struct xseg_allocator *other = open_neighbor(NULL);
-    assert_non_null(other);
-    return other;
+    struct xseg_allocator *requester = open_neighbor(NULL);
+    assert_non_null(requester);
+    return requester;
 }
 
-/* Request the demand of the other allocator. */
-static void try_burst(struct xseg_allocator *other, bool is_served)
+static void expect_burst(struct xseg_allocator *requester, bool is_served)
 {
     void *burst = NULL;
-    const xseg_status status = xseg_alloc(other, 0, BURST, NULL, &burst);
+    const xseg_status status = xseg_alloc(requester, 0, BURST, NULL, &burst);
 
     assert_int_equal(status, is_served ? XSEG_OK : XSEG_ERR_NO_MEMORY);
-    assert_ok(xseg_free(other, burst));
+    assert_ok(xseg_free(requester, burst));
 }
 
-/* A test of two allocators, `idle` and `other`. */
-#define TEST_OF_TWO(name, config)                         \
-    static void name##_of(struct xseg_allocator *other);  \
-    TEST(name)                                            \
-    {                                                     \
-        struct xseg_allocator *other = open_both(config); \
-        name##_of(other);                                 \
-        assert_true(end_neighbor(&idle));                 \
-        env_close(other);                                 \
-    }                                                     \
-    static void name##_of(struct xseg_allocator *other)
+/* A test of two allocators, the neighbor `idle` and `requester`. */
+#define TEST_OF_TWO(name, config)                                       \
+    static void name##_of(struct xseg_allocator *requester);            \
+    TEST(name)                                                          \
+    {                                                                   \
+        struct xseg_allocator *requester = open_two_allocators(config); \
+        name##_of(requester);                                           \
+        assert_true(end_neighbor(&idle));                               \
+        env_close(requester);                                           \
+    }                                                                   \
+    static void name##_of(struct xseg_allocator *requester)
 
 TEST_OF_TWO(idle_memory_stays_without_a_limit, NULL)
 {
     assert_true(pass_second(idle.allocator));
-    try_burst(other, false);
+    expect_burst(requester, false);
     assert_int_equal(env_reserved(idle.allocator), PEAK);
 }
 
@@ -480,27 +484,27 @@ TEST_OF_TWO(soft_limit_releases_memory_for_the_neighbor, "soft_limit_mb:200")
 {
     assert_true(pass_second(idle.allocator));
     assert_true(env_reserved(idle.allocator) <= SHARE);
-    try_burst(other, true);
+    expect_burst(requester, true);
 }
 
 TEST_OF_TWO(soft_limit_can_be_set_on_demand, NULL)
 {
-    try_burst(other, false);
+    expect_burst(requester, false);
     assert_true(limit_to_share(&idle));
-    try_burst(other, true);
-    /* A soft limit never denies a request, so the neighbor may have another burst. */
-    env_empty_cache(other);
-    env_free(idle.allocator, env_alloc(idle.allocator, PEAK - KEPT, NULL));
+    expect_burst(requester, true);
+    /* A soft limit never denies a request, so the neighbor can reach its peak again. */
+    env_empty_cache(requester);
+    env_free(idle.allocator, env_alloc(idle.allocator, PEAK - ALLOCATED, NULL));
 }
 
 TEST_OF_TWO(decay_keeps_device_memory_free_for_others, NULL)
 {
     /* The peak exceeds the memory that the key permits. */
     assert_ok(xseg_config_set(idle.allocator, "device_free_min_mb:400"));
-    void *block = env_alloc(other, 200 * MIB, NULL);
+    void *block = env_alloc(requester, 200 * MIB, NULL);
     assert_true(pass_second(idle.allocator));
-    assert_true(env_reserved(idle.allocator) <= 424 * MIB);
-    env_free(other, block);
+    assert_true(env_reserved(idle.allocator) <= (1024 - 400 - 200) * MIB);
+    env_free(requester, block);
 }
 
 static bool shrink_neighbor(void *context, const struct xseg_oom_info *oom)
@@ -510,17 +514,17 @@ static bool shrink_neighbor(void *context, const struct xseg_oom_info *oom)
 
 TEST_OF_TWO(neighbor_shrinks_on_request, NULL)
 {
-    const uint64_t id = env_observe(other, .context = &idle, .on_low_memory = shrink_neighbor);
-    try_burst(other, true);
-    assert_int_equal(env_stats(other).num_ooms, 0);
+    const uint64_t id = env_observe(requester, .context = &idle, .on_low_memory = shrink_neighbor);
+    expect_burst(requester, true);
+    assert_int_equal(env_stats(requester).num_ooms, 0);
     assert_true(env_reserved(idle.allocator) <= SHARE);
-    assert_ok(xseg_observer_remove(other, id));
+    assert_ok(xseg_observer_remove(requester, id));
 }
 
 /* --- Two processes. --- */
 
-/* A second process that executes commands of one byte and answers y or n. */
-static void run(int socket, const struct xseg_sim_settings *settings)
+/* A second process that executes commands of one byte and responds with y or n. */
+static void run_neighbor(int socket, const struct xseg_sim_settings *settings)
 {
     struct neighbor neighbor = {0};
     char command;
@@ -528,65 +532,65 @@ static void run(int socket, const struct xseg_sim_settings *settings)
     if (xseg_sim_reset(settings) != XSEG_OK || !(neighbor.allocator = open_neighbor(NULL)))
         _exit(1);
     while (read(socket, &command, 1) == 1) {
-        const bool succeeded = command == 'b'   ? allocate_peak(&neighbor)
-                               : command == 'l' ? limit_to_share(&neighbor)
-                               : command == 's' ? shrink_to_share(&neighbor)
-                                                : end_neighbor(&neighbor);
+        const bool succeeds = command == 'b'   ? allocate_peak(&neighbor)
+                              : command == 'l' ? limit_to_share(&neighbor)
+                              : command == 's' ? shrink_to_share(&neighbor)
+                                               : end_neighbor(&neighbor);
 
-        if (write(socket, succeeded ? "y" : "n", 1) != 1)
+        if (write(socket, succeeds ? "y" : "n", 1) != 1)
             _exit(2);
     }
     /* The last process removes the simulated machine; after a failure of the test that is this process. */
     _exit(xseg_sim_reset(NULL) == XSEG_OK ? 0 : 3);
 }
 
-static bool notify(const struct process *process, char command)
+static bool call_neighbor(const struct process *process, char command)
 {
-    return write(process->socket, &command, 1) == 1 && process_answer(process);
+    return write(process->socket, &command, 1) == 1 && process_responds_yes(process);
 }
 
 /* Another process and an allocator of this process on one device of 1 GiB; NULL if processes cannot share a device. */
 static struct xseg_allocator *start_process(struct process *process)
 {
-    const struct xseg_sim_settings settings = machine_of_1_gib();
+    const struct xseg_sim_settings settings = settings_of_1_gib();
 
-    if (!process_start(process, &settings, run))
+    if (!process_start(process, &settings, run_neighbor))
         return NULL;
-    struct xseg_allocator *own = open_neighbor(NULL);
-    assert_non_null(own);
-    assert_true(notify(process, 'b'));
-    return own;
+    struct xseg_allocator *requester = open_neighbor(NULL);
+    assert_non_null(requester);
+    assert_true(call_neighbor(process, 'b'));
+    return requester;
 }
 
-static void end_process(const struct process *process, struct xseg_allocator *own)
+static void end_process(const struct process *process, struct xseg_allocator *requester)
 {
-    const struct xseg_sim_settings alone = machine_of_1_gib();
+    const struct xseg_sim_settings unshared = settings_of_1_gib();
 
-    assert_true(notify(process, 'e'));
-    process_end(process, own, &alone);
+    assert_true(call_neighbor(process, 'e'));
+    process_end(process, requester, &unshared);
 }
 
 static bool shrink_process(void *context, const struct xseg_oom_info *oom)
 {
-    return oom->attempt == 0 && notify(context, 's');
+    return oom->attempt == 0 && call_neighbor(context, 's');
 }
 
-/* Because of a soft limit, or on request. */
+/* The neighbor shrinks because of a soft limit, or on request. */
 TEST(other_process_shrinks)
 {
     for (unsigned on_request = 0; on_request < 2; on_request++) {
         struct process process = {0};
-        struct xseg_allocator *own = start_process(&process);
+        struct xseg_allocator *requester = start_process(&process);
 
-        if (own == NULL)
+        if (requester == NULL)
             return;
-        try_burst(own, false);
+        expect_burst(requester, false);
         if (on_request)
-            (void)env_observe(own, .context = &process, .on_low_memory = shrink_process);
+            (void)env_observe(requester, .context = &process, .on_low_memory = shrink_process);
         else
-            assert_true(notify(&process, 'l'));
-        try_burst(own, true);
-        assert_int_equal(env_stats(own).num_ooms, 1);
-        end_process(&process, own);
+            assert_true(call_neighbor(&process, 'l'));
+        expect_burst(requester, true);
+        assert_int_equal(env_stats(requester).num_ooms, 1);
+        end_process(&process, requester);
     }
 }

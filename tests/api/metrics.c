@@ -45,9 +45,9 @@ static uint64_t sum_of(const char *page, const char *family)
     const size_t length = strlen(family);
     uint64_t sum = 0;
 
-    for (const char *at = page; (at = strstr(at, family)) != NULL; at += length)
-        if (at[length] == '{' && (at == page || at[-1] == '\n'))
-            sum += strtoull(strstr(at, "\"} ") + 3, NULL, 10);
+    for (const char *match = page; (match = strstr(match, family)) != NULL; match += length)
+        if (match[length] == '{' && (match == page || match[-1] == '\n'))
+            sum += strtoull(strstr(match, "\"} ") + 3, NULL, 10);
     return sum;
 }
 
@@ -74,15 +74,15 @@ TEST_IN_POOL(registered_bytes_are_reported_by_pool, env_open("expandable_segment
     const struct xseg_registrar registrar = null_registrar(false);
     uint64_t id = 0;
 
-    char *const own = env_alloc_in(allocator, pool, 50 * MIB, NULL);
-    assert_ok(xseg_register(allocator, own, 30 * MIB, &registrar, &id));
+    char *const block = env_alloc_in(allocator, pool, 50 * MIB, NULL);
+    assert_ok(xseg_register(allocator, block, 30 * MIB, &registrar, &id));
     const char *const page = read_page(allocator);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"default\",name=\"\"}") ==
                 0.0);
     assert_true(value_of(page, "xseg_registered_bytes{device=\"0\",pool=\"1\",name=\"\"}") ==
                 (double)(30 * MIB));
     assert_ok(xseg_unregister(allocator, id));
-    env_free(allocator, own);
+    env_free(allocator, block);
 }
 
 TEST_ON(page_is_complete_or_empty, env_open(NULL))
@@ -181,7 +181,7 @@ TEST_ON(series_have_pool_ids_names_and_limits, env_open(NULL))
                               "xseg_pool_limit_bytes{device=\"0\",pool=\"2\",name=\"kv cache\"}") <
                 0);
     assert_true(current_value(allocator, "xseg_limit_bytes{device=\"0\"}") < 0);
-    env_limit(allocator, NULL, 1 * GIB);
+    env_set_hard_limit(allocator, NULL, 1 * GIB);
     expect_metric(allocator, "xseg_limit_bytes{device=\"0\"}", 1 * GIB);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 3);
     env_free(allocator, block);
@@ -193,7 +193,7 @@ static size_t count_lines(const char *page, const char *series)
 {
     size_t count = 0;
 
-    for (const char *at = page; (at = strstr(at, series)) != NULL; at += strlen(series))
+    for (const char *match = page; (match = strstr(match, series)) != NULL; match += strlen(series))
         count++;
     return count;
 }
@@ -213,17 +213,18 @@ TEST_ON(number_of_pool_series_is_bounded, env_open(NULL))
     assert_true(
         current_value(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"129\",name=\"\"}") < 0);
     expect_metric(allocator, "xseg_allocated_bytes{device=\"0\",pool=\"other\",name=\"\"}",
-                  22 * 512);
+                  (150 - 128) * 512);
     expect_metric(allocator, "xseg_pools{device=\"0\"}", 150);
     const char *page = read_page(allocator);
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"),
-                     1 + 128 + 1); /* default, named, other */
+                     1 + 128 + 1); /* default pool, listed pools, other pools */
     expect_sums(allocator);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         env_free(allocator, block[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
     page = read_page(allocator);
+    /* The default pool, and all released pools in one series. */
     assert_int_equal(count_lines(page, "\nxseg_allocated_bytes{"), 2);
     assert_true(value_of(page, "xseg_reserved_bytes{device=\"0\",pool=\"retired\",name=\"\"}") > 0);
     expect_sums(allocator);
@@ -250,7 +251,7 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
 
     void *block = env_alloc(allocator, 60 * MIB, NULL);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));
+    assert_ok(xseg_sim_fail("cuMemCreate", 1, 999));           /* CUDA_ERROR_UNKNOWN */
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL)); /* succeeds with a retry */
     assert_true(xseg_sim_failed());
     const struct xseg_statistics stats = env_stats(allocator);
@@ -287,11 +288,11 @@ TEST_ON(errors_and_driver_calls_are_counted, env_open_mib(100, NULL))
 /* Seconds have nine decimal places, including leading zeros. */
 static void expect_nanoseconds(struct xseg_allocator *allocator, const char *series)
 {
-    const char *page = read_page(allocator), *at = strstr(page, series);
+    const char *page = read_page(allocator), *match = strstr(page, series);
 
-    assert_non_null(at);
-    assert_int_equal(strspn(at + strlen(series), "0123456789"), 9);
-    assert_int_equal(at[strlen(series)], '0');
+    assert_non_null(match);
+    assert_int_equal(strspn(match + strlen(series), "0123456789"), 9);
+    assert_int_equal(match[strlen(series)], '0');
 }
 
 /* Memory on the page of an allocated block is fragmented; the memory of an idle page is not. */
@@ -299,72 +300,73 @@ TEST_IN_POOL(fragmented_memory_is_that_of_the_last_scan,
              env_open_with_clock(NULL, "expandable_segments:True,idle_ms:100000"))
 {
     struct xseg_explain_result sums = {sizeof(sums)};
-    void *whole = env_alloc(allocator, 40 * MIB, NULL);
-    void *live = env_alloc(allocator, 15 * MIB, NULL);
-    void *inside = env_alloc_in(allocator, pool, 5 * MIB, NULL);
+    void *idle = env_alloc(allocator, 40 * MIB, NULL);
+    void *allocated = env_alloc(allocator, 15 * MIB, NULL);
+    void *of_pool = env_alloc_in(allocator, pool, 5 * MIB, NULL);
 
-    env_free(allocator, whole);
+    env_free(allocator, idle);
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
-    /* The memory of a retained pool is kept, so it does not count as fragmented. */
+    /* 20 - 15 = 5 MiB.  The memory of a retained pool is kept, so it does not count as fragmented. */
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 5 * MIB);
     xseg_sim_advance(UINT64_C(7000000000));
     const double age = current_value(allocator, "xseg_fragmented_age_seconds{device=\"0\"}");
     assert_true(age >= 7 && age < 7.1);
     expect_nanoseconds(allocator, "xseg_fragmented_age_seconds{device=\"0\"} 7.");
-    env_free(allocator, live);
+    env_free(allocator, allocated);
     assert_ok(trim_due(allocator, 1));
     expect_metric(allocator, "xseg_fragmented_bytes{device=\"0\"}", 0);
     assert_true(current_value(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0.1);
-    live = env_alloc(allocator, 15 * MIB, NULL);
+    allocated = env_alloc(allocator, 15 * MIB, NULL);
     xseg_sim_advance(UINT64_C(1000000000));
     assert_ok(trim_due(allocator, 1));
-    const double by_trim = current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}");
+    const double after_trim = current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}");
     assert_ok(xseg_explain(allocator, NULL, NULL, NULL, &sums));
-    assert_true(by_trim == current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
-    env_free(allocator, live, inside);
+    assert_true(after_trim == current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}"));
+    env_free(allocator, allocated, of_pool);
 }
 
 TEST_ON(external_memory_is_that_of_the_last_driver_query,
         env_open_sim_with_clock(NULL, .memory_bytes = 100 * MIB))
 {
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *second = NULL;
 
-    assert_ok(env_try_open("expandable_segments:False", &other));
-    void *external = env_alloc(other, 40 * MIB, NULL), *own = env_alloc(allocator, 20 * MIB, NULL);
+    assert_ok(env_try_open("expandable_segments:False", &second));
+    void *external = env_alloc(second, 40 * MIB, NULL),
+         *block = env_alloc(allocator, 20 * MIB, NULL);
     assert_true(current_value(allocator, "xseg_used_by_others_bytes{device=\"0\"}") < 0);
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     expect_metric(allocator, "xseg_used_by_others_bytes{device=\"0\"}", 40 * MIB);
     xseg_sim_advance(UINT64_C(3000000000));
     const double age = current_value(allocator, "xseg_used_by_others_age_seconds{device=\"0\"}");
     assert_true(age >= 3 && age < 3.1);
-    env_free(allocator, own);
-    env_free(other, external);
-    assert_ok(xseg_close(other));
+    env_free(allocator, block);
+    env_free(second, external);
+    assert_ok(xseg_close(second));
 }
 
 TEST_IN_POOL(peak_lasts_until_its_reset, env_open(NULL))
 {
-    static const char peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
-    static const char of_pool[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
+    static const char device_peak[] = "xseg_device_reserved_peak_bytes{device=\"0\"}";
+    static const char pool_peak[] = "xseg_reserved_peak_bytes{device=\"0\",pool=\"1\",name=\"\"}";
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
     struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = pool};
 
     assert_true(current_value(allocator, "xseg_fragmented_bytes{device=\"0\"}") < 0);
     assert_true(current_value(allocator, "xseg_fragmented_age_seconds{device=\"0\"}") < 0);
     env_free(allocator, block);
-    struct xseg_trim_result done = {sizeof(done)};
-    assert_ok(xseg_trim(allocator, &scope, NULL, &done));
-    assert_int_equal(done.released, 100 * MIB);
+    struct xseg_trim_result result = {sizeof(result)};
+    assert_ok(xseg_trim(allocator, &scope, NULL, &result));
+    assert_int_equal(result.released, 100 * MIB);
     expect_metric(allocator, "xseg_reserved_bytes{device=\"0\",pool=\"1\",name=\"\"}", 0);
-    expect_metric(allocator, peak, 100 * MIB);
-    expect_metric(allocator, of_pool, 100 * MIB);
+    expect_metric(allocator, device_peak, 100 * MIB);
+    expect_metric(allocator, pool_peak, 100 * MIB);
     assert_ok(xseg_stats_reset(allocator, &scope, XSEG_RESET_PEAK));
-    expect_metric(allocator, of_pool, 0);
-    expect_metric(allocator, peak, 100 * MIB);
+    expect_metric(allocator, pool_peak, 0);
+    expect_metric(allocator, device_peak, 100 * MIB);
     scope.pool = NULL;
     scope.device = 0;
     assert_ok(xseg_stats_reset(allocator, &scope, XSEG_RESET_PEAK));
-    expect_metric(allocator, peak, 0);
+    expect_metric(allocator, device_peak, 0);
 }
 
 /* The file has the complete page, and no other file is created. */
@@ -426,7 +428,7 @@ TEST(metrics_file_is_replaced_atomically)
     assert_int_equal(unlink(folder_path("xseg.prom")), 0);
 }
 
-/* A symbolic link stays, and its target is replaced and keeps the mode. */
+/* The target of a symbolic link is replaced and keeps its mode; the link stays. */
 TEST_ON(target_of_a_link_is_replaced, env_open(NULL))
 {
     const char *path = folder_path("link.prom"), *target = folder_path("target.prom");
@@ -459,16 +461,16 @@ TEST(standard_output_is_written_in_place)
         struct xseg_allocator *allocator = env_open(NULL);
         const int file = open(target, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         char first[6] = "";
-        bool fine = dup2(file, STDOUT_FILENO) == STDOUT_FILENO && write(file, "first\n", 6) == 6 &&
-                    fstat(file, &before) == 0;
+        bool succeeds = dup2(file, STDOUT_FILENO) == STDOUT_FILENO &&
+                        write(file, "first\n", 6) == 6 && fstat(file, &before) == 0;
 
         env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
-        fine = fine && xseg_metrics_write(allocator, path) == XSEG_OK;
-        fine = fine && stat(target, &after) == 0 && after.st_ino == before.st_ino &&
-               after.st_size > 512 && pread(file, first, 6, 0) == 6 &&
-               memcmp(first, "first\n", 6) == 0 && lstat(path, &after) == 0 &&
-               S_ISLNK(after.st_mode);
-        _exit(fine ? 0 : 1);
+        succeeds = succeeds && xseg_metrics_write(allocator, path) == XSEG_OK;
+        succeeds = succeeds && stat(target, &after) == 0 && after.st_ino == before.st_ino &&
+                   after.st_size > 512 && pread(file, first, 6, 0) == 6 &&
+                   memcmp(first, "first\n", 6) == 0 && lstat(path, &after) == 0 &&
+                   S_ISLNK(after.st_mode);
+        _exit(succeeds ? 0 : 1);
     }
     assert_int_equal(env_wait(child), 0);
     assert_int_equal(unlink(path), 0);

@@ -10,78 +10,78 @@ int cuEventDestroy_v2(xseg_event event);
 
 /* An allocator with memory in all states, and a second allocator. */
 struct env {
-    struct xseg_allocator *allocator, *others;
+    struct xseg_allocator *allocator, *second_allocator;
     xseg_stream stream;
-    struct xseg_pool *pool, *second, *retired, *foreign;
-    void *live;    /* of the default pool, with a use */
-    void *inside;  /* of `pool` */
-    void *late;    /* of `retired` */
-    void *pending; /* freed, waits for `stream` */
-    void *cached;  /* freed */
+    struct xseg_pool *pool, *second_pool, *released, *foreign; /* `foreign`: of second_allocator */
+    void *allocated;   /* of the default pool; `stream` uses it */
+    void *of_pool;     /* of `pool` */
+    void *of_released; /* of `released` */
+    void *pending;     /* freed, waits for `stream` */
+    void *cached;      /* freed */
 };
 
 /* The state that a rejected call must not change. */
-struct observed {
+struct state {
     struct xseg_statistics stats, pool_stats;
-    struct xseg_block_info live, inside, pending, cached;
-    bool holds;
+    struct xseg_block_info allocated, of_pool, pending, cached;
+    bool is_only_block; /* `of_pool` is the only block of `pool` */
 };
 
 static struct env env;
 
-static void observe(struct observed *out)
+static void read_state(struct state *out)
 {
     memset(out, 0, sizeof(*out));
     out->stats = env_stats(env.allocator);
     out->stats.host_bytes = 0; /* reading tables may touch their pages */
     out->pool_stats = env_pool_stats(env.allocator, env.pool);
-    out->live = env_block(env.allocator, env.live);
-    out->inside = env_block(env.allocator, env.inside);
+    out->allocated = env_block(env.allocator, env.allocated);
+    out->of_pool = env_block(env.allocator, env.of_pool);
     out->pending = env_block(env.allocator, env.pending);
     out->cached = env_block(env.allocator, env.cached);
-    assert_ok(xseg_pool_check_live(env.pool, &env.inside, 1, &out->holds));
+    assert_ok(xseg_pool_check_live(env.pool, &env.of_pool, 1, &out->is_only_block));
 }
 
-static void expect_same(const struct observed *before)
+static void expect_unchanged(const struct state *before)
 {
-    struct observed after;
+    struct state after;
 
-    observe(&after);
+    read_state(&after);
     assert_memory_equal(&after.stats, &before->stats, sizeof(after.stats));
     assert_memory_equal(&after.pool_stats, &before->pool_stats, sizeof(after.stats));
-    assert_memory_equal(&after.live, &before->live, sizeof(after.live));
-    assert_memory_equal(&after.inside, &before->inside, sizeof(after.inside));
+    assert_memory_equal(&after.allocated, &before->allocated, sizeof(after.allocated));
+    assert_memory_equal(&after.of_pool, &before->of_pool, sizeof(after.of_pool));
     assert_memory_equal(&after.pending, &before->pending, sizeof(after.pending));
     assert_memory_equal(&after.cached, &before->cached, sizeof(after.cached));
-    assert_true(after.holds && before->holds);
+    assert_true(after.is_only_block && before->is_only_block);
 }
 
 /* Expect that a call fails with a message and changes nothing. */
 #define REJECTED(call, status, word)        \
     do {                                    \
-        struct observed before_;            \
-        observe(&before_);                  \
+        struct state before_;               \
+        read_state(&before_);               \
         assert_error((call), status, word); \
-        expect_same(&before_);              \
+        expect_unchanged(&before_);         \
     } while (0)
 
 static int set_up(void **state)
 {
     (void)state;
     env = (struct env){.allocator = env_open("expandable_segments:True")};
-    assert_ok(env_try_open("expandable_segments:False", &env.others));
+    assert_ok(env_try_open("expandable_segments:False", &env.second_allocator));
     env.stream = env_stream();
     env.pool = env_observed_pool(env.allocator);
-    env.second = env_observed_pool(env.allocator);
-    env.retired = env_observed_pool(env.allocator);
-    env.late = env_alloc_in(env.allocator, env.retired, 512, NULL);
-    env.foreign = env_pool(env.others);
-    assert_ok(xseg_pool_release(env.retired));
-    env.live = env_alloc(env.allocator, 5 * MIB, NULL);
+    env.second_pool = env_observed_pool(env.allocator);
+    env.released = env_observed_pool(env.allocator);
+    env.of_released = env_alloc_in(env.allocator, env.released, 512, NULL);
+    env.foreign = env_pool(env.second_allocator);
+    assert_ok(xseg_pool_release(env.released));
+    env.allocated = env_alloc(env.allocator, 5 * MIB, NULL);
     env.pending = env_alloc(env.allocator, 6 * MIB, NULL);
     env.cached = env_alloc(env.allocator, 1000, NULL);
-    env.inside = env_alloc_in(env.allocator, env.pool, 7 * MIB, env.stream);
-    assert_ok(xseg_record_stream(env.allocator, env.live, env.stream));
+    env.of_pool = env_alloc_in(env.allocator, env.pool, 7 * MIB, env.stream);
+    assert_ok(xseg_record_stream(env.allocator, env.allocated, env.stream));
     env_use(env.allocator, env.pending, env.stream);
     env_free(env.allocator, env.pending, env.cached);
     return 0;
@@ -91,8 +91,8 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    env_free(env.allocator, env.live, env.inside, env.late);
-    assert_ok(xseg_close(env.others));
+    env_free(env.allocator, env.allocated, env.of_pool, env.of_released);
+    assert_ok(xseg_close(env.second_allocator));
     env_close(env.allocator, env.stream);
     return 0;
 }
@@ -103,24 +103,24 @@ TEST(error_names_the_called_function)
     struct xseg_block_info info = {sizeof(info)};
     struct xseg_statistics stats = {sizeof(stats)};
     void *ptr = NULL;
-    char other = 0;
+    char byte = 0;
 
 #define NAMED(function, ...) assert_error(function(__VA_ARGS__), ARGUMENT, #function ": ")
     struct xseg_request request = {sizeof(request), .bytes = 1};
     NAMED(xseg_alloc, NULL, 0, 1, NULL, &ptr);
     NAMED(xseg_alloc_with, NULL, &request, &ptr);
-    NAMED(xseg_free, NULL, &other);
-    NAMED(xseg_free_after, NULL, &other, NULL, 0);
-    NAMED(xseg_record_stream, NULL, &other, NULL);
-    NAMED(xseg_block_query, NULL, &other, &info);
+    NAMED(xseg_free, NULL, &byte);
+    NAMED(xseg_free_after, NULL, &byte, NULL, 0);
+    NAMED(xseg_record_stream, NULL, &byte, NULL);
+    NAMED(xseg_block_query, NULL, &byte, &info);
     NAMED(xseg_config_set, NULL, "");
     NAMED(xseg_config_get, NULL, NULL, 0, NULL);
     NAMED(xseg_trim, NULL, NULL, NULL, NULL);
     NAMED(xseg_stats_get, NULL, NULL, &stats);
     NAMED(xseg_stream_synchronized, NULL, 0, NULL);
     NAMED(xseg_stream_retire, NULL, 0, NULL);
-    NAMED(xseg_pin, NULL, &other, 1);
-    NAMED(xseg_unpin, NULL, &other, 1);
+    NAMED(xseg_pin, NULL, &byte, 1);
+    NAMED(xseg_unpin, NULL, &byte, 1);
     NAMED(xseg_pool_retain, NULL);
     NAMED(xseg_pool_release, NULL);
     NAMED(xseg_pool_resume, NULL);
@@ -131,28 +131,28 @@ TEST(error_names_the_called_function)
 
 TEST_WITH(record_stream_needs_a_block_and_a_stream, set_up, tear_down)
 {
-    const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
+    const xseg_stream invalid = (xseg_stream)(uintptr_t)0x1230;
     char outside = 0;
 
-    REJECTED(xseg_record_stream(NULL, env.live, NULL), ARGUMENT, "allocator is NULL");
+    REJECTED(xseg_record_stream(NULL, env.allocated, NULL), ARGUMENT, "allocator is NULL");
     REJECTED(xseg_record_stream(env.allocator, env.cached, env.stream), NOT_ALLOCATED,
              "cached memory");
     REJECTED(xseg_record_stream(env.allocator, env.pending, env.stream), NOT_ALLOCATED,
              "another stream still uses");
-    REJECTED(xseg_record_stream(env.allocator, (char *)env.live + 512, env.stream), NOT_ALLOCATED,
-             "at offset 512 of the block at ");
+    REJECTED(xseg_record_stream(env.allocator, (char *)env.allocated + 512, env.stream),
+             NOT_ALLOCATED, "at offset 512 of the block at ");
     REJECTED(xseg_record_stream(env.allocator, &outside, env.stream), NOT_ALLOCATED,
              "not in memory of this allocator");
-    REJECTED(xseg_record_stream(env.others, env.live, env.stream), NOT_ALLOCATED,
+    REJECTED(xseg_record_stream(env.second_allocator, env.allocated, env.stream), NOT_ALLOCATED,
              "not in memory of this allocator");
-    REJECTED(xseg_record_stream(env.allocator, env.live, nonsense), DRIVER, "cuStream");
-    assert_ok(xseg_record_stream(env.allocator, NULL, nonsense));
+    REJECTED(xseg_record_stream(env.allocator, env.allocated, invalid), DRIVER, "cuStream");
+    assert_ok(xseg_record_stream(env.allocator, NULL, invalid));
     REJECTED(xseg_stream_synchronized(NULL, 0, NULL), ARGUMENT, "allocator is NULL");
     REJECTED(xseg_stream_synchronized(env.allocator, 7, env.stream), ARGUMENT,
              "device 7 does not exist");
     REJECTED(xseg_stream_synchronized(env.allocator, -1, env.stream), ARGUMENT,
              "device -1 does not exist");
-    assert_ok(xseg_stream_synchronized(env.allocator, 0, nonsense));
+    assert_ok(xseg_stream_synchronized(env.allocator, 0, invalid));
 }
 
 TEST_WITH(free_after_checks_its_events, set_up, tear_down)
@@ -162,9 +162,10 @@ TEST_WITH(free_after_checks_its_events, set_up, tear_down)
     env_context_push(0);
     assert_int_equal(cuEventCreate(&events[0], 2), 0);
     assert_int_equal(cuEventCreate(&captured, 2), 0);
-    REJECTED(xseg_free_after(NULL, env.live, events, 1), ARGUMENT, "NULL");
-    REJECTED(xseg_free_after(env.allocator, env.live, NULL, 1), ARGUMENT, "events is NULL");
-    REJECTED(xseg_free_after(env.allocator, env.live, events, 2), ARGUMENT, "events[1] is NULL");
+    REJECTED(xseg_free_after(NULL, env.allocated, events, 1), ARGUMENT, "NULL");
+    REJECTED(xseg_free_after(env.allocator, env.allocated, NULL, 1), ARGUMENT, "events is NULL");
+    REJECTED(xseg_free_after(env.allocator, env.allocated, events, 2), ARGUMENT,
+             "events[1] is NULL");
     REJECTED(xseg_free_after(env.allocator, env.cached, events, 1), NOT_ALLOCATED, "cached memory");
     REJECTED(xseg_free_after(env.allocator, env.cached, NULL, 0), NOT_ALLOCATED, "cached memory");
 
@@ -172,10 +173,10 @@ TEST_WITH(free_after_checks_its_events, set_up, tear_down)
     assert_ok(xseg_capture_begin(env.pool, env.stream));
     env_driver_capture_begin(env.stream);
     assert_int_equal(cuEventRecord(captured, env.stream), 0);
-    REJECTED(xseg_free_after(env.allocator, env.live, events, 1), BUSY, "capture is active");
+    REJECTED(xseg_free_after(env.allocator, env.allocated, events, 1), BUSY, "capture is active");
     env_capture_end(env.pool, env.stream);
     events[1] = captured;
-    REJECTED(xseg_free_after(env.allocator, env.live, events, 2), DRIVER, "CAPTURED_EVENT");
+    REJECTED(xseg_free_after(env.allocator, env.allocated, events, 2), DRIVER, "CAPTURED_EVENT");
     assert_int_equal(cuEventDestroy_v2(events[0]), 0);
     assert_int_equal(cuEventDestroy_v2(captured), 0);
     env_context_pop(0);
@@ -195,19 +196,19 @@ TEST_WITH(default_streams_cannot_be_retired, set_up, tear_down)
 
 TEST_WITH(captures_need_a_pool_and_a_stream, set_up, tear_down)
 {
-    const xseg_stream nonsense = (xseg_stream)(uintptr_t)0x1230;
+    const xseg_stream invalid = (xseg_stream)(uintptr_t)0x1230;
 
     REJECTED(xseg_capture_begin(NULL, env.stream), ARGUMENT, "pool is NULL");
     REJECTED(xseg_capture_begin(env.pool, NULL), ARGUMENT, "legacy default");
     REJECTED(xseg_capture_begin(env.pool, (xseg_stream)(uintptr_t)1), ARGUMENT, "legacy default");
-    REJECTED(xseg_capture_begin(env.retired, env.stream), ARGUMENT, "pool has been released");
-    REJECTED(xseg_capture_begin(env.pool, nonsense), DRIVER, "cuStream");
+    REJECTED(xseg_capture_begin(env.released, env.stream), ARGUMENT, "pool has been released");
+    REJECTED(xseg_capture_begin(env.pool, invalid), DRIVER, "cuStream");
     REJECTED(xseg_capture_end(NULL), ARGUMENT, "pool is NULL");
     REJECTED(xseg_capture_end(env.pool), ARGUMENT, "capture is not active");
-    REJECTED(xseg_capture_end(env.retired), ARGUMENT, "capture is not active");
+    REJECTED(xseg_capture_end(env.released), ARGUMENT, "capture is not active");
     /* No capture is active: events are polled, and memory is released. */
-    assert_ok(xseg_close(env.others));
-    env.others = NULL;
+    assert_ok(xseg_close(env.second_allocator));
+    env.second_allocator = NULL;
     assert_ok(xseg_sim_finish(env.stream));
     env_empty_cache(env.allocator);
     assert_int_equal(env_block(env.allocator, env.pending).state, XSEG_BLOCK_CACHED);
@@ -215,24 +216,25 @@ TEST_WITH(captures_need_a_pool_and_a_stream, set_up, tear_down)
 
 TEST_WITH(captures_begin_and_end_once, set_up, tear_down)
 {
-    struct xseg_checkpoint *checkpoint = NULL, *other = NULL;
+    struct xseg_checkpoint *checkpoint = NULL, *out = NULL;
 
-    assert_ok(xseg_pool_checkpoint(env.second, &checkpoint));
+    assert_ok(xseg_pool_checkpoint(env.second_pool, &checkpoint));
     env_capture_begin(env.pool, env.stream);
     /* The pending block is complete, but a query is not allowed. */
     assert_ok(xseg_sim_finish(env.stream));
     REJECTED(xseg_capture_begin(env.pool, env.stream), BUSY, "capture is already active");
-    REJECTED(xseg_capture_begin(env.second, env.stream), BUSY, "stream is already being captured");
+    REJECTED(xseg_capture_begin(env.second_pool, env.stream), BUSY,
+             "stream is already being captured");
     REJECTED(xseg_route_begin(env.pool, NULL, NULL), BUSY, "capture is already active");
     REJECTED(xseg_route_end(env.pool), ARGUMENT, "route is not active");
-    REJECTED(xseg_capture_end(env.second), ARGUMENT, "capture is not active");
-    REJECTED(xseg_pool_checkpoint(env.pool, &other), BUSY, "capture");
-    assert_null(other);
-    REJECTED(xseg_pool_restore(env.second, checkpoint, NULL, NULL), BUSY, "capture");
+    REJECTED(xseg_capture_end(env.second_pool), ARGUMENT, "capture is not active");
+    REJECTED(xseg_pool_checkpoint(env.pool, &out), BUSY, "capture");
+    assert_null(out);
+    REJECTED(xseg_pool_restore(env.second_pool, checkpoint, NULL, NULL), BUSY, "capture");
     REJECTED(xseg_close(env.allocator), BUSY, "capture is active");
     env_capture_end(env.pool, env.stream);
     REJECTED(xseg_capture_end(env.pool), ARGUMENT, "capture is not active");
-    /* Rejected calls hold no reference to the pool. */
+    /* Rejected calls have not retained the pool. */
     assert_ok(xseg_pool_release(env.pool));
     REJECTED(xseg_pool_release(env.pool), ARGUMENT, "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
@@ -266,11 +268,11 @@ TEST_WITH(released_pools_are_rejected, set_up, tear_down)
 
     REJECTED(xseg_pool_retain(NULL), ARGUMENT, "pool is NULL");
     REJECTED(xseg_pool_release(NULL), ARGUMENT, "pool is NULL");
-    REJECTED(xseg_pool_retain(env.retired), ARGUMENT, "pool has been released");
-    REJECTED(xseg_pool_release(env.retired), ARGUMENT, "pool has been released");
-    REJECTED(xseg_route_begin(env.retired, NULL, NULL), ARGUMENT, "pool has been released");
-    REJECTED(xseg_pool_checkpoint(env.retired, &checkpoint), ARGUMENT, "pool has been released");
-    struct xseg_request request = {sizeof(request), .bytes = 512, .pool = env.retired};
+    REJECTED(xseg_pool_retain(env.released), ARGUMENT, "pool has been released");
+    REJECTED(xseg_pool_release(env.released), ARGUMENT, "pool has been released");
+    REJECTED(xseg_route_begin(env.released, NULL, NULL), ARGUMENT, "pool has been released");
+    REJECTED(xseg_pool_checkpoint(env.released, &checkpoint), ARGUMENT, "pool has been released");
+    struct xseg_request request = {sizeof(request), .bytes = 512, .pool = env.released};
     REJECTED(xseg_alloc_with(env.allocator, &request, &ptr), ARGUMENT, "pool has been released");
     request.pool = scope.pool = env.foreign;
     REJECTED(xseg_alloc_with(env.allocator, &request, &ptr), ARGUMENT, "another");
@@ -280,7 +282,7 @@ TEST_WITH(released_pools_are_rejected, set_up, tear_down)
     REJECTED(xseg_pool_check_live(env.pool, NULL, 1, &exactly), ARGUMENT, "is NULL");
     REJECTED(xseg_pool_check_live(env.pool, &ptr, 1, NULL), ARGUMENT, "is NULL");
     /* A query of a released pool succeeds; the pool has no blocks. */
-    assert_ok(xseg_pool_check_live(env.retired, &env.inside, 1, &exactly));
+    assert_ok(xseg_pool_check_live(env.released, &env.of_pool, 1, &exactly));
     assert_false(exactly);
     assert_null(ptr);
     assert_null(checkpoint);
@@ -289,19 +291,19 @@ TEST_WITH(released_pools_are_rejected, set_up, tear_down)
 /* A route or a capture retains its pool until its end. */
 TEST_WITH(route_retains_its_pool_until_its_end, set_up, tear_down)
 {
-    assert_ok(xseg_route_begin(env.second, NULL, NULL));
-    REJECTED(xseg_route_begin(env.second, NULL, NULL), BUSY, "route is already active");
-    REJECTED(xseg_capture_begin(env.second, env.stream), BUSY, "route is already active");
-    REJECTED(xseg_capture_end(env.second), ARGUMENT, "capture is not active");
+    assert_ok(xseg_route_begin(env.second_pool, NULL, NULL));
+    REJECTED(xseg_route_begin(env.second_pool, NULL, NULL), BUSY, "route is already active");
+    REJECTED(xseg_capture_begin(env.second_pool, env.stream), BUSY, "route is already active");
+    REJECTED(xseg_capture_end(env.second_pool), ARGUMENT, "capture is not active");
     REJECTED(xseg_route_end(NULL), ARGUMENT, "pool is NULL");
     REJECTED(xseg_route_begin(NULL, NULL, NULL), ARGUMENT, "pool is NULL");
     REJECTED(xseg_close(env.allocator), BUSY, "route to a pool is active");
-    assert_ok(xseg_pool_release(env.second));
+    assert_ok(xseg_pool_release(env.second_pool));
     void *ptr = env_alloc(env.allocator, 512, NULL);
-    assert_ptr_equal(env_block(env.allocator, ptr).pool, env.second);
-    assert_ok(xseg_route_end(env.second));
-    REJECTED(xseg_route_end(env.second), ARGUMENT, "route is not active");
-    REJECTED(xseg_pool_release(env.second), ARGUMENT, "pool has been released");
+    assert_ptr_equal(env_block(env.allocator, ptr).pool, env.second_pool);
+    assert_ok(xseg_route_end(env.second_pool));
+    REJECTED(xseg_route_end(env.second_pool), ARGUMENT, "route is not active");
+    REJECTED(xseg_pool_release(env.second_pool), ARGUMENT, "pool has been released");
     env_free(env.allocator, ptr);
 }
 
@@ -313,19 +315,20 @@ static void never_called(void *context, void *ptr, bool freed)
 
 TEST_WITH(checkpoint_of_another_pool_is_rejected, set_up, tear_down)
 {
-    struct xseg_checkpoint *checkpoint = NULL, *others = NULL;
+    struct xseg_checkpoint *checkpoint = NULL, *foreign_checkpoint = NULL;
 
     REJECTED(xseg_pool_checkpoint(NULL, &checkpoint), ARGUMENT, "pool is NULL");
     REJECTED(xseg_pool_checkpoint(env.pool, NULL), ARGUMENT, "out is NULL");
     assert_ok(xseg_pool_checkpoint(env.pool, &checkpoint));
-    assert_ok(xseg_pool_checkpoint(env.foreign, &others));
+    assert_ok(xseg_pool_checkpoint(env.foreign, &foreign_checkpoint));
     REJECTED(xseg_pool_restore(NULL, checkpoint, never_called, NULL), ARGUMENT, "pool is NULL");
     REJECTED(xseg_pool_restore(env.pool, NULL, never_called, NULL), ARGUMENT, "checkpoint is NULL");
-    REJECTED(xseg_pool_restore(env.second, checkpoint, never_called, NULL), ARGUMENT,
+    REJECTED(xseg_pool_restore(env.second_pool, checkpoint, never_called, NULL), ARGUMENT,
              "another pool");
-    REJECTED(xseg_pool_restore(env.pool, others, never_called, NULL), ARGUMENT, "another pool");
+    REJECTED(xseg_pool_restore(env.pool, foreign_checkpoint, never_called, NULL), ARGUMENT,
+             "another pool");
 
-    /* Claimed blocks cannot be released. */
+    /* The restore cannot free a block that another stream uses, nor a pending block. */
     void *later = env_alloc_in(env.allocator, env.pool, 3 * MIB, env.stream);
     assert_ok(xseg_record_stream(env.allocator, later, NULL));
     env_context_push(0);
@@ -339,49 +342,49 @@ TEST_WITH(checkpoint_of_another_pool_is_rejected, set_up, tear_down)
              "memory of pool 1 is pending free, 1 block;");
 
     xseg_checkpoint_destroy(checkpoint);
-    xseg_checkpoint_destroy(others);
+    xseg_checkpoint_destroy(foreign_checkpoint);
     xseg_checkpoint_destroy(NULL);
-    assert_ok(xseg_pool_checkpoint(env.second, &checkpoint));
-    void *live = env_alloc_in(env.allocator, env.second, 512, NULL);
-    assert_ok(xseg_pool_release(env.second));
-    REJECTED(xseg_pool_restore(env.second, checkpoint, never_called, NULL), ARGUMENT,
+    assert_ok(xseg_pool_checkpoint(env.second_pool, &checkpoint));
+    void *allocated = env_alloc_in(env.allocator, env.second_pool, 512, NULL);
+    assert_ok(xseg_pool_release(env.second_pool));
+    REJECTED(xseg_pool_restore(env.second_pool, checkpoint, never_called, NULL), ARGUMENT,
              "pool has been released");
     xseg_checkpoint_destroy(checkpoint);
-    env_free(env.allocator, live);
+    env_free(env.allocator, allocated);
 }
 
 /* All calls of a child that was forked in a capture fail, and its exit has no effect. */
 TEST_WITH(calls_of_a_child_forked_in_a_capture_fail, set_up, tear_down)
 {
-    struct xseg_checkpoint *other = NULL;
+    struct xseg_checkpoint *out = NULL;
     struct xseg_pool *pool = NULL;
     xseg_event event = NULL;
-    struct observed before;
+    struct state before;
     bool exactly = false;
 
     assert_ok(xseg_sim_finish(env.stream));
-    struct xseg_checkpoint *checkpoint = env_checkpoint(env.second);
+    struct xseg_checkpoint *checkpoint = env_checkpoint(env.second_pool);
     env_capture_begin(env.pool, env.stream);
-    observe(&before);
-    env_expect_forked(other == NULL && pool == NULL && !exactly,
-                      xseg_record_stream(env.allocator, env.live, env.stream),
-                      xseg_free_after(env.allocator, env.live, &event, 1),
+    read_state(&before);
+    env_expect_forked(out == NULL && pool == NULL && !exactly,
+                      xseg_record_stream(env.allocator, env.allocated, env.stream),
+                      xseg_free_after(env.allocator, env.allocated, &event, 1),
                       xseg_stream_synchronized(env.allocator, 0, env.stream),
                       xseg_stream_retire(env.allocator, 0, env.stream),
-                      xseg_capture_begin(env.second, env.stream), xseg_capture_end(env.pool),
+                      xseg_capture_begin(env.second_pool, env.stream), xseg_capture_end(env.pool),
                       xseg_pool_create(env.allocator, 0, NULL, &pool), xseg_pool_retain(env.pool),
-                      xseg_pool_release(env.pool), xseg_route_begin(env.second, NULL, NULL),
-                      xseg_route_end(env.pool), xseg_pool_checkpoint(env.second, &other),
-                      xseg_pool_restore(env.second, checkpoint, NULL, NULL),
-                      xseg_pool_check_live(env.pool, &env.inside, 1, &exactly));
-    expect_same(&before);
+                      xseg_pool_release(env.pool), xseg_route_begin(env.second_pool, NULL, NULL),
+                      xseg_route_end(env.pool), xseg_pool_checkpoint(env.second_pool, &out),
+                      xseg_pool_restore(env.second_pool, checkpoint, NULL, NULL),
+                      xseg_pool_check_live(env.pool, &env.of_pool, 1, &exactly));
+    expect_unchanged(&before);
     env_capture_end(env.pool, env.stream);
     xseg_checkpoint_destroy(checkpoint);
 }
 
 /* --- Lost devices: allocations fail without a driver call; frees, statistics and close work on the host side. --- */
 
-/* Of CUresult. */
+/* Numbers of CUresult. */
 #define DEINITIALIZED   4
 #define ILLEGAL_ADDRESS 700
 
@@ -418,7 +421,8 @@ TEST(sticky_error_loses_the_device)
     assert_error(xseg_close(allocator), BUSY, "blocks are allocated, 2 on ");
     env_free(allocator, a, b);
     assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 0);
-    assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
+    /* The memory of a lost device is not released. */
+    assert_ok(xseg_close(allocator));
     env_stream_destroy(side);
 }
 
@@ -442,7 +446,7 @@ TEST(driver_shutdown_loses_the_device)
     assert_ok(xseg_sim_fail("cuStreamQuery", 1, DEINITIALIZED));
     assert_int_equal(xseg_trim(allocator, NULL, NULL, NULL), XSEG_ERR_DEVICE_LOST);
     expect_lost(allocator, "CUDA_ERROR_DEINITIALIZED");
-    assert_int_equal(env_reserved(allocator), 40 * MIB);
+    assert_int_equal(env_reserved(allocator), 40 * MIB); /* two pages of 20 MiB */
     assert_ok(xseg_close(allocator));
 }
 
@@ -474,7 +478,7 @@ TEST(error_in_a_query_loses_the_device)
         void *pending = env_alloc(allocator, 5 * MIB, NULL);
 
         env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
-        /* The second request of a stream fills the stream lookup cache, and a configuration clears it. */
+        /* The second request of a stream fills the stream lookup cache, and xseg_config_set() clears this cache. */
         if (is_cached != 0)
             env_free(allocator, env_alloc(allocator, 6 * MIB, NULL));
         env_free_in_use(allocator, pending, side);
@@ -486,7 +490,7 @@ TEST(error_in_a_query_loses_the_device)
     }
 }
 
-/* Custom memory functions, which return the address `context`. */
+/* Memory functions of a pool, which return the address `context`. */
 static void *alloc_memory(void *context, size_t bytes, int ordinal, xseg_stream stream)
 {
     (void)bytes, (void)ordinal, (void)stream;
@@ -518,8 +522,8 @@ static void expect_pending_block_discarded(size_t bytes)
     assert_ok(xseg_sim_fail("cuMemAlloc", 1, ILLEGAL_ADDRESS));
     assert_int_equal(env_try_alloc(allocator, 100 * MIB, NULL), XSEG_ERR_DEVICE_LOST);
 
-    void *other = env_alloc_on(allocator, 1, 100 * MIB);
-    env_free(allocator, other);
+    void *of_second_device = env_alloc_on(allocator, 1, 100 * MIB);
+    env_free(allocator, of_second_device);
     env_fault(1, .call = "cuMemFree", .every = 1, .error = 1);
     assert_error(xseg_close(allocator), DRIVER, "cuMemFree");
     assert_ok(xseg_sim_fault_set(1, NULL));

@@ -8,31 +8,33 @@
 
 #define MAPPINGS_MAX 64u
 
-struct list {
+/* Mappings of a walk, which ends at `max` mappings. */
+struct mapping_list {
     struct xseg_mapping mapping[MAPPINGS_MAX];
-    unsigned count, most;
+    unsigned count, max;
 };
 
-static bool keep(void *context, const struct xseg_mapping *mapping)
+static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 {
-    struct list *list = context;
+    struct mapping_list *list = context;
 
     assert_true(list->count < MAPPINGS_MAX);
     assert_int_equal(mapping->struct_size, sizeof(*mapping));
     list->mapping[list->count++] = *mapping;
-    return list->count < list->most;
+    return list->count < list->max;
 }
 
-static struct list mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
+static struct mapping_list list_mappings(struct xseg_allocator *allocator, struct xseg_pool *pool)
 {
-    struct list list = {.most = MAPPINGS_MAX};
+    struct mapping_list list = {.max = MAPPINGS_MAX};
 
-    assert_ok(xseg_for_each_mapping(allocator, env_scope(.device = -1, .pool = pool), keep, &list));
+    assert_ok(xseg_for_each_mapping(allocator, env_scope(.device = -1, .pool = pool), add_mapping,
+                                    &list));
     return list;
 }
 
-/* The mapping of an address, or NULL. */
-static const struct xseg_mapping *find(const struct list *list, const void *ptr)
+/* The mapping that contains an address, or NULL. */
+static const struct xseg_mapping *find_mapping(const struct mapping_list *list, const void *ptr)
 {
     for (unsigned i = 0; i < list->count; i++)
         if ((uintptr_t)ptr - (uintptr_t)list->mapping[i].base < list->mapping[i].bytes)
@@ -47,27 +49,29 @@ TEST_IN_POOL(iteration_visits_each_mapped_byte_once, env_open(NULL))
                     env_alloc(allocator, 30 * MIB, NULL)};
     uint64_t bytes = 0;
 
-    struct list list = mappings(allocator, NULL);
+    struct mapping_list list = list_mappings(allocator, NULL);
     for (unsigned i = 0; i < list.count; i++) {
         bytes += list.mapping[i].bytes;
         assert_int_equal(list.mapping[i].bytes % list.mapping[i].page_bytes, 0);
         assert_int_not_equal(list.mapping[i].generation, 0);
         assert_true(list.mapping[i].is_expandable);
+        /* The mappings are disjoint. */
         for (unsigned j = 0; j < i; j++)
-            assert_null(find(&(struct list){.mapping = {list.mapping[j]}, .count = 1},
+            assert_null(
+                find_mapping(&(struct mapping_list){.mapping = {list.mapping[j]}, .count = 1},
                              list.mapping[i].base));
     }
     assert_int_equal(bytes, env_reserved(allocator));
-    assert_int_equal(find(&list, ptr[0])->page_bytes, 20 * MIB);
-    assert_int_equal(find(&list, ptr[1])->page_bytes, 2 * MIB);
-    assert_ptr_equal(find(&list, ptr[2])->pool, pool);
-    assert_null(find(&list, ptr[0])->pool);
-    list = mappings(allocator, pool);
+    assert_int_equal(find_mapping(&list, ptr[0])->page_bytes, 20 * MIB);
+    assert_int_equal(find_mapping(&list, ptr[1])->page_bytes, 2 * MIB);
+    assert_ptr_equal(find_mapping(&list, ptr[2])->pool, pool);
+    assert_null(find_mapping(&list, ptr[0])->pool);
+    list = list_mappings(allocator, pool);
     assert_int_equal(list.count, 1);
-    assert_int_equal(list.mapping[0].bytes, 40 * MIB);
+    assert_int_equal(list.mapping[0].bytes, 2 * 20 * MIB);
     /* The callback ends the iteration by its return value. */
-    list = (struct list){.most = 1};
-    assert_ok(xseg_for_each_mapping(allocator, NULL, keep, &list));
+    list = (struct mapping_list){.max = 1};
+    assert_ok(xseg_for_each_mapping(allocator, NULL, add_mapping, &list));
     assert_int_equal(list.count, 1);
     assert_error(xseg_for_each_mapping(allocator, NULL, NULL, NULL), ARGUMENT, "visit");
     env_free_all(allocator, ptr, sizeof(ptr));
@@ -77,35 +81,36 @@ TEST_IN_POOL(iteration_visits_each_mapped_byte_once, env_open(NULL))
 TEST_IN_POOL(new_memory_has_a_new_generation, env_open(NULL))
 {
     void *low = env_alloc(allocator, 40 * MIB, NULL), *high = env_alloc(allocator, 40 * MIB, NULL);
-    void *tag = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *pool_block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
 
-    const struct list before = mappings(allocator, NULL);
+    const struct mapping_list before = list_mappings(allocator, NULL);
     env_free(allocator, high);
     high = env_alloc(allocator, 40 * MIB, NULL); /* a hit: the same memory */
-    struct list after = mappings(allocator, NULL);
-    assert_int_equal(find(&after, high)->generation, find(&before, high)->generation);
+    struct mapping_list after = list_mappings(allocator, NULL);
+    assert_int_equal(find_mapping(&after, high)->generation,
+                     find_mapping(&before, high)->generation);
     env_free(allocator, high);
     (void)env_trim(allocator);
-    after = mappings(allocator, NULL);
-    assert_null(find(&after, high));
-    assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
+    after = list_mappings(allocator, NULL);
+    assert_null(find_mapping(&after, high));
+    assert_int_equal(find_mapping(&after, low)->generation, find_mapping(&before, low)->generation);
     assert_ptr_equal(env_alloc(allocator, 40 * MIB, NULL), high);
-    after = mappings(allocator, NULL);
-    assert_true(find(&after, high)->generation > find(&before, high)->generation);
-    assert_int_equal(find(&after, low)->generation, find(&before, low)->generation);
+    after = list_mappings(allocator, NULL);
+    assert_true(find_mapping(&after, high)->generation > find_mapping(&before, high)->generation);
+    assert_int_equal(find_mapping(&after, low)->generation, find_mapping(&before, low)->generation);
     /* A paused pool has no mappings, but its blocks can be queried. */
-    const uint64_t tagged = env_block(allocator, tag).generation;
-    assert_int_equal(tagged, find(&after, tag)->generation);
+    const uint64_t generation = env_block(allocator, pool_block).generation;
+    assert_int_equal(generation, find_mapping(&after, pool_block)->generation);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    after = mappings(allocator, NULL);
-    assert_null(find(&after, tag));
-    assert_true(env_block(allocator, tag).is_paused);
-    const uint64_t away = env_block(allocator, tag).generation;
-    assert_true(away > tagged);
+    after = list_mappings(allocator, NULL);
+    assert_null(find_mapping(&after, pool_block));
+    assert_true(env_block(allocator, pool_block).is_paused);
+    const uint64_t paused_generation = env_block(allocator, pool_block).generation;
+    assert_true(paused_generation > generation);
     assert_ok(xseg_pool_resume(pool));
-    assert_true(env_block(allocator, tag).generation > away);
-    assert_false(env_block(allocator, tag).is_paused);
-    env_free(allocator, tag, low, high);
+    assert_true(env_block(allocator, pool_block).generation > paused_generation);
+    assert_false(env_block(allocator, pool_block).is_paused);
+    env_free(allocator, pool_block, low, high);
 }
 
 TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
@@ -118,26 +123,27 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
     assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
     assert_ok(xseg_pin(allocator, ptr + 150 * MIB, 1));
     assert_ok(xseg_pin(allocator, small, 1000));
-    const struct list pinned = mappings(allocator, NULL);
-    assert_true(find(&pinned, small)->is_pinned);
+    const struct mapping_list pinned = list_mappings(allocator, NULL);
+    assert_true(find_mapping(&pinned, small)->is_pinned);
     env_free(allocator, ptr, small);
-    struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.released, 140 * MIB);
-    assert_int_equal(done.kept_pinned, 62 * MIB);
-    assert_int_equal(done.kept_fragmented + done.kept_failed + done.kept_by_options, 0);
+    struct xseg_trim_result result = env_trim(allocator);
+    assert_int_equal(result.released, 7 * 20 * MIB);
+    assert_int_equal(result.kept_pinned, (3 * 20 + 2) * MIB);
+    assert_int_equal(result.kept_fragmented + result.kept_failed + result.kept_by_options, 0);
     assert_int_equal(env_reserved(allocator), 62 * MIB);
-    const struct list left = mappings(allocator, NULL);
-    assert_non_null(find(&left, ptr + 40 * MIB));
-    assert_non_null(find(&left, ptr + 79 * MIB));
-    assert_non_null(find(&left, ptr + 150 * MIB));
-    assert_null(find(&left, ptr + 39 * MIB));
-    assert_null(find(&left, ptr + 80 * MIB));
-    /* Pins are counted. */
+    const struct mapping_list remaining = list_mappings(allocator, NULL);
+    assert_non_null(find_mapping(&remaining, ptr + 40 * MIB));
+    assert_non_null(find_mapping(&remaining, ptr + 79 * MIB));
+    assert_non_null(find_mapping(&remaining, ptr + 150 * MIB));
+    assert_null(find_mapping(&remaining, ptr + 39 * MIB));
+    assert_null(find_mapping(&remaining, ptr + 80 * MIB));
+    /* Pins are counted: the eighth page is pinned twice. */
     assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
     assert_int_equal(env_trim(allocator).kept_pinned, 62 * MIB);
     assert_ok(xseg_unpin(allocator, ptr + 150 * MIB, 1));
     assert_error(xseg_unpin(allocator, ptr + 150 * MIB, 1), ARGUMENT, "pinned");
     assert_int_equal(env_trim(allocator).released, 20 * MIB);
+    /* Pinned memory prevents a close. */
     assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_unpin(allocator, ptr + 59 * MIB, 2 * MIB));
     assert_ok(xseg_unpin(allocator, small, 1000));
@@ -146,17 +152,18 @@ TEST_ON(pinned_pages_of_a_freed_block_stay_mapped, env_open(NULL))
 /* Under memory pressure all idle memory is reclaimed except pinned pages. */
 TEST_ON(pinned_pages_are_not_remapped, env_open_mib(200, NULL))
 {
-    const xseg_stream other = env_stream();
+    const xseg_stream side = env_stream();
     char *pinned = env_alloc(allocator, 160 * MIB, NULL);
     assert_ok(xseg_pin(allocator, pinned + 70 * MIB, MIB));
     env_free(allocator, pinned);
-    assert_error(env_try_alloc(allocator, 190 * MIB, other), NO_MEMORY, "pinned");
-    void *ptr = env_alloc(allocator, 180 * MIB, other);
-    const struct list left = mappings(allocator, NULL);
-    assert_true(find(&left, pinned + 70 * MIB)->is_pinned);
+    /* All but the pinned page of 20 MiB are available: 180 MiB. */
+    assert_error(env_try_alloc(allocator, 190 * MIB, side), NO_MEMORY, "pinned");
+    void *ptr = env_alloc(allocator, 180 * MIB, side);
+    const struct mapping_list remaining = list_mappings(allocator, NULL);
+    assert_true(find_mapping(&remaining, pinned + 70 * MIB)->is_pinned);
     env_free(allocator, ptr);
-    /* A limit does not release the pinned page, either. */
-    env_limit(allocator, NULL, 2 * MIB);
+    /* A limit below the memory in use does not release the pinned page, either. */
+    env_set_hard_limit(allocator, NULL, 2 * MIB);
     assert_int_equal(env_reserved(allocator), 20 * MIB);
     assert_ok(xseg_unpin(allocator, pinned + 70 * MIB, MIB));
 }
@@ -183,9 +190,9 @@ TEST_ON(a_classic_segment_is_pinned_as_a_whole, env_open("expandable_segments:Fa
 
     assert_ok(xseg_pin(allocator, ptr + 10 * MIB, 100));
     env_free(allocator, ptr);
-    struct xseg_trim_result done = env_trim(allocator);
-    assert_int_equal(done.released, 0);
-    assert_int_equal(done.kept_pinned, 30 * MIB);
+    struct xseg_trim_result result = env_trim(allocator);
+    assert_int_equal(result.released, 0);
+    assert_int_equal(result.kept_pinned, 30 * MIB);
     assert_ok(xseg_unpin(allocator, ptr, 1));
     assert_int_equal(env_trim(allocator).released, 30 * MIB);
 }
@@ -232,8 +239,8 @@ TEST_ON(pins_outside_a_block_are_rejected, env_open(NULL))
 
 #define EXPANDABLE "expandable_segments:True,rdma:True"
 
-/* Register the range of a descriptor with the simulator, at an offset. */
-static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
+/* Expect that the simulator can register a range of a descriptor. */
+static void expect_registrable(int fd, uint64_t offset, uint64_t bytes)
 {
     uint64_t id = 0;
 
@@ -241,13 +248,14 @@ static void expect_registered(int fd, uint64_t offset, uint64_t bytes)
     assert_ok(xseg_sim_unregister(id));
 }
 
-static void expect_error(struct xseg_allocator *allocator, const void *address, size_t bytes,
-                         xseg_status status, const char *text)
+/* Expect that xseg_dmabuf_open() fails, and that it does not change its results. */
+static void expect_dmabuf_error(struct xseg_allocator *allocator, const void *address, size_t bytes,
+                                xseg_status status, const char *words)
 {
     uint64_t offset = 77;
     int fd = 77;
 
-    env_expect_error(xseg_dmabuf_open(allocator, address, bytes, 0, &fd, &offset), status, text);
+    env_expect_error(xseg_dmabuf_open(allocator, address, bytes, 0, &fd, &offset), status, words);
     assert_int_equal(fd, 77);
     assert_int_equal(offset, 77);
 }
@@ -255,7 +263,7 @@ static void expect_error(struct xseg_allocator *allocator, const void *address, 
 TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE,
           "expandable_segments:False")
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t host_page = (size_t)sysconf(_SC_PAGESIZE);
     char *block = env_alloc(allocator, 214 * MIB, NULL);
     uint64_t offset = 7;
     int fd = -1;
@@ -263,12 +271,12 @@ TEST_EACH(a_range_of_many_pages_has_one_descriptor, env_open(config), EXPANDABLE
     assert_ok(xseg_dmabuf_open(allocator, block, 214 * MIB, 0, &fd, &offset));
     assert_int_equal(offset, 0);
     assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
-    expect_registered(fd, 0, 214 * MIB);
+    expect_registrable(fd, 0, 214 * MIB);
     assert_int_equal(close(fd), 0);
-    /* In the middle of a page of the host. */
-    assert_ok(xseg_dmabuf_open(allocator, block + 512 + page, 50 * MIB, 0, &fd, &offset));
+    /* A descriptor begins at a host page, so a range within a host page has an offset. */
+    assert_ok(xseg_dmabuf_open(allocator, block + 512 + host_page, 50 * MIB, 0, &fd, &offset));
     assert_int_equal(offset, 512);
-    expect_registered(fd, offset, 50 * MIB);
+    expect_registrable(fd, offset, 50 * MIB);
     assert_int_equal(close(fd), 0);
     env_free(allocator, block);
 }
@@ -284,7 +292,7 @@ TEST_ON(pinned_descriptor_keeps_pages_until_its_close, env_open(EXPANDABLE))
     env_empty_cache(allocator);
     uint64_t reserved = env_reserved(allocator);
     assert_int_equal(reserved, 40 * MIB);
-    expect_registered(fd, 0, 40 * MIB);
+    expect_registrable(fd, 0, 40 * MIB);
     assert_error(xseg_close(allocator), BUSY, "pinned");
     assert_ok(xseg_dmabuf_close(allocator, fd));
     assert_int_equal(fcntl(fd, F_GETFD), -1);
@@ -297,17 +305,18 @@ TEST_ON(pinned_descriptor_keeps_pages_until_its_close, env_open(EXPANDABLE))
 
 TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
 {
-    char *block = env_alloc(allocator, 40 * MIB, NULL), host[64], text[64];
+    char *block = env_alloc(allocator, 40 * MIB, NULL), host_memory[64], words[64];
     uint64_t offset = 0;
     int fd = -1;
 
-    expect_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
-    expect_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
-    expect_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT, "size exceeds the segment");
-    expect_error(allocator, host, sizeof(host), XSEG_ERR_NOT_ALLOCATED,
-                 "not in memory of this allocator");
-    (void)snprintf(text, sizeof(text), "address is not mapped, %p", (void *)(block + 40 * MIB));
-    expect_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, text);
+    expect_dmabuf_error(allocator, NULL, 1, XSEG_ERR_ARGUMENT, "NULL");
+    expect_dmabuf_error(allocator, block, 0, XSEG_ERR_ARGUMENT, "bytes is 0");
+    expect_dmabuf_error(allocator, block, 1000000 * GIB, XSEG_ERR_ARGUMENT,
+                        "size exceeds the segment");
+    expect_dmabuf_error(allocator, host_memory, sizeof(host_memory), XSEG_ERR_NOT_ALLOCATED,
+                        "not in memory of this allocator");
+    (void)snprintf(words, sizeof(words), "address is not mapped, %p", (void *)(block + 40 * MIB));
+    expect_dmabuf_error(allocator, block, 50 * MIB, XSEG_ERR_NOT_ALLOCATED, words);
     assert_error(xseg_dmabuf_open(allocator, block, 1, 8, &fd, &offset), ARGUMENT,
                  "unknown flags, 0x8");
     assert_error(xseg_dmabuf_open(allocator, block, 1, 0, NULL, &offset), ARGUMENT, "fd is NULL");
@@ -317,7 +326,7 @@ TEST_ON(invalid_input_is_rejected_with_its_page, env_open(EXPANDABLE))
     struct xseg_pool *pool = env_pool(allocator);
     char *paused = env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    expect_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
+    expect_dmabuf_error(allocator, paused, MIB, XSEG_ERR_PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
     env_free(allocator, paused, block);
 }
@@ -327,33 +336,36 @@ TEST(memory_without_rdma_is_rejected_with_the_reason)
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     void *block = env_alloc(allocator, 40 * MIB, NULL);
 
-    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "page was created without rdma");
+    expect_dmabuf_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED,
+                        "page was created without rdma");
     env_free(allocator, block);
     env_close(allocator);
     allocator = env_open_sim(EXPANDABLE, .rdma = XSEG_SIM_RDMA_CREATE_FAILS);
     block = env_alloc(allocator, 40 * MIB, NULL);
-    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "rdma does not work on this device");
+    expect_dmabuf_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED,
+                        "rdma does not work on this device");
     env_free(allocator, block);
     env_close(allocator);
     allocator = env_open_sim(EXPANDABLE, .without_dma_buf = true);
     block = env_alloc(allocator, 4 * MIB, NULL);
-    expect_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED, "cuMemGetHandleForAddressRange");
+    expect_dmabuf_error(allocator, block, MIB, XSEG_ERR_UNSUPPORTED,
+                        "cuMemGetHandleForAddressRange");
     env_free(allocator, block);
     env_close(allocator);
 }
 
 /* --- Two processes. --- */
 
-/* Send two descriptors, one of which pins, wait for their registration, and wait to be killed. */
-static void send_descriptors(int socket, const struct xseg_sim_settings *settings)
+/* After a command: open and register two descriptors, one of which pins, answer, and wait to be killed. */
+static void hold_descriptors(int socket, const struct xseg_sim_settings *settings)
 {
     struct xseg_allocator *allocator = NULL;
     void *block = NULL;
     uint64_t offset, id;
     int fd[2];
-    char order;
+    char command;
 
-    if (read(socket, &order, 1) != 1 || xseg_sim_reset(settings) != XSEG_OK ||
+    if (read(socket, &command, 1) != 1 || xseg_sim_reset(settings) != XSEG_OK ||
         env_try_open(EXPANDABLE, &allocator) != XSEG_OK ||
         xseg_alloc(allocator, 0, 100 * MIB, NULL, &block) != XSEG_OK)
         _exit(1);
@@ -364,7 +376,7 @@ static void send_descriptors(int socket, const struct xseg_sim_settings *setting
             _exit(2);
     if (write(socket, "y", 1) != 1)
         _exit(3);
-    (void)read(socket, &order, 1); /* until the test ends, if it is not killed */
+    (void)read(socket, &command, 1); /* until the test ends, if it is not killed */
     _exit(4);
 }
 
@@ -372,22 +384,23 @@ TEST(killed_process_leaves_no_descriptors)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 1 * GIB};
     struct process process = {0};
-    struct xseg_allocator *own = NULL;
-    int result = 0;
+    struct xseg_allocator *allocator = NULL;
+    int wait_status = 0;
 
-    if (!process_start(&process, &settings, send_descriptors))
+    if (!process_start(&process, &settings, hold_descriptors))
         return;
     assert_int_equal(write(process.socket, "g", 1), 1);
-    assert_true(process_answer(&process));
-    assert_ok(env_try_open(NULL, &own));
-    assert_int_equal(env_try_alloc(own, 1000 * MIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_true(process_responds_yes(&process));
+    /* The other process has 100 of the 1024 MiB until it is killed. */
+    assert_ok(env_try_open(NULL, &allocator));
+    assert_int_equal(env_try_alloc(allocator, 1000 * MIB, NULL), XSEG_ERR_NO_MEMORY);
     assert_int_equal(kill(process.pid, SIGKILL), 0);
-    assert_int_equal(waitpid(process.pid, &result, 0), process.pid);
-    assert_true(WIFSIGNALED(result));
-    void *block = env_alloc(own, 1000 * MIB, NULL);
+    assert_int_equal(waitpid(process.pid, &wait_status, 0), process.pid);
+    assert_true(WIFSIGNALED(wait_status));
+    void *block = env_alloc(allocator, 1000 * MIB, NULL);
     (void)close(process.socket);
-    assert_ok(xseg_free(own, block));
-    assert_ok(xseg_close(own));
+    assert_ok(xseg_free(allocator, block));
+    assert_ok(xseg_close(allocator));
     settings.shared = NULL;
     assert_ok(xseg_sim_reset(&settings));
 }
@@ -396,13 +409,13 @@ TEST_ON(forked_child_inherits_descriptors_and_its_calls_fail, env_open(EXPANDABL
 {
     char *block = env_alloc(allocator, 40 * MIB, NULL);
     uint64_t offset = 0;
-    int fd = -1, other = -1;
+    int fd = -1, rejected_fd = -1;
 
     assert_ok(xseg_dmabuf_open(allocator, block, 40 * MIB, XSEG_DMABUF_PIN, &fd, &offset));
     const pid_t child = fork();
     if (child == 0)
         _exit(fcntl(fd, F_GETFD) == FD_CLOEXEC &&
-                      xseg_dmabuf_open(allocator, block, MIB, 0, &other, &offset) ==
+                      xseg_dmabuf_open(allocator, block, MIB, 0, &rejected_fd, &offset) ==
                           XSEG_ERR_FORKED &&
                       xseg_dmabuf_close(allocator, fd) == XSEG_ERR_FORKED
                   ? 0

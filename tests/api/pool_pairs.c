@@ -3,65 +3,66 @@
 #include "tests/support/env.h"
 #include "tests/support/exported_handles.h"
 
-/* --- The allocator of a case, with a pool that has the options of the pair. --- */
+/* --- The allocator of a pair, with a pool that has the options of the pair, and a stream. --- */
 
 static struct xseg_allocator *allocator;
 static struct xseg_pool *pool;
 static xseg_stream stream;
 
-/* Memory of the custom functions: two pieces of 2 MiB. */
+/* The memory of the memory functions: two classic segments of 2 MiB. */
 static struct {
     _Alignas(4096) unsigned char memory[2][2 * MIB];
-    unsigned allocated, freed;
-} own;
+    unsigned allocated, freed; /* number of segments */
+} custom;
 
-static void *own_alloc(void *context, size_t bytes, int device, xseg_stream requester)
+static void *custom_alloc(void *context, size_t bytes, int device, xseg_stream request_stream)
 {
-    (void)context, (void)device, (void)requester;
+    (void)context, (void)device, (void)request_stream;
     assert_int_equal(bytes, 2 * MIB);
-    return own.allocated < 2 ? own.memory[own.allocated++] : NULL;
+    return custom.allocated < 2 ? custom.memory[custom.allocated++] : NULL;
 }
 
-static void own_free(void *context, void *ptr, size_t bytes, int device, xseg_stream requester)
+static void custom_free(void *context, void *ptr, size_t bytes, int device,
+                        xseg_stream request_stream)
 {
-    (void)context, (void)ptr, (void)bytes, (void)device, (void)requester;
-    own.freed++;
+    (void)context, (void)ptr, (void)bytes, (void)device, (void)request_stream;
+    custom.freed++;
 }
 
-static const struct xseg_pool_memory own_memory = {own_alloc, own_free, NULL};
+static const struct xseg_pool_memory custom_memory = {custom_alloc, custom_free, NULL};
 
-struct setting {
+struct pair_setup {
     uint64_t mib; /* memory of the device */
     struct xseg_pool_options pool;
 };
 
-static bool free_live(void *context, const struct xseg_block_info *info)
+static bool free_allocated(void *context, const struct xseg_block_info *info)
 {
     if (info->state == XSEG_BLOCK_ALLOCATED)
         env_free(context, info->base);
     return true;
 }
 
-static void run(struct setting setting, void (*check)(void))
+static void run_pair(struct pair_setup setup, void (*check_pair)(void))
 {
-    own.allocated = own.freed = 0;
-    setting.pool.struct_size = sizeof(setting.pool);
-    allocator = env_open_mib(setting.mib, "expandable_segments:True");
-    pool = env_pool_with(allocator, &setting.pool);
+    custom.allocated = custom.freed = 0;
+    setup.pool.struct_size = sizeof(setup.pool);
+    allocator = env_open_mib(setup.mib, "expandable_segments:True");
+    pool = env_pool_with(allocator, &setup.pool);
     stream = env_stream();
-    check();
-    assert_ok(xseg_for_each_block(allocator, NULL, free_live, allocator));
+    check_pair();
+    assert_ok(xseg_for_each_block(allocator, NULL, free_allocated, allocator));
     env_close(allocator, stream);
 }
 
-/* PAIR(feature, feature, whether both can be combined, MiB of the device, .pool.option = value, ...) */
-#define PAIR(one, other, verdict, ...)                                 \
-    static void check_##one##_and_##other(void);                       \
-    TEST(one##_and_##other)                                            \
-    {                                                                  \
-        run((struct setting){__VA_ARGS__}, check_##one##_and_##other); \
-    }                                                                  \
-    static void check_##one##_and_##other(void)
+/* PAIR(feature, feature, whether both can be combined: yes, no, later; MiB of the device, .pool.option = value, ...) */
+#define PAIR(first, second, combines, ...)                                        \
+    static void check_##first##_and_##second(void);                               \
+    TEST(first##_and_##second)                                                    \
+    {                                                                             \
+        run_pair((struct pair_setup){__VA_ARGS__}, check_##first##_and_##second); \
+    }                                                                             \
+    static void check_##first##_and_##second(void)
 
 /* Allocate a fallback block from the pool, which has all memory of the device. */
 static void *alloc_fallback(size_t bytes)
@@ -72,7 +73,7 @@ static void *alloc_fallback(size_t bytes)
     return fallback;
 }
 
-/* Cache a block of 20 MiB, which only a pool that does not split uses whole for a smaller request. */
+/* Cache a block of 20 MiB, which only a pool with no_split uses whole for a smaller request. */
 static void cache_block(void)
 {
     env_free(allocator, env_alloc_in(allocator, pool, 20 * MIB, NULL));
@@ -126,19 +127,19 @@ PAIR(fallback, no_split, yes, 40, .pool.use_on_oom = true, .pool.no_split = true
 PAIR(fallback, limit, yes, 40, .pool.use_on_oom = true, .pool.limit_bytes = 40 * MIB)
 {
     void *fallback = alloc_fallback(30 * MIB);
-    /* The fallback block counts towards the limit. */
+    /* The fallback block counts towards the limit of the pool. */
     (void)env_alloc_in(allocator, pool, 10 * MIB, NULL);
     expect_rejected(pool, 2 * MIB, XSEG_ERR_LIMIT);
     env_free(allocator, fallback);
     (void)env_alloc_in(allocator, pool, 2 * MIB, NULL);
 }
 
-PAIR(fallback, own_memory, yes, 2, .pool.use_on_oom = true, .pool.memory = own_memory)
+PAIR(fallback, custom_memory, yes, 2, .pool.use_on_oom = true, .pool.memory = custom_memory)
 {
-    /* Memory of custom functions counts as the device's. */
+    /* Memory of the memory functions counts as memory of the device, so the device is full. */
     env_free(allocator, env_alloc_in(allocator, pool, MIB, NULL));
     void *fallback = env_alloc(allocator, MIB, NULL);
-    assert_ptr_equal(fallback, own.memory);
+    assert_ptr_equal(fallback, custom.memory);
     assert_ptr_equal(env_block(allocator, fallback).fallback_pool, pool);
 }
 
@@ -146,9 +147,9 @@ PAIR(fallback, exportable, yes, 40, .pool.use_on_oom = true, .pool.exportable = 
 {
     void *fallback = alloc_fallback(20 * MIB);
     assert_int_equal(export_and_close_handles(allocator, fallback), XSEG_ERR_UNSUPPORTED);
-    void *inside = env_alloc_in(allocator, pool, 20 * MIB, NULL);
-    export_once(inside);
-    assert_ok(xseg_export_close(allocator, inside));
+    void *pool_block = env_alloc_in(allocator, pool, 20 * MIB, NULL);
+    export_once(pool_block);
+    assert_ok(xseg_export_close(allocator, pool_block));
 }
 
 PAIR(fallback, pause, later, 40, .pool.use_on_oom = true)
@@ -185,14 +186,14 @@ PAIR(fallback, capture, no, 40, .pool.use_on_oom = true)
 
 PAIR(fallback, route, yes, 40, .pool.use_on_oom = true)
 {
-    struct xseg_pool *other = env_pool(allocator);
+    struct xseg_pool *second_pool = env_pool(allocator);
     void *fallback = alloc_fallback(20 * MIB);
 
     env_free(allocator, fallback);
     /* A request that is routed to another pool does not use the fallback pool. */
-    assert_ok(xseg_route_begin(other, NULL, NULL));
+    assert_ok(xseg_route_begin(second_pool, NULL, NULL));
     expect_rejected(NULL, 20 * MIB, XSEG_ERR_NO_MEMORY);
-    assert_ok(xseg_route_end(other));
+    assert_ok(xseg_route_end(second_pool));
     /* A request that is routed to the fallback pool is a request of this pool. */
     assert_ok(xseg_route_begin(pool, NULL, NULL));
     assert_ptr_equal(env_block(allocator, env_alloc(allocator, 20 * MIB, NULL)).pool, pool);
@@ -218,7 +219,7 @@ PAIR(no_split, limit, yes, 100, .pool.no_split = true, .pool.limit_bytes = 20 * 
     expect_rejected(pool, 2 * MIB, XSEG_ERR_LIMIT);
 }
 
-PAIR(no_split, own_memory, yes, 100, .pool.no_split = true, .pool.memory = own_memory)
+PAIR(no_split, custom_memory, yes, 100, .pool.no_split = true, .pool.memory = custom_memory)
 {
     void *ptr = env_alloc_in(allocator, pool, 512, NULL);
     assert_int_equal(env_block(allocator, ptr).bytes, 2 * MIB);
@@ -275,12 +276,12 @@ PAIR(no_split, release, yes, 100, .pool.no_split = true)
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-PAIR(limit, own_memory, yes, 100, .pool.limit_bytes = 2 * MIB, .pool.memory = own_memory)
+PAIR(limit, custom_memory, yes, 100, .pool.limit_bytes = 2 * MIB, .pool.memory = custom_memory)
 {
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     expect_rejected(pool, MIB, XSEG_ERR_LIMIT);
-    assert_int_equal(own.allocated, 1);
+    assert_int_equal(custom.allocated, 1);
 }
 
 PAIR(limit, exportable, yes, 100, .pool.limit_bytes = 20 * MIB, .pool.exportable = true)
@@ -295,9 +296,9 @@ PAIR(limit, pause, yes, 100, .pool.limit_bytes = 40 * MIB)
 {
     (void)env_alloc_in(allocator, pool, 40 * MIB, NULL);
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL));
-    env_limit(allocator, pool, 20 * MIB);
+    env_set_hard_limit(allocator, pool, 20 * MIB);
     assert_int_equal(xseg_pool_resume(pool), XSEG_ERR_LIMIT);
-    env_limit(allocator, pool, 40 * MIB);
+    env_set_hard_limit(allocator, pool, 40 * MIB);
     assert_ok(xseg_pool_resume(pool));
 }
 
@@ -336,52 +337,52 @@ PAIR(limit, release, yes, 20, .pool.limit_bytes = 20 * MIB)
     (void)env_alloc(allocator, 20 * MIB, NULL);
 }
 
-PAIR(own_memory, exportable, no, 100, .pool.memory = own_memory)
+PAIR(custom_memory, exportable, no, 100, .pool.memory = custom_memory)
 {
-    const struct xseg_pool_options options = {sizeof(options), .memory = own_memory,
+    const struct xseg_pool_options options = {sizeof(options), .memory = custom_memory,
                                               .exportable = true};
-    struct xseg_pool *none = NULL;
+    struct xseg_pool *rejected = NULL;
 
-    assert_error(xseg_pool_create(allocator, 0, &options, &none), ARGUMENT, "exportable");
+    assert_error(xseg_pool_create(allocator, 0, &options, &rejected), ARGUMENT, "exportable");
 }
 
-PAIR(own_memory, pause, no, 100, .pool.memory = own_memory)
+PAIR(custom_memory, pause, no, 100, .pool.memory = custom_memory)
 {
     (void)env_alloc_in(allocator, pool, MIB, NULL);
     assert_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), UNSUPPORTED, "classic");
 }
 
-PAIR(own_memory, checkpoint, yes, 100, .pool.memory = own_memory)
+PAIR(custom_memory, checkpoint, yes, 100, .pool.memory = custom_memory)
 {
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
     free_and_restore(ptr);
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_ALLOCATED);
 }
 
-PAIR(own_memory, capture, yes, 100, .pool.memory = own_memory)
+PAIR(custom_memory, capture, yes, 100, .pool.memory = custom_memory)
 {
     env_capture_begin(pool, stream);
-    assert_ptr_equal(env_alloc(allocator, MIB, stream), own.memory);
+    assert_ptr_equal(env_alloc(allocator, MIB, stream), custom.memory);
     env_capture_end(pool, stream);
 }
 
-PAIR(own_memory, route, yes, 100, .pool.memory = own_memory)
+PAIR(custom_memory, route, yes, 100, .pool.memory = custom_memory)
 {
     assert_ok(xseg_route_begin(pool, NULL, NULL));
-    assert_ptr_equal(env_alloc(allocator, MIB, NULL), own.memory);
+    assert_ptr_equal(env_alloc(allocator, MIB, NULL), custom.memory);
     assert_ok(xseg_route_end(pool));
 }
 
-PAIR(own_memory, release, yes, 100, .pool.memory = own_memory)
+PAIR(custom_memory, release, yes, 100, .pool.memory = custom_memory)
 {
     void *ptr = env_alloc_in(allocator, pool, MIB, NULL);
 
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    assert_int_equal(own.freed, 0);
+    assert_int_equal(custom.freed, 0);
     env_free(allocator, ptr);
     env_empty_cache(allocator);
-    assert_int_equal(own.freed, 1);
+    assert_int_equal(custom.freed, 1);
 }
 
 PAIR(exportable, pause, later, 100, .pool.exportable = true)
@@ -408,7 +409,7 @@ PAIR(exportable, checkpoint, yes, 100, .pool.exportable = true)
     ptr = env_alloc_in(allocator, pool, 20 * MIB, NULL);
     env_free(allocator, ptr);
     restore(checkpoint);
-    /* The export retains the pages, although another block uses them. */
+    /* The export of the first block retains the pages, which the second block used as well. */
     assert_ok(xseg_export_close(allocator, ptr));
 }
 
@@ -467,13 +468,13 @@ PAIR(limit, single_page, yes, 100, .pool.limit_bytes = 21 * MIB, .pool.single_pa
     (void)env_alloc_in(allocator, pool, 20 * MIB, NULL);
 }
 
-PAIR(own_memory, single_page, no, 100, .pool.memory = own_memory)
+PAIR(custom_memory, single_page, no, 100, .pool.memory = custom_memory)
 {
-    const struct xseg_pool_options options = {sizeof(options), .memory = own_memory,
+    const struct xseg_pool_options options = {sizeof(options), .memory = custom_memory,
                                               .single_page = true};
-    struct xseg_pool *none = NULL;
+    struct xseg_pool *rejected = NULL;
 
-    assert_error(xseg_pool_create(allocator, 0, &options, &none), ARGUMENT, "single_page");
+    assert_error(xseg_pool_create(allocator, 0, &options, &rejected), ARGUMENT, "single_page");
 }
 
 PAIR(exportable, single_page, yes, 100, .pool.exportable = true, .pool.single_page = true)
@@ -520,13 +521,13 @@ PAIR(single_page, route, yes, 100, .pool.single_page = true)
 
 PAIR(single_page, release, yes, 100, .pool.single_page = true)
 {
-    struct xseg_pool *other = env_pool_of(allocator, .single_page = true);
+    struct xseg_pool *second_pool = env_pool_of(allocator, .single_page = true);
     void *ptr = env_alloc_in(allocator, pool, 80 * MIB, NULL);
 
     assert_ok(xseg_pool_release(pool));
-    expect_rejected(other, 80 * MIB, XSEG_ERR_NO_MEMORY);
+    expect_rejected(second_pool, 80 * MIB, XSEG_ERR_NO_MEMORY);
     env_free(allocator, ptr);
-    (void)env_alloc_in(allocator, other, 80 * MIB, NULL);
+    (void)env_alloc_in(allocator, second_pool, 80 * MIB, NULL);
 }
 
 PAIR(pause, checkpoint, later, 100)
@@ -578,11 +579,11 @@ PAIR(pause, release, yes, 100)
 
 PAIR(checkpoint, capture, later, 100)
 {
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool), *other = NULL;
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool), *rejected = NULL;
 
     env_capture_begin(pool, stream);
     void *ptr = env_alloc(allocator, 20 * MIB, stream);
-    assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_BUSY);
+    assert_int_equal(xseg_pool_checkpoint(pool, &rejected), XSEG_ERR_BUSY);
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_BUSY);
     env_capture_end(pool, stream);
     restore(checkpoint);
@@ -602,11 +603,11 @@ PAIR(checkpoint, route, yes, 100)
 PAIR(checkpoint, release, no, 100)
 {
     (void)env_alloc_in(allocator, pool, MIB, NULL);
-    struct xseg_checkpoint *checkpoint = env_checkpoint(pool), *other = NULL;
+    struct xseg_checkpoint *checkpoint = env_checkpoint(pool), *rejected = NULL;
 
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(xseg_pool_restore(pool, checkpoint, NULL, NULL), XSEG_ERR_ARGUMENT);
-    assert_int_equal(xseg_pool_checkpoint(pool, &other), XSEG_ERR_ARGUMENT);
+    assert_int_equal(xseg_pool_checkpoint(pool, &rejected), XSEG_ERR_ARGUMENT);
     xseg_checkpoint_destroy(checkpoint);
 }
 

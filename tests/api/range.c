@@ -8,11 +8,11 @@
 #include "xseg/range.h"
 #include "xseg/share.h"
 
-#define PAGES 64u
+#define GRANULES 64u
 
-/* reserve_with(allocator, .limit_bytes = PAGE, ...): reserve a range of PAGES granules with these options. */
-#define reserve_with(allocator, ...)   \
-    reserve_by(allocator, PAGES *PAGE, \
+/* reserve_with(allocator, .limit_bytes = PAGE, ...): reserve a range of GRANULES granules with these options. */
+#define reserve_with(allocator, ...)      \
+    reserve_by(allocator, GRANULES *PAGE, \
                &(struct xseg_range_options){sizeof(struct xseg_range_options), __VA_ARGS__})
 
 static struct xseg_range *reserve_by(struct xseg_allocator *allocator, uint64_t bytes,
@@ -26,7 +26,7 @@ static struct xseg_range *reserve_by(struct xseg_allocator *allocator, uint64_t 
 
 static struct xseg_range *reserve(struct xseg_allocator *allocator)
 {
-    return reserve_by(allocator, PAGES * PAGE, NULL);
+    return reserve_by(allocator, GRANULES * PAGE, NULL);
 }
 
 /* A test with an allocator and a range. */
@@ -39,12 +39,12 @@ static struct xseg_range *reserve(struct xseg_allocator *allocator)
     static void name##_of(__attribute__((unused)) struct xseg_allocator *allocator,    \
                           __attribute__((unused)) struct xseg_range *range)
 
-/* Work on granules that runs until a call waits for it or the test ends it. */
-static void work(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
+/* Launch a kernel on granules; it runs until a call waits for it or the test finishes it. */
+static void launch(struct xseg_range *range, unsigned first, unsigned count, xseg_stream stream)
 {
-    const struct xseg_range_info at = info(range);
+    const struct xseg_range_info state = info(range);
 
-    env_launch_at(stream, (char *)at.base + first * PAGE, count * PAGE);
+    env_launch_at(stream, (char *)state.base + first * PAGE, count * PAGE);
 }
 
 TEST_OF_RANGE(commits_map_and_decommits_unmap, env_open(NULL))
@@ -52,20 +52,21 @@ TEST_OF_RANGE(commits_map_and_decommits_unmap, env_open(NULL))
     assert_int_equal(xseg_sim_used(0), 0);
     commit(range, 3, 5, NULL);
     commit(range, 10, 1, NULL);
-    work(range, 3, 5, NULL);
+    launch(range, 3, 5, NULL);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
     const struct xseg_statistics stats = env_stats(allocator);
-    assert_int_equal(stats.reserved_bytes[0].current, 6 * PAGE);
-    assert_int_equal(stats.allocated_bytes[0].current, 6 * PAGE);
-    assert_int_equal(stats.allocation[0].current, 0);
+    assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 6 * PAGE);
+    assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, 6 * PAGE);
+    assert_int_equal(stats.allocation[XSEG_STAT_ALL].current, 0);
     assert_int_equal(info(range).committed_bytes, 6 * PAGE);
     assert_int_equal(info(range).physical_bytes, 6 * PAGE);
 
+    /* Decommitted granules that work uses are pending unmap. */
     decommit(range, 4, 2, NULL);
     assert_int_equal(xseg_sim_used(0), 6 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 2 * PAGE);
-    assert_int_equal(env_stats(allocator).active_bytes[0].current, 6 * PAGE);
-    assert_int_equal(env_stats(allocator).allocated_bytes[0].current, 4 * PAGE);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, 6 * PAGE);
+    assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 4 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
@@ -75,25 +76,25 @@ TEST_OF_RANGE(commits_map_and_decommits_unmap, env_open(NULL))
 
 TEST_OF_RANGE(recommit_makes_no_driver_call, env_open(NULL))
 {
-    xseg_stream other = env_stream();
+    xseg_stream second = env_stream();
 
     commit(range, 0, 8, NULL);
-    work(range, 0, 8, NULL);
+    launch(range, 0, 8, NULL);
     decommit(range, 0, 8, NULL);
-    uint64_t before = xseg_sim_calls(NULL);
+    uint64_t calls = xseg_sim_calls(NULL);
     commit(range, 2, 3, NULL);
-    assert_int_equal(xseg_sim_calls(NULL), before);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_int_equal(info(range).recommits, 3);
     /* Another stream waits on the device for the stream of the decommit. */
-    before = xseg_sim_calls("cuStreamWaitEvent");
-    commit(range, 5, 3, other);
-    assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), before + 1);
+    calls = xseg_sim_calls("cuStreamWaitEvent");
+    commit(range, 5, 3, second);
+    assert_int_equal(xseg_sim_calls("cuStreamWaitEvent"), calls + 1);
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
     assert_int_equal(info(range).committed_bytes, 6 * PAGE);
     xseg_sim_finish_all();
-    work(range, 2, 6, other);
-    discard(range, other, {2, 6});
+    launch(range, 2, 6, second);
+    discard(range, second, {2, 6});
 }
 
 TEST_OF_RANGE(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:1024"))
@@ -119,7 +120,7 @@ TEST_OF_RANGE(runs_are_mapped_and_unmapped_in_one_call, env_open("page_cache_mb:
 
 TEST_ON(invalid_calls_change_nothing, env_open(NULL))
 {
-    struct xseg_range *range = NULL, *failed = NULL;
+    struct xseg_range *range = NULL, *rejected = NULL;
 
     assert_error(xseg_range_reserve(allocator, 0, MIB, NULL, &range), ARGUMENT, "1048576");
     struct xseg_range_options invalid = {sizeof(invalid), .page_bytes = 3 * MIB};
@@ -132,12 +133,12 @@ TEST_ON(invalid_calls_change_nothing, env_open(NULL))
     assert_error(xseg_range_reserve(allocator, 0, 32 * TIB + PAGE, NULL, &range), NO_ADDRESSES,
                  "size exceeds the virtual addresses of a device, 35184374185984 bytes");
     range = reserve_by(allocator, 20 * TIB, NULL);
-    assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &failed), NO_ADDRESSES,
+    assert_error(xseg_range_reserve(allocator, 0, 20 * TIB, NULL, &rejected), NO_ADDRESSES,
                  "out of virtual addresses on device 0, 21990232555520 bytes requested");
     assert_ok(xseg_range_release(range));
     range = reserve(allocator);
     commit(range, 4, 4, NULL);
-    const uint64_t before = xseg_sim_calls(NULL);
+    const uint64_t calls = xseg_sim_calls(NULL);
     assert_error(xseg_range_commit(range, 6 * PAGE, 4 * PAGE, NULL), ARGUMENT,
                  "granule is committed, offset 12582912");
     assert_error(xseg_range_commit(range, MIB, PAGE, NULL), ARGUMENT,
@@ -154,7 +155,7 @@ TEST_ON(invalid_calls_change_nothing, env_open(NULL))
     assert_error(xseg_range_release(range), BUSY, "8388608 bytes");
     assert_error(xseg_close(allocator), BUSY, "blocks are allocated");
     assert_error(xseg_free(allocator, info(range).base), NOT_ALLOCATED, "range");
-    assert_int_equal(xseg_sim_calls(NULL), before);
+    assert_int_equal(xseg_sim_calls(NULL), calls);
     assert_ok(xseg_range_commit(range, 0, 0, NULL));
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     decommit(range, 4, 4, NULL);
@@ -162,7 +163,7 @@ TEST_ON(invalid_calls_change_nothing, env_open(NULL))
     release(range);
     assert_error(xseg_range_commit(range, 0, PAGE, NULL), ARGUMENT, "released");
     assert_error(xseg_range_release(range), ARGUMENT, "released");
-    assert_error(xseg_range_release(failed), ARGUMENT, "NULL");
+    assert_error(xseg_range_release(rejected), ARGUMENT, "NULL");
 }
 
 /* Committed memory counts towards the limits of device, pool and range, and is reclaimed from other memory. */
@@ -181,6 +182,7 @@ TEST_ON(committed_memory_counts_towards_limits,
     env_free(allocator, block);
     commit(range, 10, 26, NULL);
     assert_int_equal(xseg_sim_used(0), 36 * PAGE);
+    /* 36 pages have 72 MiB. */
     assert_error(env_try_alloc(allocator, 20 * MIB, NULL), LIMIT, "72.00 MiB allocated");
     decommit(range, 0, 36, NULL);
     block = env_alloc(allocator, 20 * MIB, NULL);
@@ -191,19 +193,19 @@ TEST_ON(committed_memory_counts_towards_limits,
 /* Three mappings of a page are decommitted in one call, and a fourth one later: the page is charged until then. */
 TEST_OF_RANGE(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:1024"))
 {
-    xseg_stream stream = env_stream(), other = env_stream();
+    xseg_stream stream = env_stream(), second = env_stream();
 
     commit(range, 2, 1, stream);
     alias(range, 1, range, 2);
     alias(range, 0, range, 2);
     alias(range, 5, range, 2);
-    work(range, 0, 3, stream);
-    work(range, 5, 1, other);
+    launch(range, 0, 3, stream);
+    launch(range, 5, 1, second);
     decommit(range, 0, 3, stream);
-    assert_int_equal(env_stats(allocator).allocated_bytes[0].current, PAGE);
-    decommit(range, 5, 1, other);
-    assert_int_equal(env_stats(allocator).allocated_bytes[0].current, 0);
-    assert_int_equal(env_stats(allocator).active_bytes[0].current, PAGE);
+    assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, PAGE);
+    decommit(range, 5, 1, second);
+    assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].current, 0);
+    assert_int_equal(env_stats(allocator).active_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_ok(xseg_sim_finish(stream));
     commit(range, 20, 1, stream);
     assert_int_equal(info(range).mapped_bytes, 2 * PAGE);
@@ -212,41 +214,43 @@ TEST_OF_RANGE(page_is_charged_until_its_last_mapping, env_open("page_cache_mb:10
     discard(range, stream, {20, 1});
 }
 
-/* A range at its own limit waits for its pending unmaps.  If the device is full as well, idle memory is reclaimed. */
+/* A commit in a range at its own limit waits for pending unmaps of the range.  At the limit of the device (five pages) it also
+ * reclaims idle memory. */
 TEST_ON(full_range_waits_for_its_pending_unmaps, env_open("hard_limit_mb:10"))
 {
-    struct xseg_range *other = reserve(allocator);
+    struct xseg_range *second_range = reserve(allocator);
     struct xseg_range *range =
-        reserve_with(allocator, .limit_bytes = 4 * PAGE, .pool = info(other).pool);
+        reserve_with(allocator, .limit_bytes = 4 * PAGE, .pool = info(second_range).pool);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 4, stream);
-    /* Another range holds the page of a pending unmap, so this page cannot be reused. */
-    assert_ok(xseg_range_alias(other, 0, PAGE, range, 0));
-    assert_ok(xseg_range_hold(other, 0, PAGE));
-    decommit(other, 0, 1, stream);
+    /* The first page stays mapped in a held granule of another range, so the page cannot be reused. */
+    assert_ok(xseg_range_alias(second_range, 0, PAGE, range, 0));
+    assert_ok(xseg_range_hold(second_range, 0, PAGE));
+    decommit(second_range, 0, 1, stream);
+    /* The fifth page is idle. */
     env_free(allocator, env_alloc(allocator, MIB, stream));
-    work(range, 0, 1, stream);
+    launch(range, 0, 1, stream);
     decommit(range, 0, 1, stream);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
     commit(range, 8, 1, stream);
     assert_int_equal(info(range).physical_bytes, 4 * PAGE);
     assert_int_equal(xseg_sim_used(0), 5 * PAGE);
-    assert_ok(xseg_range_unhold(other, 0, PAGE, stream));
-    release(other);
+    assert_ok(xseg_range_unhold(second_range, 0, PAGE, stream));
+    release(second_range);
     discard(range, stream, {1, 3}, {8, 1});
 }
 
-/* A failed commit does not keep created pages beyond page_cache_mb. */
+/* A commit that fails after it has created pages keeps only page_cache_mb of them. */
 TEST_OF_RANGE(failed_commit_in_a_capture_keeps_no_pages, env_open(NULL))
 {
-    xseg_stream stream = env_stream(), other = env_stream();
+    xseg_stream stream = env_stream(), second = env_stream();
 
     commit(range, 1, 1, stream);
-    work(range, 1, 1, stream);
+    launch(range, 1, 1, stream);
     decommit(range, 1, 1, stream);
     assert_ok(xseg_capture_mark(allocator, 0));
-    assert_error(xseg_range_commit(range, 0, 3 * PAGE, other), BUSY, "capture");
+    assert_error(xseg_range_commit(range, 0, 3 * PAGE, second), BUSY, "capture");
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_capture_unmark(allocator, 0));
     release(range);
@@ -261,11 +265,11 @@ static struct xseg_allocator *open_with_bytes(const char *config)
 TEST_OF_RANGE(pause_includes_ranges, open_with_bytes(NULL))
 {
     struct xseg_pool *pool = info(range).pool;
-    uint32_t *word = info(range).base;
+    uint32_t *words = info(range).base;
 
     commit(range, 0, 3, NULL);
     commit(range, 5, 1, NULL);
-    word[5 * PAGE / 4] = 7;
+    words[5 * PAGE / sizeof(*words)] = 7;
     assert_ok(xseg_range_hold(range, 5 * PAGE, PAGE));
     assert_ok(xseg_pool_pause(pool, XSEG_KEEP_HOST, NULL));
     assert_int_equal(xseg_sim_used(0), 0);
@@ -275,7 +279,7 @@ TEST_OF_RANGE(pause_includes_ranges, open_with_bytes(NULL))
     assert_error(xseg_range_decommit(range, 0, PAGE, NULL), PAUSED, "paused");
     assert_error(xseg_range_release(range), PAUSED, "paused");
     assert_ok(xseg_pool_resume(pool));
-    assert_int_equal(word[5 * PAGE / 4], 7);
+    assert_int_equal(words[5 * PAGE / sizeof(*words)], 7);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     decommit(range, 0, 3, NULL);
     decommit(range, 5, 1, NULL);
@@ -314,13 +318,14 @@ TEST(a_held_granule_keeps_the_allocator_open)
     assert_ok(xseg_close(allocator));
 }
 
-/* Pinned and exported granules keep their page over a decommit until the release. */
+/* Pinned and exported granules keep their pages after a decommit until the last pin or export is released.  Registered granules
+ * do not, but the range cannot be released. */
 TEST_ON(held_granules_stay_committed, env_open(NULL))
 {
     struct xseg_range *range = reserve_with(allocator, .exportable = true);
     struct exported_handles exported;
     uint64_t id = 0;
-    unsigned runs = 0;
+    unsigned registered_runs = 0;
 
     char *base = info(range).base;
     commit(range, 0, 4, NULL);
@@ -335,15 +340,15 @@ TEST_ON(held_granules_stay_committed, env_open(NULL))
     assert_error(xseg_range_release(range), BUSY, "exported");
     export_handles_close(&exported);
     assert_ok(xseg_export_close(allocator, base + 3 * PAGE));
-    struct xseg_registrar registrar = {sizeof(registrar), .context = &runs, .enter = enter,
-                                       .leave = leave};
+    struct xseg_registrar registrar = {sizeof(registrar), .context = &registered_runs,
+                                       .enter = enter, .leave = leave};
     commit(range, 0, 1, NULL);
     assert_ok(xseg_register(allocator, base, 4 * PAGE, &registrar, &id));
     commit(range, 2, 1, NULL);
-    assert_int_equal(runs, 2);
+    assert_int_equal(registered_runs, 2);
     decommit(range, 0, 1, NULL);
     decommit(range, 2, 1, NULL);
-    assert_int_equal(runs, 0);
+    assert_int_equal(registered_runs, 0);
     assert_error(xseg_range_release(range), BUSY, "registered");
     assert_ok(xseg_unregister(allocator, id));
     release(range);
@@ -353,33 +358,34 @@ TEST_ON(held_granules_stay_committed, env_open(NULL))
 /* Unmapping waits for the streams of the decommit and of the unhold. */
 TEST_OF_RANGE(decommit_waits_for_both_streams, env_open(NULL))
 {
-    xseg_stream stream = env_stream(), other = env_stream();
+    xseg_stream stream = env_stream(), second = env_stream();
 
     commit(range, 0, 1, stream);
     assert_ok(xseg_range_hold(range, 0, PAGE));
-    work(range, 0, 1, stream);
+    launch(range, 0, 1, stream);
     decommit(range, 0, 1, stream);
-    assert_ok(xseg_range_unhold(range, 0, PAGE, other));
-    decommit(range, 0, 0, other);
+    assert_ok(xseg_range_unhold(range, 0, PAGE, second));
+    decommit(range, 0, 0, second); /* polls pending unmaps */
     assert_int_equal(xseg_sim_used(0), PAGE);
     assert_ok(xseg_sim_finish(stream));
-    decommit(range, 0, 0, other);
+    decommit(range, 0, 0, second);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
 }
 
-struct seen {
-    uint64_t live, pending, unmapped;
+/* Bytes of blocks by state, and the stream of pending memory. */
+struct block_totals {
+    uint64_t allocated, pending, unmapped;
     xseg_stream waits_for;
 };
 
 static bool add_block(void *context, const struct xseg_block_info *block)
 {
-    struct seen *seen = context;
+    struct block_totals *totals = context;
 
-    seen->live += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
-    seen->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
-    seen->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
+    totals->allocated += block->state == XSEG_BLOCK_ALLOCATED ? block->bytes : 0;
+    totals->pending += block->state == XSEG_BLOCK_PENDING_FREE ? block->bytes : 0;
+    totals->unmapped += block->state == XSEG_BLOCK_UNMAPPED ? block->bytes : 0;
     return true;
 }
 
@@ -392,32 +398,32 @@ static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 /* The reason of pending memory has the stream of the decommit. */
 static bool record_reason(void *context, const struct xseg_reason *reason)
 {
-    struct seen *seen = context;
+    struct block_totals *totals = context;
 
     if (reason->kind == XSEG_REASON_PENDING && reason->has_waits_for)
-        seen->waits_for = reason->waits_for;
+        totals->waits_for = reason->waits_for;
     return true;
 }
 
 TEST_OF_RANGE(queries_report_ranges, env_open(NULL))
 {
-    struct xseg_explain_result explained = {sizeof(explained)};
+    struct xseg_explain_result sums = {sizeof(sums)};
     xseg_stream stream = env_stream();
-    struct seen seen = {0, 0, 0, NULL};
+    struct block_totals totals = {0, 0, 0, NULL};
     uint64_t mapped = 0;
 
     commit(range, 2, 6, stream);
-    work(range, 2, 6, stream);
+    launch(range, 2, 6, stream);
     decommit(range, 4, 2, stream);
-    assert_ok(xseg_for_each_block(allocator, NULL, add_block, &seen));
-    assert_int_equal(seen.live, 4 * PAGE);
-    assert_int_equal(seen.pending, 2 * PAGE);
-    assert_int_equal(seen.unmapped, (PAGES - 6) * PAGE);
-    assert_ok(xseg_explain(allocator, NULL, record_reason, &seen, &explained));
-    assert_ptr_equal(seen.waits_for, stream);
-    assert_int_equal(explained.allocated, 4 * PAGE);
-    assert_int_equal(explained.pending, 2 * PAGE);
-    assert_int_equal(explained.reserved, 6 * PAGE);
+    assert_ok(xseg_for_each_block(allocator, NULL, add_block, &totals));
+    assert_int_equal(totals.allocated, 4 * PAGE);
+    assert_int_equal(totals.pending, 2 * PAGE);
+    assert_int_equal(totals.unmapped, (GRANULES - 6) * PAGE);
+    assert_ok(xseg_explain(allocator, NULL, record_reason, &totals, &sums));
+    assert_ptr_equal(totals.waits_for, stream);
+    assert_int_equal(sums.allocated, 4 * PAGE);
+    assert_int_equal(sums.pending, 2 * PAGE);
+    assert_int_equal(sums.reserved, 6 * PAGE);
     assert_ok(xseg_for_each_mapping(allocator, NULL, add_mapping, &mapped));
     assert_int_equal(mapped, 6 * PAGE);
     assert_ok(xseg_snapshot(allocator, "/dev/null", NULL));
@@ -440,7 +446,7 @@ TEST_OF_RANGE(prepared_pages_wait_for_their_range,
     commit(range, 0, 3, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     assert_int_equal(info(range).prepared_bytes, 5 * PAGE);
-    env_pass_time(allocator, 5, 1000);
+    env_advance_and_trim(allocator, 5, 1000);
     assert_int_equal(info(range).prepared_bytes, 0);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     env_free(allocator, block);
@@ -451,6 +457,7 @@ TEST_ON(quota_is_reserved, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 *
 {
     struct xseg_range *first = reserve(allocator), *second = reserve(allocator);
     assert_ok(xseg_range_set_quota(first, 20 * PAGE));
+    /* The limit is 32 pages, so 12 pages are not reserved. */
     assert_error(xseg_range_set_quota(second, 13 * PAGE), LIMIT,
                  "41943040 bytes reserved by quotas");
     assert_error(xseg_range_commit(second, 0, 13 * PAGE, NULL), LIMIT, "");
@@ -458,6 +465,7 @@ TEST_ON(quota_is_reserved, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 *
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     commit(first, 0, 20, NULL);
     assert_int_equal(info(first).quota_bytes, 20 * PAGE);
+    /* The decommitted part of the quota stays reserved. */
     decommit(first, 0, 10, NULL);
     assert_error(env_try_alloc(allocator, MIB, NULL), LIMIT, "");
     assert_ok(xseg_range_set_quota(first, 0));
@@ -466,7 +474,7 @@ TEST_ON(quota_is_reserved, env_open_sim("hard_limit_mb:64", .memory_bytes = 64 *
     discard(second, NULL, {0, 12});
 }
 
-/* Commit granule 0, and fail to alias its page at granule 4: the driver denies access, and from then on every unmap. */
+/* Commit granule 0, and fail to alias its page at granule 4: the set-access fails, and so does each unmap from then on. */
 static void fail_alias(struct xseg_range *range)
 {
     commit(range, 0, 1, NULL);
@@ -501,7 +509,8 @@ TEST_OF_RANGE(page_in_unknown_state_blocks_no_other_granule, env_open(NULL))
     discard(range, NULL, {0, 1}, {4, 3});
 }
 
-/* A commit in a capture creates and maps; a decommit waits for its end, and a held granule longer. */
+/* A commit during a capture creates and maps pages.  Decommitted granules are unmapped after the end of the capture, and held
+ * granules after the unhold. */
 TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
 {
     struct xseg_range *range = reserve(allocator);
@@ -520,6 +529,7 @@ TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
     /* The first poll records the events, and the next poll finds them completed. */
     commit(range, 10, 1, stream);
     commit(range, 11, 1, stream);
+    /* The committed granules 0, 2 and 3, the held granule 4, and the granules 10 and 11. */
     assert_int_equal(xseg_sim_used(0), 3 * PAGE + PAGE + 2 * PAGE);
     assert_ok(xseg_range_unhold(range, 4 * PAGE, PAGE, stream));
     decommit(range, 10, 2, stream);
@@ -531,7 +541,7 @@ TEST_IN_POOL(decommit_waits_for_the_end_of_a_capture, env_open(NULL))
 TEST_OF_RANGE(close_releases_ranges_without_memory, env_open("page_cache_mb:100"))
 {
     commit(range, 0, 4, NULL);
-    work(range, 0, 4, NULL);
+    launch(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
     assert_ok(xseg_range_prepare(range, 2 * PAGE));
 }
@@ -539,14 +549,15 @@ TEST_OF_RANGE(close_releases_ranges_without_memory, env_open("page_cache_mb:100"
 TEST(lost_device_supports_host_operations)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct xseg_range *range = reserve(allocator), *other = reserve_by(allocator, PAGE, NULL);
+    struct xseg_range *range = reserve(allocator),
+                      *second_range = reserve_by(allocator, PAGE, NULL);
 
     commit(range, 0, 4, NULL);
     decommit(range, 0, 1, NULL);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, 700));
     assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), DEVICE_LOST, "");
     assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, NULL), DEVICE_LOST, "");
-    assert_error(xseg_range_alias(other, 0, PAGE, range, PAGE), DEVICE_LOST, "");
+    assert_error(xseg_range_alias(second_range, 0, PAGE, range, PAGE), DEVICE_LOST, "");
     assert_error(xseg_range_prepare(range, PAGE), DEVICE_LOST, "");
     discard(range, NULL, {1, 3});
     assert_ok(xseg_close(allocator));
@@ -572,16 +583,16 @@ TEST_OF_RANGE(failed_commit_changes_nothing, env_open(NULL))
 /* Idle pages of one pool serve a range of another. */
 TEST_OF_RANGE(idle_pages_serve_other_ranges, env_open("page_cache_mb:1024"))
 {
-    struct xseg_range *other = reserve(allocator);
+    struct xseg_range *second_range = reserve(allocator);
 
     commit(range, 0, 4, NULL);
     decommit(range, 0, 4, NULL);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
-    commit(other, 8, 4, NULL);
+    commit(second_range, 8, 4, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     release(range);
-    discard(other, NULL, {8, 4});
+    discard(second_range, NULL, {8, 4});
 }
 
 static bool count_low_memory(void *context, const struct xseg_oom_info *oom)
@@ -591,19 +602,19 @@ static bool count_low_memory(void *context, const struct xseg_oom_info *oom)
     return false;
 }
 
-/* At a limit, prepared pages serve the range and count towards its quota, without requests to others. */
+/* At a limit, prepared pages serve the range and count towards its quota, without a call of on_low_memory(). */
 TEST_OF_RANGE(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_mb:32"))
 {
-    struct xseg_range *other = reserve(allocator);
+    struct xseg_range *second_range = reserve(allocator);
     unsigned calls = 0;
 
     const uint64_t id =
         env_observe(allocator, .on_low_memory = count_low_memory, .context = &calls);
     assert_ok(xseg_range_set_quota(range, 8 * PAGE));
-    commit(other, 0, 8, NULL);
+    commit(second_range, 0, 8, NULL);
     assert_ok(xseg_range_prepare(range, 8 * PAGE));
     assert_int_equal(xseg_sim_used(0), 16 * PAGE);
-    assert_error(xseg_range_prepare(other, PAGE), LIMIT, "");
+    assert_error(xseg_range_prepare(second_range, PAGE), LIMIT, "");
     const uint64_t creates = xseg_sim_calls("cuMemCreate");
     commit(range, 0, 8, NULL);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
@@ -611,58 +622,61 @@ TEST_OF_RANGE(prepared_pages_serve_their_range_at_a_limit, env_open("hard_limit_
     assert_int_equal(calls, 0);
     assert_ok(xseg_observer_remove(allocator, id));
     discard(range, NULL, {0, 8});
-    discard(other, NULL, {0, 8});
+    discard(second_range, NULL, {0, 8});
 }
 
-/* The memory that an observer commits in a map notification. */
-struct greedy {
+/* Commits of an observer in the first map notification. */
+struct nested_commits {
     struct xseg_range *range;
-    xseg_status status[2]; /* at the limit of the range, and below it */
-    uint64_t committed;
+    xseg_status status[2];   /* of a commit beyond the limit, and of a commit up to the limit */
+    uint64_t physical_bytes; /* of the range, before these commits */
     bool is_called;
 };
 
-static void commit_more(void *context, const struct xseg_mapping *mapping)
+static void commit_in_notification(void *context, const struct xseg_mapping *mapping)
 {
-    struct greedy *greedy = context;
+    struct nested_commits *nested = context;
 
     (void)mapping;
-    if (greedy->is_called)
+    if (nested->is_called)
         return;
-    greedy->is_called = true;
-    greedy->committed = info(greedy->range).physical_bytes;
-    greedy->status[0] = xseg_range_commit(greedy->range, 8 * PAGE, 2 * PAGE, NULL);
-    greedy->status[1] = xseg_range_commit(greedy->range, 8 * PAGE, PAGE, NULL);
+    nested->is_called = true;
+    nested->physical_bytes = info(nested->range).physical_bytes;
+    nested->status[0] = xseg_range_commit(nested->range, 8 * PAGE, 2 * PAGE, NULL);
+    nested->status[1] = xseg_range_commit(nested->range, 8 * PAGE, PAGE, NULL);
 }
 
-/* Commits in a notification stay within the limits, since the new memory counts already. */
+/* Memory counts towards the limits before observers are notified, so commits of observers stay within the limits: four pages,
+ * of the range or of the device. */
 TEST_EACH(limits_hold_during_notifications, env_open(config), "hard_limit_mb:1024",
           "hard_limit_mb:8")
 {
     static const uint64_t limit[] = {4 * PAGE, 0};
-    struct greedy greedy = {.range = reserve_with(allocator, .limit_bytes = limit[i])};
+    struct nested_commits nested = {.range = reserve_with(allocator, .limit_bytes = limit[i])};
 
-    const uint64_t id = env_observe(allocator, .context = &greedy, .on_map = commit_more);
-    commit(greedy.range, 0, 3, NULL);
-    assert_int_equal(greedy.committed, 3 * PAGE);
-    assert_int_equal(greedy.status[0], XSEG_ERR_LIMIT);
-    assert_ok(greedy.status[1]);
+    const uint64_t id =
+        env_observe(allocator, .context = &nested, .on_map = commit_in_notification);
+    commit(nested.range, 0, 3, NULL);
+    assert_int_equal(nested.physical_bytes, 3 * PAGE);
+    assert_int_equal(nested.status[0], XSEG_ERR_LIMIT);
+    assert_ok(nested.status[1]);
     assert_int_equal(xseg_sim_used(0), 4 * PAGE);
     assert_ok(xseg_observer_remove(allocator, id));
-    decommit(greedy.range, 0, 3, NULL);
-    decommit(greedy.range, 8, 1, NULL);
-    release(greedy.range);
+    decommit(nested.range, 0, 3, NULL);
+    decommit(nested.range, 8, 1, NULL);
+    release(nested.range);
 }
 
 /* A range needs a pool of its device without memory functions, and the options of the pool apply to the range. */
 TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
 {
-    const struct xseg_pool_options own = {sizeof(own), .memory = env_no_memory};
+    const struct xseg_pool_options with_functions = {sizeof(with_functions),
+                                                     .memory = env_no_memory};
     struct xseg_pool *pool = NULL, *custom = NULL;
     struct xseg_range *range = NULL;
 
     assert_ok(xseg_pool_create(allocator, 1, NULL, &pool));
-    assert_ok(xseg_pool_create(allocator, 1, &own, &custom));
+    assert_ok(xseg_pool_create(allocator, 1, &with_functions, &custom));
 #define OPTIONS(...)                                   \
     (const struct xseg_range_options)                  \
     {                                                  \
@@ -672,7 +686,7 @@ TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
         int device;
         struct xseg_range_options options;
         const char *words;
-    } row[] = {
+    } rows[] = {
         {0, OPTIONS(.pool = pool), "use a pool of device 0"},
         {1, OPTIONS(.pool = pool, .name = "cache"), "name is set together with pool"},
         {1, OPTIONS(.pool = pool, .exportable = true), "exportable is set together with pool"},
@@ -680,9 +694,9 @@ TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
         {1, OPTIONS(.pool = custom), "memory functions"},
     };
 
-    for (unsigned i = 0; i < COUNT_OF(row); i++)
-        assert_error(xseg_range_reserve(allocator, row[i].device, PAGE, &row[i].options, &range),
-                     ARGUMENT, row[i].words);
+    for (unsigned i = 0; i < COUNT_OF(rows); i++)
+        assert_error(xseg_range_reserve(allocator, rows[i].device, PAGE, &rows[i].options, &range),
+                     ARGUMENT, rows[i].words);
     assert_ok(xseg_pool_release(custom));
     assert_ok(xseg_range_reserve(allocator, 1, PAGE, &OPTIONS(.pool = pool), &range));
 #undef OPTIONS
@@ -694,7 +708,7 @@ TEST_ON(unsuitable_pools_are_rejected, env_open_sim(NULL, .devices = 2))
     discard(range, NULL, {0, 1});
 }
 
-static void *release_range(void *context)
+static void *release_in_thread(void *context)
 {
     struct xseg_range **range = context;
 
@@ -710,7 +724,7 @@ static void release_on_log_line(void *context, enum xseg_log_level level, const 
 
     if (level == XSEG_LOG_INFO || strstr(line, "snapshot") == NULL || *range == NULL)
         return;
-    (void)env_run_thread(release_range, range);
+    (void)env_run_thread(release_in_thread, range);
 }
 
 static void count_oom(void *context, const struct xseg_oom_info *oom)
@@ -719,7 +733,7 @@ static void count_oom(void *context, const struct xseg_oom_info *oom)
     ++*(unsigned *)context;
 }
 
-/* The pool of a range exists until the report of a failed commit is complete. */
+/* A range that is released while a failed commit is reported keeps its pool until the report is complete. */
 TEST(range_is_released_in_an_out_of_memory_callback)
 {
     struct xseg_allocator *allocator = NULL;
@@ -733,7 +747,7 @@ TEST(range_is_released_in_an_out_of_memory_callback)
     assert_ok(xseg_open("oom_snapshot:/dev/null", &options, &allocator));
     (void)env_observe(allocator, .context = &count, .on_out_of_memory = count_oom);
     range = to_release = reserve(allocator);
-    assert_int_equal(xseg_range_commit(range, 0, PAGES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_range_commit(range, 0, GRANULES * PAGE, NULL), XSEG_ERR_NO_MEMORY);
     assert_null(to_release);
     assert_int_equal(count, 1);
     env_close(allocator);
@@ -748,9 +762,9 @@ static struct xseg_range *reserve_in_pool_of(struct xseg_allocator *allocator,
     return reserve_with(allocator, .pool = info(range).pool);
 }
 
-static uint32_t *word(struct xseg_range *range, unsigned at)
+static uint32_t *word_at(struct xseg_range *range, unsigned granule)
 {
-    return (uint32_t *)(void *)((char *)info(range).base + at * PAGE);
+    return (uint32_t *)(void *)((char *)info(range).base + granule * PAGE);
 }
 
 static void pause_pool(struct xseg_range *range)
@@ -771,22 +785,22 @@ TEST_OF_RANGE(a_pause_unmaps_all_aliases, open_devices(NULL))
     commit(range, 0, 3, NULL);
     alias(range, 8, range, 1);
     alias(range, 10, range, 1);
-    *word(range, 8) = 7;
-    *word(range, 2) = 8;
+    *word_at(range, 8) = 7;
+    *word_at(range, 2) = 8;
     pause_pool(range);
     assert_int_equal(xseg_sim_used(0), 0);
     resume_pool(range);
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     assert_int_equal(info(range).mapped_bytes, 5 * PAGE);
-    assert_int_equal(*word(range, 1), 7);
-    assert_int_equal(*word(range, 2), 8);
-    *word(range, 10) = 9;
-    assert_int_equal(*word(range, 1), 9);
-    assert_int_equal(*word(range, 8), 9);
+    assert_int_equal(*word_at(range, 1), 7);
+    assert_int_equal(*word_at(range, 2), 8);
+    *word_at(range, 10) = 9;
+    assert_int_equal(*word_at(range, 1), 9);
+    assert_int_equal(*word_at(range, 8), 9);
     decommit(range, 0, 3, NULL);
     pause_pool(range);
     resume_pool(range);
-    assert_int_equal(*word(range, 8), 9);
+    assert_int_equal(*word_at(range, 8), 9);
     assert_int_equal(xseg_sim_used(0), PAGE);
     discard(range, NULL, {8, 1}, {10, 1});
 }
@@ -796,7 +810,7 @@ TEST_OF_RANGE(pending_work_blocks_a_pause, open_devices(NULL))
     xseg_stream stream = env_stream();
 
     commit(range, 0, 1, stream);
-    env_launch_at(stream, word(range, 0), PAGE);
+    env_launch_at(stream, word_at(range, 0), PAGE);
     assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_HOST, NULL), BUSY, "has pending work");
     assert_ok(xseg_sim_finish(stream));
     pause_pool(range);
@@ -804,10 +818,10 @@ TEST_OF_RANGE(pending_work_blocks_a_pause, open_devices(NULL))
     discard(range, stream, {0, 1});
 }
 
-/* Expect that a pause fails until the work on a granule has ended. */
-static void expect_blocked(struct xseg_range *range, unsigned at, xseg_stream stream)
+/* Launch a kernel on a granule, expect that it blocks a pause, and finish it. */
+static void expect_blocked_pause(struct xseg_range *range, unsigned granule, xseg_stream stream)
 {
-    env_launch_at(stream, word(range, at), PAGE);
+    env_launch_at(stream, word_at(range, granule), PAGE);
     assert_error(xseg_pool_pause(info(range).pool, XSEG_KEEP_NOTHING, NULL), BUSY,
                  "has pending work");
     assert_ok(xseg_sim_finish(stream));
@@ -829,14 +843,14 @@ TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
         commit(range, i, 1, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-        expect_blocked(range, i, stream[i]);
+        expect_blocked_pause(range, i, stream[i]);
         decommit(range, i, 1, stream[i]);
         destroy_stream(allocator, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         stream[i] = env_stream();
         commit(range, i, 1, stream[i]);
-        expect_blocked(range, i, stream[i]);
+        expect_blocked_pause(range, i, stream[i]);
     }
     for (unsigned i = 0; i < COUNT_OF(stream); i++) {
         decommit(range, i, 1, stream[i]);
@@ -845,24 +859,24 @@ TEST_OF_RANGE(work_on_any_stream_blocks_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* After a failed resume without rollback, the next resume maps one page at all granules. */
+/* After a resume that fails, and whose rollback fails, the next resume maps one page at all granules. */
 TEST_OF_RANGE(a_resume_maps_one_page_at_all_aliases, open_devices(NULL))
 {
     commit(range, 0, 1, NULL);
     alias(range, 8, range, 0);
-    *word(range, 0) = 7;
+    *word_at(range, 0) = 7;
     pause_pool(range);
     static const char *const calls[] = {"cuMemSetAccess", "cuMemUnmap"};
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
-        env_fault(i, .call = calls[i], .address = (uintptr_t)word(range, 8), .bytes = PAGE,
+        env_fault(i, .call = calls[i], .address = (uintptr_t)word_at(range, 8), .bytes = PAGE,
                   .every = 1, .error = 999);
     assert_error(xseg_pool_resume(info(range).pool), DRIVER, "999");
     for (unsigned i = 0; i < COUNT_OF(calls); i++)
         assert_ok(xseg_sim_fault_set(i, NULL));
     resume_pool(range);
-    assert_int_equal(*word(range, 8), 7);
-    *word(range, 0) = 8;
-    assert_int_equal(*word(range, 8), 8);
+    assert_int_equal(*word_at(range, 8), 7);
+    *word_at(range, 0) = 8;
+    assert_int_equal(*word_at(range, 8), 8);
     assert_int_equal(xseg_sim_used(0), PAGE);
     discard(range, NULL, {0, 1}, {8, 1});
 }
@@ -872,7 +886,7 @@ TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
     xseg_stream stream = env_stream();
 
     commit(range, 0, 2, stream);
-    env_launch_at(stream, word(range, 0), PAGE);
+    env_launch_at(stream, word_at(range, 0), PAGE);
     decommit(range, 0, 1, stream);
     assert_ok(xseg_sim_finish(stream));
     pause_pool(range);
@@ -886,88 +900,89 @@ TEST_OF_RANGE(unmapped_alias_does_not_block_a_pause, open_devices(NULL))
     release(range);
 }
 
-/* Each range of the pool may have committed the page.  Ranges of other pools cannot alias it. */
+/* The range that committed the page is released before the last mapping.  Ranges of other pools cannot alias the page. */
 TEST_OF_RANGE(a_pool_is_charged_until_the_last_mapping, open_devices(NULL))
 {
-    struct xseg_range *other = reserve_in_pool_of(allocator, range), *third = reserve(allocator);
+    struct xseg_range *second_range = reserve_in_pool_of(allocator, range),
+                      *range_of_another_pool = reserve(allocator);
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope scope = {sizeof(scope), .device = -1, .pool = info(range).pool};
 
     commit(range, 0, 1, NULL);
-    assert_error(xseg_range_alias(third, 0, PAGE, range, 0), ARGUMENT, "pools");
-    alias(other, 4, range, 0);
-    *word(range, 0) = 7;
+    assert_error(xseg_range_alias(range_of_another_pool, 0, PAGE, range, 0), ARGUMENT, "pools");
+    alias(second_range, 4, range, 0);
+    *word_at(range, 0) = 7;
     discard(range, NULL, {0, 1});
     assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.allocated_bytes[XSEG_STAT_ALL].current, PAGE);
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, PAGE);
-    assert_int_equal(*word(other, 4), 7);
-    decommit(other, 4, 1, NULL);
+    assert_int_equal(*word_at(second_range, 4), 7);
+    decommit(second_range, 4, 1, NULL);
     assert_ok(xseg_stats_get(allocator, &scope, &stats));
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
-    release(other);
-    release(third);
+    release(second_range);
+    release(range_of_another_pool);
 }
 
-/* The charge does not depend on the granule.  Other ranges that alias the page are not charged. */
+/* The range is charged while any of its granules maps the page.  Other ranges that alias the page are not charged. */
 TEST_OF_RANGE(a_range_is_charged_while_it_maps_the_page, open_devices(NULL))
 {
-    struct xseg_range *other = reserve_in_pool_of(allocator, range);
+    struct xseg_range *second_range = reserve_in_pool_of(allocator, range);
 
     commit(range, 0, 1, NULL);
     alias(range, 2, range, 0);
-    alias(other, 4, range, 0);
+    alias(second_range, 4, range, 0);
     decommit(range, 0, 1, NULL);
     assert_int_equal(info(range).physical_bytes, PAGE);
-    assert_int_equal(info(other).physical_bytes, 0);
-    assert_int_equal(info(other).mapped_bytes, PAGE);
+    assert_int_equal(info(second_range).physical_bytes, 0);
+    assert_int_equal(info(second_range).mapped_bytes, PAGE);
     decommit(range, 2, 1, NULL);
     assert_int_equal(info(range).physical_bytes, 0);
-    assert_int_equal(info(other).physical_bytes, 0);
+    assert_int_equal(info(second_range).physical_bytes, 0);
     assert_int_equal(xseg_sim_used(0), PAGE);
-    alias(range, 0, other, 4);
+    alias(range, 0, second_range, 4);
     assert_int_equal(info(range).physical_bytes, 0);
     decommit(range, 0, 1, NULL);
-    decommit(other, 4, 1, NULL);
+    decommit(second_range, 4, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
     release(range);
-    release(other);
+    release(second_range);
 }
 
-/* The new page waits for the work of the decommit. */
+/* A commit of a granule whose page is aliased waits for the work before the decommit, and gets another page. */
 TEST_OF_RANGE(commit_replaces_an_alias_by_a_new_page, open_devices(NULL))
 {
-    struct xseg_range *reader = reserve_in_pool_of(allocator, range);
+    struct xseg_range *second_range = reserve_in_pool_of(allocator, range);
     xseg_stream stream = env_stream();
 
     commit(range, 0, 3, stream);
-    *word(range, 0) = 7;
+    *word_at(range, 0) = 7;
     alias(range, 8, range, 0);
-    alias(reader, 0, range, 1);
+    alias(second_range, 0, range, 1);
     decommit(range, 1, 1, stream);
-    env_launch_at(stream, word(range, 8), PAGE);
+    env_launch_at(stream, word_at(range, 8), PAGE);
     decommit(range, 8, 1, stream);
     assert_ok(xseg_capture_mark(allocator, 0));
     assert_error(xseg_range_commit(range, 8 * PAGE, PAGE, stream), BUSY, "page is aliased");
     assert_ok(xseg_capture_unmark(allocator, 0));
     commit(range, 8, 1, stream);
-    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word(reader, 0), PAGE));
-    decommit(reader, 0, 1, stream);
-    commit(reader, 0, 1, stream);
-    *word(range, 8) = 9;
-    assert_int_equal(*word(range, 0), 7);
+    assert_ok(xseg_sim_launch_on(stream, UINT64_MAX, (uintptr_t)word_at(second_range, 0), PAGE));
+    decommit(second_range, 0, 1, stream);
+    commit(second_range, 0, 1, stream);
+    *word_at(range, 8) = 9;
+    assert_int_equal(*word_at(range, 0), 7);
     assert_int_equal(info(range).recommits, 0);
-    assert_int_equal(info(reader).recommits, 1); /* the last mapping */
+    assert_int_equal(info(second_range).recommits, 1); /* the last mapping */
     assert_ok(xseg_range_hold(range, 10 * PAGE, PAGE));
     alias(range, 10, range, 0);
     decommit(range, 10, 1, stream);
     assert_error(xseg_range_commit(range, 10 * PAGE, PAGE, stream), BUSY, "held");
     assert_ok(xseg_range_unhold(range, 10 * PAGE, PAGE, stream));
     discard(range, stream, {8, 1}, {0, 1}, {2, 1});
-    discard(reader, stream, {0, 1});
+    discard(second_range, stream, {0, 1});
 }
 
-/* Commit of several granules whose pages are aliased and pending unmap on different streams. */
+/* A commit of granules whose pages are aliased and pending unmap on different streams. */
 TEST_OF_RANGE(a_commit_waits_for_all_streams, open_devices(NULL))
 {
     xseg_stream stream[2] = {env_stream(), env_stream()};
@@ -975,7 +990,7 @@ TEST_OF_RANGE(a_commit_waits_for_all_streams, open_devices(NULL))
     commit(range, 0, 2, stream[0]);
     for (unsigned i = 0; i < 2; i++) {
         alias(range, 8 + i, range, i);
-        env_launch_at(stream[i], word(range, 8 + i), PAGE);
+        env_launch_at(stream[i], word_at(range, 8 + i), PAGE);
         decommit(range, 8 + i, 1, stream[i]);
     }
     commit(range, 8, 2, stream[0]);
@@ -987,63 +1002,63 @@ TEST_OF_RANGE(a_commit_waits_for_all_streams, open_devices(NULL))
         destroy_stream(allocator, stream[i]);
 }
 
-/* A range that an observer releases once, at its first notification. */
-static void end_range(void *context, const struct xseg_mapping *mapping)
+/* Release a range in the first notification. */
+static void release_in_notification(void *context, const struct xseg_mapping *mapping)
 {
-    struct xseg_range **range = context, *ended = *range;
+    struct xseg_range **to_release = context, *range = *to_release;
 
     (void)mapping;
-    *range = NULL;
-    if (ended != NULL)
-        release(ended);
+    *to_release = NULL;
+    if (range != NULL)
+        release(range);
 }
 
-/* Make memory of one range pending unmap, and let an observer release another range. */
-static uint64_t observe_release(struct xseg_allocator *allocator, struct xseg_range **ended,
-                                struct xseg_range *other, xseg_stream stream)
+/* Make memory of `pending` pending unmap, and add an observer that releases *to_release when this memory is unmapped. */
+static uint64_t observe_release(struct xseg_allocator *allocator, struct xseg_range **to_release,
+                                struct xseg_range *pending, xseg_stream stream)
 {
-    commit(other, 0, 1, stream);
-    env_launch_at(stream, word(other, 0), PAGE);
-    decommit(other, 0, 1, stream);
-    return env_observe(allocator, .context = ended, .on_unmap = end_range);
+    commit(pending, 0, 1, stream);
+    env_launch_at(stream, word_at(pending, 0), PAGE);
+    decommit(pending, 0, 1, stream);
+    return env_observe(allocator, .context = to_release, .on_unmap = release_in_notification);
 }
 
-/* The call waits for pending unmaps while observers are notified. */
+/* The range is released in a notification while its commit (case 0) or its release (case 1) waits for pending unmaps. */
 TEST_ON(release_during_a_call_is_safe, open_devices(NULL))
 {
-    struct xseg_range *other = reserve(allocator);
+    struct xseg_range *pending = reserve(allocator);
     xseg_stream stream = env_stream(), first = env_stream();
 
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_range *range = reserve(allocator), *ended = range;
+        struct xseg_range *range = reserve(allocator), *to_release = range;
 
         commit(range, 0, 1, stream);
         alias(range, 8, range, 0);
-        env_launch_at(stream, word(range, 0), PAGE);
-        const uint64_t id = observe_release(allocator, &ended, other, first);
+        env_launch_at(stream, word_at(range, 0), PAGE);
+        const uint64_t id = observe_release(allocator, &to_release, pending, first);
         decommit(range, 0, 1, stream);
         decommit(range, 8, 1, stream);
         assert_ok(xseg_sim_finish(first));
         assert_error(i == 0 ? xseg_range_commit(range, 8 * PAGE, PAGE, stream)
                             : xseg_range_release(range),
                      ARGUMENT, "released");
-        assert_null(ended);
+        assert_null(to_release);
         assert_ok(xseg_observer_remove(allocator, id));
         assert_int_equal(xseg_sim_used(0), 0);
     }
-    release(other);
+    release(pending);
 }
 
-/* The release runs while idle memory is reclaimed for a quota. */
+/* The range is released in a notification while idle memory is reclaimed for its quota. */
 TEST_OF_RANGE(release_during_a_quota_change_is_safe, open_devices("hard_limit_mb:32"))
 {
-    struct xseg_range *other = reserve(allocator), *ended = range;
+    struct xseg_range *pending = reserve(allocator), *to_release = range;
 
-    commit(other, 4, 4, NULL);
-    const uint64_t id = observe_release(allocator, &ended, other, NULL);
+    commit(pending, 4, 4, NULL);
+    const uint64_t id = observe_release(allocator, &to_release, pending, NULL);
     xseg_sim_finish_all();
     assert_error(xseg_range_set_quota(range, 16 * PAGE), ARGUMENT, "released");
-    assert_null(ended);
+    assert_null(to_release);
     assert_ok(xseg_observer_remove(allocator, id));
-    discard(other, NULL, {4, 4});
+    discard(pending, NULL, {4, 4});
 }

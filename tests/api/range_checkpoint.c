@@ -5,9 +5,9 @@
 #include "tests/support/ranges.h"
 #include "xseg/range.h"
 
-#define PAGES  64u
-#define SECOND UINT64_C(1000000000)
-#define PIECES 64u
+#define GRANULES           64u
+#define SECOND             UINT64_C(1000000000) /* in nanoseconds */
+#define ADDRESS_RANGES_MAX 64u
 
 /* Entry points of the driver, by their plain C types. */
 int cuMemAddressReserve(unsigned long long *address, size_t bytes, size_t alignment,
@@ -28,7 +28,7 @@ static struct xseg_range *reserve(struct xseg_pool *pool)
     const struct xseg_range_options options = {sizeof(options), .pool = pool};
     struct xseg_range *range = NULL;
 
-    assert_ok(xseg_range_reserve(env.allocator, 0, PAGES * PAGE, &options, &range));
+    assert_ok(xseg_range_reserve(env.allocator, 0, GRANULES * PAGE, &options, &range));
     return range;
 }
 
@@ -73,15 +73,15 @@ static void unhold(struct xseg_range *range, unsigned first, unsigned count)
     assert_ok(xseg_range_unhold(range, first * PAGE, count * PAGE, NULL));
 }
 
-static uint32_t *word_of(struct xseg_range *range, unsigned at)
+static uint32_t *word_at(struct xseg_range *range, unsigned granule)
 {
-    return (uint32_t *)(void *)((char *)info(range).base + at * PAGE);
+    return (uint32_t *)(void *)((char *)info(range).base + granule * PAGE);
 }
 
-/* Work on a granule that lasts for a second of the simulated clock. */
-static void work(unsigned at, xseg_stream stream)
+/* Launch a kernel on a granule; it runs for a second of the simulated clock. */
+static void launch(unsigned granule, xseg_stream stream)
 {
-    assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_of(env.range, at), PAGE));
+    assert_ok(xseg_sim_launch_on(stream, SECOND, (uintptr_t)word_at(env.range, granule), PAGE));
 }
 
 static void checkpoint(void)
@@ -95,44 +95,47 @@ static void restore(void)
     assert_ok(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL));
 }
 
-/* The blocks of the pool, in bytes of each state and as a hash. */
-struct seen {
+/* The bytes of the blocks of the pool by state, and a hash of their addresses and states. */
+struct block_summary {
     const struct xseg_pool *pool;
-    uint64_t bytes[XSEG_BLOCK_UNMAPPED + 1], bases;
+    uint64_t bytes[XSEG_BLOCK_UNMAPPED + 1], hash;
 };
 
 static bool add_block(void *context, const struct xseg_block_info *block)
 {
-    struct seen *seen = context;
+    struct block_summary *summary = context;
 
-    if (block->pool == seen->pool) {
-        seen->bytes[block->state] += block->bytes;
-        seen->bases = seen->bases * 31 + (uintptr_t)block->base + block->state;
+    if (block->pool == summary->pool) {
+        summary->bytes[block->state] += block->bytes;
+        summary->hash = summary->hash * 31 + (uintptr_t)block->base + block->state;
     }
     return true;
 }
 
-static struct seen list_blocks(void)
+static struct block_summary summarize_blocks(void)
 {
-    struct seen seen = {.pool = env.pool};
+    struct block_summary summary = {.pool = env.pool};
 
-    assert_ok(xseg_for_each_block(env.allocator, NULL, add_block, &seen));
-    return seen;
+    assert_ok(xseg_for_each_block(env.allocator, NULL, add_block, &summary));
+    return summary;
 }
 
 /* Expect that a restore fails and changes nothing. */
-static void expect_rejected(const char *word)
+static void expect_rejected(const char *words)
 {
-    const struct seen before = list_blocks();
-    const struct xseg_statistics stats = env_stats(env.allocator);
+    const struct block_summary before = summarize_blocks();
+    const struct xseg_statistics stats_before = env_stats(env.allocator);
 
-    assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), BUSY, word);
-    const struct seen after = list_blocks();
-    const struct xseg_statistics now = env_stats(env.allocator);
+    assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), BUSY, words);
+    const struct block_summary after = summarize_blocks();
+    const struct xseg_statistics stats_after = env_stats(env.allocator);
     assert_memory_equal(&before, &after, sizeof(before));
-    assert_memory_equal(stats.allocated_bytes, now.allocated_bytes, sizeof(now.allocated_bytes));
-    assert_memory_equal(stats.active_bytes, now.active_bytes, sizeof(now.active_bytes));
-    assert_memory_equal(stats.reserved_bytes, now.reserved_bytes, sizeof(now.reserved_bytes));
+    assert_memory_equal(stats_before.allocated_bytes, stats_after.allocated_bytes,
+                        sizeof(stats_after.allocated_bytes));
+    assert_memory_equal(stats_before.active_bytes, stats_after.active_bytes,
+                        sizeof(stats_after.active_bytes));
+    assert_memory_equal(stats_before.reserved_bytes, stats_after.reserved_bytes,
+                        sizeof(stats_after.reserved_bytes));
 }
 
 TEST_WITH(restore_recovers_held_granules, open_real, close_env)
@@ -140,11 +143,11 @@ TEST_WITH(restore_recovers_held_granules, open_real, close_env)
     struct xseg_range *range = env.range;
 
     commit(range, 2, 4, NULL);
-    *word_of(range, 3) = 7;
-    *word_of(range, 5) = 9;
+    *word_at(range, 3) = 7;
+    *word_at(range, 5) = 9;
     hold(range, 2, 4);
     checkpoint();
-    const struct xseg_statistics then = env_stats(env.allocator);
+    const struct xseg_statistics before = env_stats(env.allocator);
     decommit(range, 3, 1, NULL);
     decommit(range, 5, 1, env.stream);
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
@@ -154,12 +157,15 @@ TEST_WITH(restore_recovers_held_granules, open_real, close_env)
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 0);
     assert_int_equal(info(range).recommits, recommits + 2);
-    assert_int_equal(*word_of(range, 3), 7);
-    assert_int_equal(*word_of(range, 5), 9);
-    const struct xseg_statistics now = env_stats(env.allocator);
-    assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current);
-    assert_int_equal(now.allocated_bytes[0].peak, then.allocated_bytes[0].peak);
-    assert_int_equal(now.active_bytes[0].current, then.active_bytes[0].current);
+    assert_int_equal(*word_at(range, 3), 7);
+    assert_int_equal(*word_at(range, 5), 9);
+    const struct xseg_statistics after = env_stats(env.allocator);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current,
+                     before.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].peak,
+                     before.allocated_bytes[XSEG_STAT_ALL].peak);
+    assert_int_equal(after.active_bytes[XSEG_STAT_ALL].current,
+                     before.active_bytes[XSEG_STAT_ALL].current);
     /* A second restore of the unchanged state; the granules can be decommitted. */
     restore();
     unhold(range, 2, 4);
@@ -173,8 +179,8 @@ TEST_WITH(granules_pending_unmap_are_not_reused, open_real, close_env)
     struct xseg_range *range = env.range;
 
     commit(range, 0, 4, NULL);
-    work(1, NULL);
-    work(2, NULL);
+    launch(1, NULL);
+    launch(2, NULL);
     decommit(range, 1, 2, NULL);
     checkpoint();
     commit(range, 1, 1, NULL);
@@ -182,31 +188,35 @@ TEST_WITH(granules_pending_unmap_are_not_reused, open_real, close_env)
     restore();
     assert_int_equal(info(range).committed_bytes, 2 * PAGE);
     assert_int_equal(info(range).pending_unmap_bytes, 4 * PAGE);
-    assert_int_equal(list_blocks().bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
+    assert_int_equal(summarize_blocks().bytes[XSEG_BLOCK_ALLOCATED], 2 * PAGE);
     xseg_sim_advance(2 * SECOND);
     decommit(range, 0, 1, NULL);
     decommit(range, 3, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* Memory pending unmap is restored while the default stream works, but only after another stream has completed. */
+/* A restore recommits granules that are pending unmap: on the default stream while its work runs, on another stream only after
+ * its work has completed. */
 TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
 {
     struct xseg_range *range = env.range;
     void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
 
     commit(range, 0, 4, env.stream);
-    *word_of(range, 2) = 5;
+    *word_at(range, 2) = 5;
     checkpoint();
-    work(0, NULL);
+    launch(0, NULL);
     decommit(range, 0, 1, NULL);
     restore();
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    work(2, env.stream);
+
+    launch(2, env.stream);
     decommit(range, 2, 2, env.stream);
     commit(range, 6, 1, NULL);
     env_free(env.allocator, block);
     expect_rejected("synchronize the stream before the restore");
+
+    /* The restore does not wait for a stream. */
     const uint64_t waits = xseg_sim_calls("cuStreamWaitEvent");
     xseg_sim_advance(3 * SECOND);
     restore();
@@ -214,73 +224,76 @@ TEST_WITH(restore_needs_a_completed_stream, open_real, close_env)
     assert_int_equal(xseg_sim_calls("cuStreamSynchronize"), 0);
     assert_int_equal(xseg_sim_calls("cuEventSynchronize"), 0);
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
-    assert_int_equal(*word_of(range, 2), 5);
+    assert_int_equal(*word_at(range, 2), 5);
     assert_int_equal(env_block(env.allocator, block).state, XSEG_BLOCK_ALLOCATED);
     env_free(env.allocator, block);
     decommit(range, 0, 4, NULL);
 }
 
-static void record_block(void *context, void *ptr, bool freed)
+static void count_moved(void *context, void *ptr, bool freed)
 {
     (void)ptr;
     ++((unsigned *)context)[freed];
 }
 
-/* A restore recovers blocks and ranges of a pool; later ranges have no committed granules. */
+/* A restore covers the blocks and all ranges of the pool.  Ranges that were reserved since the checkpoint have no committed
+ * granules afterwards. */
 TEST_WITH(restore_covers_blocks_and_ranges, open_real, close_env)
 {
-    struct xseg_range *early = env.range, *twin = reserve(env.pool), *late = NULL;
-    struct xseg_range *other = reserve(NULL);
-    void *live = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
+    struct xseg_range *range = env.range, *second_range = reserve(env.pool), *later_range = NULL;
+    struct xseg_range *range_of_another_pool = reserve(NULL);
+    void *block = env_alloc_in(env.allocator, env.pool, 3 * MIB, NULL);
     unsigned moved[2] = {0, 0};
-    bool exactly = false;
+    bool is_exact = false;
 
-    hold(early, 0, PAGES);
-    commit(early, 0, 2, NULL);
-    commit(early, 10, 3, NULL);
-    commit(twin, 5, 5, NULL);
-    commit(other, 0, 2, NULL);
+    hold(range, 0, GRANULES);
+    commit(range, 0, 2, NULL);
+    commit(range, 10, 3, NULL);
+    commit(second_range, 5, 5, NULL);
+    commit(range_of_another_pool, 0, 2, NULL);
     checkpoint();
-    const struct xseg_statistics then = env_stats(env.allocator);
-    const struct seen before = list_blocks();
-    late = reserve(env.pool);
-    commit(late, 0, 3, NULL);
-    commit(late, PAGES - 1, 1, env.stream);
-    commit(early, 2, 8, NULL);
-    decommit(early, 0, 1, NULL);
-    decommit(early, 11, 2, NULL);
-    commit(early, PAGES - 2, 2, NULL);
-    commit(twin, 0, 5, NULL);
-    commit(twin, 10, 1, NULL);
-    decommit(other, 0, 1, NULL);
-    void *added = env_alloc_in(env.allocator, env.pool, 5 * MIB, NULL);
-    env_free(env.allocator, live);
-    assert_ok(xseg_pool_restore(env.pool, env.checkpoint, record_block, moved));
+    const struct xseg_statistics stats_before = env_stats(env.allocator);
+    const struct block_summary blocks_before = summarize_blocks();
+    later_range = reserve(env.pool);
+    commit(later_range, 0, 3, NULL);
+    commit(later_range, GRANULES - 1, 1, env.stream);
+    commit(range, 2, 8, NULL);
+    decommit(range, 0, 1, NULL);
+    decommit(range, 11, 2, NULL);
+    commit(range, GRANULES - 2, 2, NULL);
+    commit(second_range, 0, 5, NULL);
+    commit(second_range, 10, 1, NULL);
+    decommit(range_of_another_pool, 0, 1, NULL);
+    (void)env_alloc_in(env.allocator, env.pool, 5 * MIB, NULL);
+    env_free(env.allocator, block);
+    assert_ok(xseg_pool_restore(env.pool, env.checkpoint, count_moved, moved));
     assert_int_equal(moved[true], 1);
     assert_int_equal(moved[false], 1);
-    assert_ok(xseg_pool_check_live(env.pool, &live, 1, &exactly));
-    assert_true(exactly);
-    (void)added;
-    assert_int_equal(info(late).committed_bytes, 0);
-    assert_int_equal(info(late).mapped_bytes, 0);
-    assert_int_equal(info(other).committed_bytes, PAGE);
-    assert_int_equal(info(twin).mapped_bytes, 5 * PAGE);
-    assert_int_equal(info(early).committed_bytes, 5 * PAGE);
-    /* Held granules keep their memory, which becomes pending unmap. */
-    assert_int_equal(info(early).pending_unmap_bytes, 10 * PAGE);
-    const struct xseg_statistics now = env_stats(env.allocator);
-    assert_int_equal(now.allocated_bytes[0].current, then.allocated_bytes[0].current - PAGE);
-    assert_int_equal(now.allocation[0].current, then.allocation[0].current);
-    assert_int_equal(list_blocks().bytes[XSEG_BLOCK_ALLOCATED], before.bytes[XSEG_BLOCK_ALLOCATED]);
-    unhold(early, 0, PAGES);
-    decommit(early, 0, 2, NULL);
-    decommit(early, 10, 3, NULL);
-    decommit(twin, 5, 5, NULL);
-    decommit(other, 1, 1, NULL);
-    env_free(env.allocator, live);
-    release(twin);
-    release(late);
-    release(other);
+    assert_ok(xseg_pool_check_live(env.pool, &block, 1, &is_exact));
+    assert_true(is_exact);
+    assert_int_equal(info(later_range).committed_bytes, 0);
+    assert_int_equal(info(later_range).mapped_bytes, 0);
+    assert_int_equal(info(range_of_another_pool).committed_bytes, PAGE);
+    assert_int_equal(info(second_range).mapped_bytes, 5 * PAGE);
+    assert_int_equal(info(range).committed_bytes, 5 * PAGE);
+    /* The held granules 2 to 9 and the last two granules keep their memory, which becomes pending unmap. */
+    assert_int_equal(info(range).pending_unmap_bytes, 10 * PAGE);
+    const struct xseg_statistics stats_after = env_stats(env.allocator);
+    assert_int_equal(stats_after.allocated_bytes[XSEG_STAT_ALL].current,
+                     stats_before.allocated_bytes[XSEG_STAT_ALL].current - PAGE);
+    assert_int_equal(stats_after.allocation[XSEG_STAT_ALL].current,
+                     stats_before.allocation[XSEG_STAT_ALL].current);
+    assert_int_equal(summarize_blocks().bytes[XSEG_BLOCK_ALLOCATED],
+                     blocks_before.bytes[XSEG_BLOCK_ALLOCATED]);
+    unhold(range, 0, GRANULES);
+    decommit(range, 0, 2, NULL);
+    decommit(range, 10, 3, NULL);
+    decommit(second_range, 5, 5, NULL);
+    decommit(range_of_another_pool, 1, 1, NULL);
+    env_free(env.allocator, block);
+    release(second_range);
+    release(later_range);
+    release(range_of_another_pool);
 }
 
 TEST_WITH(restore_recovers_the_statistics, open_real, close_env)
@@ -290,16 +303,17 @@ TEST_WITH(restore_recovers_the_statistics, open_real, close_env)
     hold(range, 1, 1);
     commit(range, 0, 3, NULL);
     checkpoint();
-    const struct xseg_statistics then = env_stats(env.allocator);
+    const struct xseg_statistics before = env_stats(env.allocator);
     decommit(range, 1, 1, NULL);
     commit(range, 3, 9, env.stream);
     env_stream_wait(NULL, env.stream);
     restore();
-    const struct xseg_statistics now = env_stats(env.allocator);
-    for (unsigned group = 0; group < COUNT_OF(now.reserved_bytes); group++) {
-        assert_int_equal(now.reserved_bytes[group].current, then.reserved_bytes[group].current);
-        assert_int_equal(now.allocated_bytes[group].current, then.allocated_bytes[group].current);
-        assert_int_equal(now.active_bytes[group].current, then.active_bytes[group].current);
+    const struct xseg_statistics after = env_stats(env.allocator);
+    for (unsigned group = 0; group < COUNT_OF(after.reserved_bytes); group++) {
+        assert_int_equal(after.reserved_bytes[group].current, before.reserved_bytes[group].current);
+        assert_int_equal(after.allocated_bytes[group].current,
+                         before.allocated_bytes[group].current);
+        assert_int_equal(after.active_bytes[group].current, before.active_bytes[group].current);
     }
     assert_int_equal(xseg_sim_used(0), 3 * PAGE);
     unhold(range, 1, 1);
@@ -333,7 +347,7 @@ TEST_WITH(released_memory_is_not_restored, open_real, close_env)
     decommit(range, 3, 1, NULL);
     commit(range, 8, 1, NULL);
     expect_rejected("memory of the checkpoint has been released");
-    /* Other memory at the granule is sufficient. */
+    /* Another page in the granule is sufficient. */
     commit(range, 3, 1, NULL);
     restore();
     assert_int_equal(info(range).committed_bytes, 4 * PAGE);
@@ -341,10 +355,10 @@ TEST_WITH(released_memory_is_not_restored, open_real, close_env)
     decommit(range, 0, 4, NULL);
 }
 
-/* All free addresses of the driver.  While they are reserved, a new range reuses addresses that xseg has freed. */
+/* Reservations of all free addresses of the driver.  Then a new range reuses addresses that xseg has freed. */
 struct free_addresses {
-    unsigned long long address[PIECES];
-    size_t bytes[PIECES];
+    unsigned long long address[ADDRESS_RANGES_MAX];
+    size_t bytes[ADDRESS_RANGES_MAX];
     unsigned count;
 };
 
@@ -354,7 +368,7 @@ static void reserve_addresses(struct free_addresses *addresses)
     for (size_t bytes = (size_t)1 << 46; bytes >= GIB; bytes /= 2)
         while (cuMemAddressReserve(&addresses->address[addresses->count], bytes, GIB, 0, 0) == 0) {
             addresses->bytes[addresses->count++] = bytes;
-            assert_true(addresses->count < PIECES);
+            assert_true(addresses->count < ADDRESS_RANGES_MAX);
         }
 }
 
@@ -406,14 +420,15 @@ TEST(range_does_not_replace_a_released_block)
     (void)env_trim_pool(env.allocator, env.pool);
     env.range = reserve(env.pool);
     assert_ptr_equal(info(env.range).base, block);
-    commit(env.range, 0, PAGES, NULL);
+    commit(env.range, 0, GRANULES, NULL);
     expect_rejected("memory of the checkpoint has been released");
-    decommit(env.range, 0, PAGES, NULL);
+    decommit(env.range, 0, GRANULES, NULL);
     free_addresses(&addresses);
     (void)close_env(NULL);
 }
 
-/* A decommitted page with an alias cannot be restored; a committed page with an alias can. */
+/* A granule that was decommitted cannot be recommitted while its page is aliased.  A committed granule can have an aliased
+ * page. */
 TEST_WITH(restore_keeps_aliased_pages, open_real, close_env)
 {
     struct xseg_range *range = env.range;
@@ -434,28 +449,28 @@ TEST_WITH(restore_keeps_aliased_pages, open_real, close_env)
     decommit(range, 0, 2, NULL);
 }
 
-/* A restore may decommit all mappings of a page. */
+/* A restore decommits all mappings of a page that was committed since the checkpoint, also those in other ranges. */
 TEST_WITH(all_mappings_of_a_page_are_decommitted, open_real, close_env)
 {
-    struct xseg_range *range = env.range, *other = reserve(env.pool);
+    struct xseg_range *range = env.range, *second_range = reserve(env.pool);
 
     commit(range, 0, 1, NULL);
     checkpoint();
     commit(range, 4, 1, NULL);
     alias(range, 8, range, 4);
-    alias(other, 8, range, 4);
-    work(8, NULL);
+    alias(second_range, 8, range, 4);
+    launch(8, NULL);
     restore();
-    assert_int_equal(info(other).pending_unmap_bytes, PAGE);
-    assert_int_equal(env_stats(env.allocator).active_bytes[0].current, 2 * PAGE);
+    assert_int_equal(info(second_range).pending_unmap_bytes, PAGE);
+    assert_int_equal(env_stats(env.allocator).active_bytes[XSEG_STAT_ALL].current, 2 * PAGE);
     xseg_sim_finish_all();
     decommit(range, 0, 1, NULL);
     assert_int_equal(xseg_sim_used(0), 0);
-    release(other);
+    release(second_range);
 }
 
-/* An observer that makes calls during a commit and counts them. */
-static void call_during_commit(void *context, const struct xseg_mapping *mapping)
+/* Expect in a notification that a commit in progress blocks a checkpoint and a restore, and count the notifications. */
+static void expect_blocked_during_commit(void *context, const struct xseg_mapping *mapping)
 {
     struct xseg_checkpoint *checkpoint = NULL;
 
@@ -468,13 +483,13 @@ static void call_during_commit(void *context, const struct xseg_mapping *mapping
 
 TEST_WITH(granule_of_an_active_commit_blocks_a_restore, open_real, close_env)
 {
-    unsigned rejected = 0;
+    unsigned notifications = 0;
 
     checkpoint();
-    const uint64_t id =
-        env_observe(env.allocator, .context = &rejected, .on_map = call_during_commit);
+    const uint64_t id = env_observe(env.allocator, .context = &notifications,
+                                    .on_map = expect_blocked_during_commit);
     commit(env.range, 3, 1, NULL);
-    assert_int_equal(rejected, 1);
+    assert_int_equal(notifications, 1);
     assert_ok(xseg_observer_remove(env.allocator, id));
     decommit(env.range, 3, 1, NULL);
 }
@@ -494,11 +509,11 @@ TEST_WITH(failed_restore_changes_no_range, open_real, close_env)
     commit(range, 8, 1, NULL);
     env_free(env.allocator, block);
     for (unsigned nth = 1; nth <= 3; nth += 2) {
-        const struct seen before = list_blocks();
+        const struct block_summary before = summarize_blocks();
 
         assert_ok(xseg_sim_fail("cuEventRecord", nth, 999));
         assert_error(xseg_pool_restore(env.pool, env.checkpoint, NULL, NULL), DRIVER, "999");
-        const struct seen after = list_blocks();
+        const struct block_summary after = summarize_blocks();
         assert_memory_equal(&before, &after, sizeof(before));
     }
     restore();

@@ -10,8 +10,8 @@
 
 #include "tests/support/process.h"
 
-#define BLOCK  (40 * MIB)
-#define STRIDE (64 * KIB)
+#define BLOCK_BYTES (40 * MIB)
+#define STRIDE      (64 * KIB)
 
 static const struct xseg_sim_settings sim_settings = {sizeof(struct xseg_sim_settings),
                                                       .memory_bytes = 1 * GIB, .real_bytes = true};
@@ -20,14 +20,14 @@ static struct xseg_allocator *allocator;
 
 static void fill(void *ptr, unsigned char value)
 {
-    for (size_t at = 0; at < BLOCK; at += STRIDE)
-        ((volatile unsigned char *)ptr)[at] = value;
+    for (size_t offset = 0; offset < BLOCK_BYTES; offset += STRIDE)
+        ((volatile unsigned char *)ptr)[offset] = value;
 }
 
 static bool holds(const void *ptr, unsigned char value)
 {
-    for (size_t at = 0; at < BLOCK; at += STRIDE)
-        if (((const volatile unsigned char *)ptr)[at] != value)
+    for (size_t offset = 0; offset < BLOCK_BYTES; offset += STRIDE)
+        if (((const volatile unsigned char *)ptr)[offset] != value)
             return false;
     return true;
 }
@@ -45,9 +45,9 @@ static struct xseg_export_token export_segment(const void *address)
     return token;
 }
 
-static bool is_equal(struct xseg_export_token one, struct xseg_export_token other)
+static bool is_equal(struct xseg_export_token first, struct xseg_export_token second)
 {
-    return memcmp(&one, &other, sizeof(one)) == 0;
+    return memcmp(&first, &second, sizeof(first)) == 0;
 }
 
 static uint64_t imported_bytes(void)
@@ -63,22 +63,22 @@ static void *import(struct xseg_export_token token)
     return base;
 }
 
-/* --- Another process, which executes orders, and answers y or n. --- */
+/* --- A second process that imports segments: it executes commands, and its responses are y or n. --- */
 
-enum order { IMPORT, READ, WRITE, CLOSE, IMPORT_FAILS, EXIT };
+enum command { IMPORT, READ, WRITE, CLOSE, IMPORT_FAILS, EXIT };
 
 struct message {
-    enum order order;
+    enum command command;
     unsigned char value;
     struct xseg_export_token token;
-    uint64_t offset; /* of a block, relative to the imported address */
+    uint64_t offset; /* of a block from the imported address */
 };
 
 static bool execute(const struct message *message, char **base)
 {
     void *imported = NULL;
 
-    switch (message->order) {
+    switch (message->command) {
     case IMPORT:
         if (xseg_import(allocator, 0, &message->token, &imported) != XSEG_OK)
             return false;
@@ -98,7 +98,7 @@ static bool execute(const struct message *message, char **base)
     }
 }
 
-static void run(int socket, const struct xseg_sim_settings *settings)
+static void run_importer(int socket, const struct xseg_sim_settings *settings)
 {
     struct message message;
     char *base = NULL;
@@ -114,7 +114,7 @@ static void run(int socket, const struct xseg_sim_settings *settings)
 static bool send_message(const struct process *process, struct message message)
 {
     assert_int_equal(write(process->socket, &message, sizeof(message)), sizeof(message));
-    return process_answer(process);
+    return process_responds_yes(process);
 }
 
 #define SEND(process, ...) assert_true(send_message(&(process), (struct message){__VA_ARGS__}))
@@ -122,7 +122,7 @@ static bool send_message(const struct process *process, struct message message)
 /* Returns false if processes cannot share a simulated device. */
 static bool start_process(struct process *process)
 {
-    if (!process_start(process, &sim_settings, run))
+    if (!process_start(process, &sim_settings, run_importer))
         return false;
     assert_ok(env_try_open("exportable:True", &allocator));
     return true;
@@ -130,14 +130,14 @@ static bool start_process(struct process *process)
 
 static void end_process(const struct process *process)
 {
-    struct xseg_sim_settings alone = sim_settings;
+    struct xseg_sim_settings unshared_settings = sim_settings;
 
-    alone.real_bytes = false;
+    unshared_settings.real_bytes = false;
     SEND(*process, EXIT);
-    process_end(process, allocator, &alone);
+    process_end(process, allocator, &unshared_settings);
 }
 
-/* Wait until the exporter has processed the end of an importer's connection. */
+/* Pause a pool after the exporter has handled the disconnection of its importer, which may take a moment. */
 static xseg_status pause_after_disconnect(struct xseg_pool *pool)
 {
     xseg_status status = XSEG_ERR_BUSY;
@@ -163,22 +163,22 @@ TEST(importer_maps_all_blocks_of_a_segment)
 
     if (!start_process(&process))
         return;
-    unsigned char *first = env_alloc(allocator, BLOCK, NULL);
-    void *gap = env_alloc(allocator, BLOCK, NULL);
-    unsigned char *last = env_alloc(allocator, BLOCK, NULL);
-    env_free(allocator, gap);
+    unsigned char *first = env_alloc(allocator, BLOCK_BYTES, NULL);
+    void *middle = env_alloc(allocator, BLOCK_BYTES, NULL);
+    unsigned char *last = env_alloc(allocator, BLOCK_BYTES, NULL);
+    env_free(allocator, middle);
     env_empty_cache(allocator);
     fill(first, 11);
     fill(last, 12);
-    /* The base of the segment may be unmapped: the first block is freed and unmapped as well. */
+    /* The pages of the middle block are unmapped. */
     const char *base = segment_base(last);
     const struct xseg_export_token token = export_segment(base);
-    const uint64_t first_at = (uint64_t)((char *)first - base);
-    const uint64_t last_at = (uint64_t)((char *)last - base);
+    const uint64_t first_offset = (uint64_t)((char *)first - base);
+    const uint64_t last_offset = (uint64_t)((char *)last - base);
     SEND(process, IMPORT, .token = token);
-    SEND(process, READ, 11, .offset = first_at);
-    SEND(process, READ, 12, .offset = last_at);
-    SEND(process, WRITE, 13, .offset = last_at);
+    SEND(process, READ, 11, .offset = first_offset);
+    SEND(process, READ, 12, .offset = last_offset);
+    SEND(process, WRITE, 13, .offset = last_offset);
     assert_true(holds(last, 13));
     SEND(process, CLOSE);
     env_free(allocator, first);
@@ -192,8 +192,8 @@ TEST(importer_maps_a_segment_whose_first_page_is_unmapped)
 
     if (!start_process(&process))
         return;
-    void *first = env_alloc(allocator, BLOCK, NULL);
-    unsigned char *last = env_alloc(allocator, BLOCK, NULL);
+    void *first = env_alloc(allocator, BLOCK_BYTES, NULL);
+    unsigned char *last = env_alloc(allocator, BLOCK_BYTES, NULL);
     const char *base = segment_base(last);
     env_free(allocator, first);
     env_empty_cache(allocator);
@@ -216,7 +216,7 @@ TEST(paused_pool_has_no_importers)
     if (!start_process(&process))
         return;
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *block = env_alloc_in(allocator, pool, BLOCK_BYTES, NULL);
     const struct xseg_export_token token = export_segment(block);
     SEND(process, IMPORT, .token = token);
     env_expect_error(xseg_pool_pause(pool, XSEG_KEEP_NOTHING, NULL), XSEG_ERR_BUSY, "1 importers");
@@ -226,7 +226,7 @@ TEST(paused_pool_has_no_importers)
     env_expect_error(xseg_export_segment(allocator, block, &(struct xseg_export_token){{0}}),
                      XSEG_ERR_PAUSED, "");
     SEND(process, IMPORT_FAILS, .token = token);
-    /* Other pages have another token. */
+    /* After the resume the pool has other pages, and so another token. */
     assert_ok(xseg_pool_resume(pool));
     assert_false(is_equal(token, export_segment(block)));
     SEND(process, IMPORT_FAILS, .token = token);
@@ -240,12 +240,12 @@ TEST(paused_pool_has_no_importers)
 TEST(killed_importer_is_no_longer_counted)
 {
     struct process process = {0};
-    struct xseg_sim_settings alone = sim_settings;
+    struct xseg_sim_settings unshared_settings = sim_settings;
 
     if (!start_process(&process))
         return;
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *block = env_alloc_in(allocator, pool, BLOCK_BYTES, NULL);
     SEND(process, IMPORT, .token = export_segment(block));
     assert_int_equal(kill(process.pid, SIGKILL), 0);
     assert_ok(pause_after_disconnect(pool));
@@ -255,8 +255,8 @@ TEST(killed_importer_is_no_longer_counted)
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
-    alone.real_bytes = false;
-    assert_int_equal(xseg_sim_reset(&alone), XSEG_OK);
+    unshared_settings.real_bytes = false;
+    assert_int_equal(xseg_sim_reset(&unshared_settings), XSEG_OK);
 }
 
 /* --- One process on both sides. --- */
@@ -277,43 +277,43 @@ static int close_exporter(void **state)
 
 TEST_WITH(same_pages_have_the_same_token, open_exporter, close_exporter)
 {
-    void *block = env_alloc(allocator, BLOCK, NULL);
+    void *block = env_alloc(allocator, BLOCK_BYTES, NULL);
     const char *base = segment_base(block);
-    const struct xseg_export_token token = export_segment(base);
+    const struct xseg_export_token first_token = export_segment(base);
 
-    /* A block that is freed and allocated again does not change the pages. */
+    /* The export retains the pages of a block that is freed, trimmed and allocated again. */
     env_free(allocator, block);
     env_empty_cache(allocator);
-    assert_true(is_equal(token, export_segment(base)));
-    assert_ptr_equal(env_alloc(allocator, BLOCK, NULL), block);
-    assert_true(is_equal(token, export_segment(base)));
-    /* A growth changes them; the earlier token still imports the earlier pages. */
-    void *more = env_alloc(allocator, BLOCK, NULL);
-    assert_ptr_equal(segment_base(more), base);
-    const struct xseg_export_token grown = export_segment(base);
-    assert_false(is_equal(token, grown));
-    char *part = import(token), *all = import(grown);
+    assert_true(is_equal(first_token, export_segment(base)));
+    assert_ptr_equal(env_alloc(allocator, BLOCK_BYTES, NULL), block);
+    assert_true(is_equal(first_token, export_segment(base)));
+    /* A growth adds pages.  The first token still imports the first pages only. */
+    void *second = env_alloc(allocator, BLOCK_BYTES, NULL);
+    assert_ptr_equal(segment_base(second), base);
+    const struct xseg_export_token second_token = export_segment(base);
+    assert_false(is_equal(first_token, second_token));
+    char *first_import = import(first_token), *second_import = import(second_token);
     fill(block, 31);
-    fill(more, 32);
-    assert_true(holds(part + ((char *)block - base), 31));
-    assert_true(holds(all + ((char *)block - base), 31));
-    assert_true(holds(all + ((char *)more - base), 32));
-    assert_ok(xseg_import_close(allocator, part));
-    assert_ok(xseg_import_close(allocator, all));
+    fill(second, 32);
+    assert_true(holds(first_import + ((char *)block - base), 31));
+    assert_true(holds(second_import + ((char *)block - base), 31));
+    assert_true(holds(second_import + ((char *)second - base), 32));
+    assert_ok(xseg_import_close(allocator, first_import));
+    assert_ok(xseg_import_close(allocator, second_import));
     env_free(allocator, block);
-    env_free(allocator, more);
+    env_free(allocator, second);
 }
 
 TEST_WITH(second_import_returns_the_same_memory, open_exporter, close_exporter)
 {
-    char *block = env_alloc(allocator, BLOCK, NULL);
+    char *block = env_alloc(allocator, BLOCK_BYTES, NULL);
     char *first = import(export_segment(segment_base(block)));
 
-    assert_int_equal(imported_bytes(), BLOCK);
+    assert_int_equal(imported_bytes(), BLOCK_BYTES);
     /* The token of another address imports the same memory. */
     char *second = import(export_segment(block));
     assert_ptr_equal(second, first + (block - (char *)segment_base(block)));
-    assert_int_equal(imported_bytes(), BLOCK);
+    assert_int_equal(imported_bytes(), BLOCK_BYTES);
     fill(block, 41);
     assert_ok(xseg_import_close(allocator, first));
     assert_true(holds(second, 41));
@@ -330,7 +330,7 @@ static void *import_in_thread(void *token)
 TEST_WITH(concurrent_imports_return_the_same_memory, open_exporter, close_exporter)
 {
     enum { THREADS = 8, ROUNDS = 20 };
-    void *block = env_alloc(allocator, BLOCK, NULL);
+    void *block = env_alloc(allocator, BLOCK_BYTES, NULL);
     struct xseg_export_token token = export_segment(block);
 
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -341,7 +341,7 @@ TEST_WITH(concurrent_imports_return_the_same_memory, open_exporter, close_export
             assert_int_equal(pthread_create(&thread[i], NULL, import_in_thread, &token), 0);
         for (unsigned i = 0; i < THREADS; i++)
             assert_int_equal(pthread_join(thread[i], &base[i]), 0);
-        assert_int_equal(imported_bytes(), BLOCK);
+        assert_int_equal(imported_bytes(), BLOCK_BYTES);
         for (unsigned i = 0; i < THREADS; i++) {
             assert_ptr_equal(base[i], base[0]);
             assert_ok(xseg_import_close(allocator, base[i]));
@@ -353,7 +353,8 @@ TEST_WITH(concurrent_imports_return_the_same_memory, open_exporter, close_export
 TEST_WITH(child_of_an_importer_is_not_counted, open_exporter, close_exporter)
 {
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL), *base = import(export_segment(block));
+    void *block = env_alloc_in(allocator, pool, BLOCK_BYTES, NULL),
+         *base = import(export_segment(block));
     const pid_t child = fork();
 
     assert_true(child >= 0);
@@ -375,12 +376,12 @@ TEST_WITH(exported_segment_keeps_its_pages_until_the_pool_is_released, open_expo
           close_exporter)
 {
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *block = env_alloc_in(allocator, pool, BLOCK_BYTES, NULL);
     struct xseg_export_token token = export_segment(block);
 
     env_free(allocator, block);
     env_empty_cache(allocator);
-    assert_int_equal(env_reserved(allocator), BLOCK);
+    assert_int_equal(env_reserved(allocator), BLOCK_BYTES);
     char *imported = import(token);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
@@ -395,7 +396,7 @@ TEST_WITH(exported_segment_keeps_its_pages_until_the_pool_is_released, open_expo
 TEST_WITH(block_of_an_exported_segment_can_be_exported, open_exporter, close_exporter)
 {
     struct xseg_pool *pool = create_pool();
-    void *block = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *block = env_alloc_in(allocator, pool, BLOCK_BYTES, NULL);
     struct xseg_export_token token;
 
     (void)export_segment(block);
@@ -412,7 +413,8 @@ TEST_WITH(block_of_an_exported_segment_can_be_exported, open_exporter, close_exp
 TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_exporter)
 {
     struct xseg_export_token token;
-    char *block = env_alloc(allocator, BLOCK, NULL), *end = (char *)segment_base(block) + BLOCK;
+    char *block = env_alloc(allocator, BLOCK_BYTES, NULL),
+         *end = (char *)segment_base(block) + BLOCK_BYTES;
     int local = 0;
 
     env_expect_error(xseg_export_segment(allocator, &local, &token), XSEG_ERR_NOT_ALLOCATED, "");
@@ -423,52 +425,53 @@ TEST_WITH(memory_that_cannot_be_exported_is_rejected, open_exporter, close_expor
     env_expect_error(xseg_export_segment(allocator, block, NULL), XSEG_ERR_ARGUMENT,
                      "token is NULL");
     struct xseg_pool *pool = create_pool();
-    void *live = env_alloc_in(allocator, pool, BLOCK, NULL);
+    void *allocated = env_alloc_in(allocator, pool, BLOCK_BYTES, NULL);
     assert_ok(xseg_pool_release(pool));
-    env_expect_error(xseg_export_segment(allocator, live, &token), XSEG_ERR_UNSUPPORTED,
+    env_expect_error(xseg_export_segment(allocator, allocated, &token), XSEG_ERR_UNSUPPORTED,
                      "pool has been released");
-    env_free(allocator, live);
+    env_free(allocator, allocated);
     env_free(allocator, block);
     env_close(allocator);
 
     allocator = env_open("expandable_segments:False");
-    void *classic = env_alloc(allocator, BLOCK, NULL);
+    void *classic = env_alloc(allocator, BLOCK_BYTES, NULL);
     env_expect_error(xseg_export_segment(allocator, classic, &token), XSEG_ERR_UNSUPPORTED,
                      "classic segment");
     env_free(allocator, classic);
     env_close(allocator);
 
     allocator = env_open(NULL);
-    void *private = env_alloc(allocator, BLOCK, NULL);
-    env_expect_error(xseg_export_segment(allocator, private, &token), XSEG_ERR_UNSUPPORTED,
+    void *not_exportable = env_alloc(allocator, BLOCK_BYTES, NULL);
+    env_expect_error(xseg_export_segment(allocator, not_exportable, &token), XSEG_ERR_UNSUPPORTED,
                      "exportable:True");
-    env_free(allocator, private);
+    env_free(allocator, not_exportable);
 }
 
-TEST_WITH(tokens_with_other_fields_are_rejected, open_exporter, close_exporter)
+TEST_WITH(altered_tokens_are_rejected, open_exporter, close_exporter)
 {
-    enum { OFFSET_AT = 32, SIZE_AT = 40, GENERATION_AT = 48, KIND_AT = 60 };
-    char *block = env_alloc(allocator, BLOCK, NULL);
+    /* Offsets of the fields of a token. */
+    enum { OFFSET = 32, SIZE = 40, GENERATION = 48, KIND = 60 };
+    char *block = env_alloc(allocator, BLOCK_BYTES, NULL);
     const struct xseg_export_token token = export_segment(block);
     static const struct {
-        size_t at;
+        size_t index; /* of the byte of which a bit is inverted */
         xseg_status status;
     } cases[] = {
-        {OFFSET_AT + 7, XSEG_ERR_ARGUMENT},
-        {SIZE_AT + 3, XSEG_ERR_NOT_ALLOCATED},
-        {SIZE_AT, XSEG_ERR_ARGUMENT},
-        {GENERATION_AT, XSEG_ERR_NOT_ALLOCATED},
-        {GENERATION_AT + 7, XSEG_ERR_NOT_ALLOCATED},
-        {KIND_AT, XSEG_ERR_NOT_ALLOCATED},
-        {KIND_AT + 1, XSEG_ERR_ARGUMENT},
+        {OFFSET + 7, XSEG_ERR_ARGUMENT},
+        {SIZE + 3, XSEG_ERR_NOT_ALLOCATED},
+        {SIZE, XSEG_ERR_ARGUMENT},
+        {GENERATION, XSEG_ERR_NOT_ALLOCATED},
+        {GENERATION + 7, XSEG_ERR_NOT_ALLOCATED},
+        {KIND, XSEG_ERR_NOT_ALLOCATED},
+        {KIND + 1, XSEG_ERR_ARGUMENT},
     };
 
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        struct xseg_export_token other = token;
+        struct xseg_export_token altered = token;
         void *base = NULL;
 
-        other.byte[cases[i].at] ^= 1;
-        assert_int_equal(xseg_import(allocator, 0, &other, &base), cases[i].status);
+        altered.byte[cases[i].index] ^= 1;
+        assert_int_equal(xseg_import(allocator, 0, &altered, &base), cases[i].status);
         assert_null(base);
     }
     env_free(allocator, block);
@@ -476,17 +479,17 @@ TEST_WITH(tokens_with_other_fields_are_rejected, open_exporter, close_exporter)
 
 TEST(close_ends_exports_of_segments)
 {
-    const unsigned files = env_open_fds();
+    const unsigned open_files = env_open_fds();
 
     (void)open_exporter(NULL);
-    void *block = env_alloc(allocator, BLOCK, NULL);
+    void *block = env_alloc(allocator, BLOCK_BYTES, NULL);
     (void)export_segment(block);
     env_free(allocator, block);
     env_close(allocator);
-    assert_int_equal(env_open_fds(), files);
+    assert_int_equal(env_open_fds(), open_files);
 }
 
-/* The exporter's thread counts the importers that disconnect, while the allocator frees its segments. */
+/* A thread of the exporter handles importers that disconnect, while the close frees the exported segments. */
 TEST(close_waits_for_importers_that_disconnect)
 {
     enum { ROUNDS = 20, POOLS = 32 };

@@ -8,16 +8,16 @@
 #include "tests/support/emulator.h"
 #include "tests/support/folder.h"
 
-/* Remove the files of the folder.  The result is their number and the size of the largest. */
+/* Remove the files of the folder.  Returns their number; *largest is raised to the size of the largest file. */
 static unsigned remove_files(uint64_t *largest)
 {
-    DIR *listed = opendir(folder);
+    DIR *directory = opendir(folder);
     struct dirent *entry;
     struct stat info;
     unsigned count = 0;
 
-    assert_non_null(listed);
-    while ((entry = readdir(listed)) != NULL) {
+    assert_non_null(directory);
+    while ((entry = readdir(directory)) != NULL) {
         const char *path = folder_path(entry->d_name);
 
         if (entry->d_name[0] == '.')
@@ -30,7 +30,7 @@ static unsigned remove_files(uint64_t *largest)
         assert_int_equal(unlink(path), 0);
         count++;
     }
-    assert_int_equal(closedir(listed), 0);
+    assert_int_equal(closedir(directory), 0);
     return count;
 }
 
@@ -55,10 +55,10 @@ static void expect_complete(const char *path)
     assert_int_equal(close(file), 0);
 }
 
-/* The allocated block of the allocator that was opened last. */
+/* The block of 40 MiB of the allocator that open_with_events() opened last. */
 static void *block;
 
-/* An allocator with this many events and 40 MiB of allocated memory, of 256 MiB. */
+/* An allocator with this many events, and 40 of 256 MiB allocated. */
 static struct xseg_allocator *open_with_events(const char *keys, unsigned events)
 {
     char config[512];
@@ -66,7 +66,7 @@ static struct xseg_allocator *open_with_events(const char *keys, unsigned events
     (void)snprintf(config, sizeof(config), "history:all%s", keys);
     struct xseg_allocator *allocator = env_open_mib(256, config);
     block = env_alloc(allocator, 40 * MIB, NULL);
-    for (unsigned i = 0; i < events; i += 3)
+    for (unsigned i = 0; i < events; i += 3) /* ALLOC, FREE_REQUESTED, FREE_COMPLETED */
         env_free(allocator, env_alloc(allocator, 4096, NULL));
     return allocator;
 }
@@ -98,16 +98,16 @@ TEST_ON(arguments_are_checked, env_open(NULL))
                  "options->struct_size is unknown, 3");
 }
 
-static void expect_file_error(struct xseg_allocator *allocator, const char *path, int error)
+static void expect_file_error(struct xseg_allocator *allocator, const char *path, int error_number)
 {
-    assert_error(xseg_snapshot(allocator, path, NULL), FILE, strerror(error));
+    assert_error(xseg_snapshot(allocator, path, NULL), FILE, strerror(error_number));
     assert_error(xseg_snapshot(allocator, path, NULL), FILE, path);
 }
 
 /* Each error has a message and leaves no file, and the next snapshot succeeds. */
 TEST_ON(unwritable_path_is_an_error, open_with_events("", 0))
 {
-    const unsigned files = env_open_fds();
+    const unsigned open_files = env_open_fds();
     const char *path = folder_path("folder");
 
     expect_file_error(allocator, folder_path("none/file"), ENOENT);
@@ -121,7 +121,7 @@ TEST_ON(unwritable_path_is_an_error, open_with_events("", 0))
     expect_file_error(allocator, "/dev/full", ENOSPC);
     assert_int_equal(access("/dev/full", F_OK), 0);
     assert_int_equal(remove_files(NULL), 0);
-    assert_int_equal(env_open_fds(), files);
+    assert_int_equal(env_open_fds(), open_files);
     path = folder_path("file");
     assert_ok(xseg_snapshot(allocator, path, NULL));
     expect_complete(path);
@@ -185,54 +185,54 @@ static uint64_t count_calls(struct xseg_allocator *allocator)
     return sum;
 }
 
-/* State after a failed request: it must be the same with and without a snapshot. */
-struct error_message {
+/* The result of a failed request, which must be the same with and without a snapshot. */
+struct oom_result {
     xseg_status status;
-    char text[2048];
-    int error;
-    uint64_t calls;
+    char message[2048];
+    int error_number;      /* errno */
+    uint64_t driver_calls; /* of the request */
 };
 
-static struct error_message request_too_much(struct xseg_allocator *allocator)
+static struct oom_result request_too_much(struct xseg_allocator *allocator)
 {
-    struct error_message error_message = {.calls = count_calls(allocator)};
+    struct oom_result result = {.driver_calls = count_calls(allocator)};
     void *ptr = NULL;
 
     errno = ENOTTY;
-    error_message.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
-    error_message.error = errno;
-    (void)xseg_error_message(error_message.text, sizeof(error_message.text));
-    error_message.calls = count_calls(allocator) - error_message.calls;
+    result.status = xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr);
+    result.error_number = errno;
+    (void)xseg_error_message(result.message, sizeof(result.message));
+    result.driver_calls = count_calls(allocator) - result.driver_calls;
     assert_null(ptr);
-    return error_message;
+    return result;
 }
 
-static struct error_message request_with(const char *keys)
+static struct oom_result request_with(const char *keys)
 {
     struct xseg_allocator *allocator = open_with_events(keys, 300);
-    const struct error_message error_message = request_too_much(allocator);
+    const struct oom_result result = request_too_much(allocator);
 
     close_with_events(allocator);
-    return error_message;
+    return result;
 }
 
 TEST(snapshot_does_not_change_the_oom_error)
 {
-    const struct error_message without = request_with("");
+    const struct oom_result without = request_with("");
     assert_int_equal(without.status, XSEG_ERR_NO_MEMORY);
     assert_int_equal(remove_files(NULL), 0);
-    const struct error_message with = request_with(keys_with_folder(""));
+    const struct oom_result with = request_with(keys_with_folder(""));
     assert_int_equal(remove_files(NULL), 1);
     assert_int_equal(with.status, without.status);
-    assert_string_equal(with.text, without.text);
-    assert_int_equal(with.error, without.error);
-    assert_int_equal(with.calls, without.calls);
+    assert_string_equal(with.message, without.message);
+    assert_int_equal(with.error_number, without.error_number);
+    assert_int_equal(with.driver_calls, without.driver_calls);
     /* The error is the same if the snapshot cannot be written. */
-    const struct error_message nowhere = request_with(",oom_snapshot:/nowhere/at/all");
-    assert_string_equal(nowhere.text, without.text);
-    assert_int_equal(nowhere.status, without.status);
-    assert_int_equal(nowhere.error, without.error);
-    assert_int_equal(nowhere.calls, without.calls);
+    const struct oom_result unwritable = request_with(",oom_snapshot:/nowhere/at/all");
+    assert_string_equal(unwritable.message, without.message);
+    assert_int_equal(unwritable.status, without.status);
+    assert_int_equal(unwritable.error_number, without.error_number);
+    assert_int_equal(unwritable.driver_calls, without.driver_calls);
 }
 
 static char last_line[1024]; /* of the log */
@@ -321,20 +321,20 @@ TEST(number_and_size_of_snapshots_are_bounded)
     assert_int_equal(remove_files(NULL), 0);
 }
 
-static struct xseg_allocator *hooked;
+static struct xseg_allocator *hooked_allocator;
 
-static uint32_t number_frames(void *context)
+static uint32_t gather_frames(void *context)
 {
     (void)context;
     return 7;
 }
 
-/* Another request fails while a snapshot is written. */
-static bool fail_during_snapshot(void *context, uint32_t frames, char *text, size_t bytes)
+/* Name frames for a snapshot, during which another request fails. */
+static bool fail_while_naming_frames(void *context, uint32_t frames, char *text, size_t bytes)
 {
     (void)frames;
     ++*(unsigned *)context;
-    assert_int_equal(env_try_alloc(hooked, 4 * GIB, NULL), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(env_try_alloc(hooked_allocator, 4 * GIB, NULL), XSEG_ERR_NO_MEMORY);
     (void)snprintf(text, bytes, "a line");
     return true;
 }
@@ -343,27 +343,27 @@ TEST(concurrent_failure_writes_no_second_file)
 {
     unsigned calls = 0;
 
-    hooked = open_with_events(keys_with_folder(",history_stacks:all"), 0);
-    struct xseg_history_hook hook = {sizeof(hook), .gather = number_frames,
-                                     .name = fail_during_snapshot, .context = &calls};
-    assert_ok(xseg_history_set_hook(hooked, &hook));
-    (void)request_too_much(hooked);
+    hooked_allocator = open_with_events(keys_with_folder(",history_stacks:all"), 0);
+    struct xseg_history_hook hook = {sizeof(hook), .gather = gather_frames,
+                                     .name = fail_while_naming_frames, .context = &calls};
+    assert_ok(xseg_history_set_hook(hooked_allocator, &hook));
+    (void)request_too_much(hooked_allocator);
     assert_true(calls > 0);
-    close_with_events(hooked);
+    close_with_events(hooked_allocator);
     assert_int_equal(remove_files(NULL), 1);
 }
 
-static atomic_bool ends;
+static atomic_bool stop;
 
-static void *work(void *self)
+static void *allocate_and_fail(void *allocator)
 {
     void *ptr = NULL;
 
-    while (!atomic_load(&ends)) {
-        if (xseg_alloc(self, 0, 20 * MIB, NULL, &ptr) == XSEG_OK)
-            assert_ok(xseg_free(self, ptr));
-        if (xseg_alloc(self, 0, 4 * GIB, NULL, &ptr) == XSEG_OK)
-            assert_ok(xseg_free(self, ptr));
+    while (!atomic_load(&stop)) {
+        if (xseg_alloc(allocator, 0, 20 * MIB, NULL, &ptr) == XSEG_OK)
+            assert_ok(xseg_free(allocator, ptr));
+        if (xseg_alloc(allocator, 0, 4 * GIB, NULL, &ptr) == XSEG_OK)
+            assert_ok(xseg_free(allocator, ptr));
     }
     return NULL;
 }
@@ -374,22 +374,22 @@ TEST(concurrent_failures_return_together)
     pthread_t thread[2];
 
     struct xseg_allocator *allocator = open_with_events(keys_with_folder(""), 0);
-    atomic_store(&ends, false);
+    atomic_store(&stop, false);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, work, allocator), 0);
+        assert_int_equal(pthread_create(&thread[i], NULL, allocate_and_fail, allocator), 0);
     for (unsigned i = 0; i < 20; i++) {
         assert_ok(xseg_snapshot(allocator, path, NULL));
         expect_complete(path);
     }
-    atomic_store(&ends, true);
+    atomic_store(&stop, true);
     for (unsigned i = 0; i < COUNT_OF(thread); i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     close_with_events(allocator);
     assert_in_range(remove_files(NULL), 2, 4);
 }
 
-/* Bytes of host memory that the process has, by a key of its status. */
-static uint64_t host_bytes(const char *key)
+/* A value of /proc/self/status in bytes. */
+static uint64_t status_bytes(const char *key)
 {
     FILE *file = fopen("/proc/self/status", "r");
     unsigned long long kib = 0;
@@ -408,41 +408,43 @@ static uint64_t host_bytes(const char *key)
 static bool reset_peak(void)
 {
     const int file = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-    const bool done = file >= 0 && write(file, "5", 1) == 1;
+    const bool is_reset = file >= 0 && write(file, "5", 1) == 1;
 
-    return (file < 0 || close(file) == 0) && done;
+    return (file < 0 || close(file) == 0) && is_reset;
 }
 
-#define LIVE   150000u
-#define EVENTS 1200000u
+#define BLOCKS_MIN 100000u
+#define BLOCKS_MAX 150000u
+#define EVENTS     1200000u /* as history_events */
 
-/* With full rings, and with 150,000 and then 100,000 allocated blocks. */
+/* With a full history, and with BLOCKS_MAX and then BLOCKS_MIN allocated blocks. */
 TEST_ON(host_memory_is_bounded,
         env_open("expandable_segments:True,history:all,history_events:1200000"))
 {
-    static void *held[LIVE];
+    static void *blocks[BLOCKS_MAX];
     const char *path = folder_path("requested");
 
     if (ENV_IS_SANITIZED || is_emulated() || !reset_peak()) {
         print_message("# not measurable with a sanitizer, an emulator or this kernel\n");
         return;
     }
-    for (unsigned i = 0; i < LIVE; i++)
-        held[i] = env_alloc(allocator, 4096, NULL);
+    for (unsigned i = 0; i < BLOCKS_MAX; i++)
+        blocks[i] = env_alloc(allocator, 4096, NULL);
     for (unsigned i = 0; i < EVENTS / 3; i++)
         env_free(allocator, env_alloc(allocator, 4096, NULL));
-    for (unsigned live = LIVE; live >= 100000; live -= LIVE - 100000) {
-        const uint64_t before = host_bytes("VmRSS:");
+    for (unsigned count = BLOCKS_MAX; count >= BLOCKS_MIN; count -= BLOCKS_MAX - BLOCKS_MIN) {
+        const uint64_t before = status_bytes("VmRSS:");
 
         assert_true(reset_peak());
         assert_ok(xseg_snapshot(allocator, path, NULL));
-        const uint64_t more = host_bytes("VmHWM:") - before;
-        print_message("# %u live: %llu bytes\n", live, (unsigned long long)more);
-        assert_in_range(more, 48 * MIB, 64 * MIB + (uint64_t)(live - 100000) * 64);
-        for (unsigned i = live; i > 100000; i--)
-            env_free(allocator, held[i - 1]);
+        const uint64_t growth = status_bytes("VmHWM:") - before;
+        print_message("# %u allocated blocks: %llu bytes\n", count, (unsigned long long)growth);
+        /* 64 bytes for each further block. */
+        assert_in_range(growth, 48 * MIB, 64 * MIB + (uint64_t)(count - BLOCKS_MIN) * 64);
+        for (unsigned i = count; i > BLOCKS_MIN; i--)
+            env_free(allocator, blocks[i - 1]);
     }
-    env_free_all(allocator, held, 100000 * sizeof(*held));
+    env_free_all(allocator, blocks, BLOCKS_MIN * sizeof(*blocks));
     assert_int_equal(remove_files(NULL), 1);
 }
 

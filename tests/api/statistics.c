@@ -8,24 +8,26 @@
 #include "tests/support/env.h"
 #include "tests/support/trim_due.h"
 
-/* Runs first, since other tests leave memory in the heap.  Only touched pages of the tables of a huge device count. */
+/* The first test, since other tests leave memory in the heap.  Of the tables of a device of 4 TiB only touched pages count. */
 TEST(host_bytes_do_not_exceed_resident_memory)
 {
     static void *block[20000];
     xseg_stream stream[10];
 
-    const uint64_t without = env_resident_bytes();
+    const uint64_t resident_before = env_resident_bytes();
     struct xseg_allocator *allocator = env_open_mib(4096 * KIB, "expandable_segments:True");
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
         stream[i] = env_stream();
     for (unsigned i = 0; i < COUNT_OF(block); i++)
         block[i] = env_alloc(allocator, i % 100 == 0 ? 4 * MIB : 4096, stream[i % 10]);
-    const uint64_t host = env_stats(allocator).host_bytes, got = env_resident_bytes() - without;
-    print_message("# host_bytes %zu, the process got %zu\n", (size_t)host, (size_t)got);
-    assert_true(host >= MIB);
-    /* Self-checks read all tables, which maps uncounted pages. */
+    const uint64_t host_bytes = env_stats(allocator).host_bytes,
+                   resident_growth = env_resident_bytes() - resident_before;
+    print_message("# host_bytes %zu, growth of resident memory %zu\n", (size_t)host_bytes,
+                  (size_t)resident_growth);
+    assert_true(host_bytes >= MIB);
+    /* Self-checks read all tables, so that more pages of them are resident than are counted. */
     if (XSEG_CHECKS < 2)
-        assert_true(host <= got);
+        assert_true(host_bytes <= resident_growth);
     env_free_all(allocator, block, sizeof(block));
     assert_ok(xseg_close(allocator));
     for (unsigned i = 0; i < COUNT_OF(stream); i++)
@@ -39,7 +41,7 @@ static void reset(struct xseg_allocator *allocator, unsigned counters)
 
 TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
 {
-    void *first = env_alloc(allocator, 4 * MIB, NULL);
+    void *allocated = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
     const struct xseg_statistics before = env_stats(allocator);
@@ -50,12 +52,12 @@ TEST_ON(peak_reset_keeps_other_statistics, env_open("expandable_segments:True"))
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].current, 4 * MIB);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 12 * MIB);
     assert_int_equal(after.num_device_alloc, before.num_device_alloc);
-    env_free(allocator, first);
+    env_free(allocator, allocated);
 }
 
 TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:True"))
 {
-    void *first = env_alloc(allocator, 4 * MIB, NULL);
+    void *allocated = env_alloc(allocator, 4 * MIB, NULL);
 
     env_free(allocator, env_alloc(allocator, 8 * MIB, NULL));
     assert_int_not_equal(env_stats(allocator).num_device_alloc, 0);
@@ -66,7 +68,7 @@ TEST_ON(accumulated_reset_keeps_other_statistics, env_open("expandable_segments:
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].allocated, 0);
     assert_int_equal(after.allocated_bytes[XSEG_STAT_ALL].freed, 0);
     assert_int_equal(after.num_device_alloc, 0);
-    env_free(allocator, first);
+    env_free(allocator, allocated);
     assert_int_equal(env_stats(allocator).allocated_bytes[XSEG_STAT_ALL].freed, 4 * MIB);
 }
 
@@ -106,7 +108,7 @@ TEST_ON(older_structure_is_filled_up_to_its_size, env_open("expandable_segments:
 TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
 {
     struct xseg_driver_call calls[128];
-    size_t count = 0, seen = 0;
+    size_t count = 0, maps = 0;
 
     void *block = env_alloc(allocator, 4 * MIB, NULL);
     assert_ok(xseg_driver_calls(allocator, NULL, 0, &count));
@@ -114,14 +116,15 @@ TEST_ON(driver_calls_are_counted_by_name, env_open("expandable_segments:True"))
     assert_ok(xseg_driver_calls(allocator, calls, COUNT_OF(calls), NULL));
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(calls[i].count, xseg_sim_calls(calls[i].name));
-        seen += strcmp(calls[i].name, "cuMemMap") == 0 && calls[i].count > 0;
+        maps += strcmp(calls[i].name, "cuMemMap") == 0 && calls[i].count > 0;
     }
-    assert_int_equal(seen, 1);
+    assert_int_equal(maps, 1);
     assert_error(xseg_driver_calls(allocator, NULL, 1, &count), ARGUMENT, "calls");
     env_free(allocator, block);
 }
 
-/* A million blocks of 4 KiB use at most 2.25 %: 0.78 % for the starts of each 512 bytes, and mostly 64 bytes per block. */
+/* A million blocks of 4 KiB on average.  The metadata has about 2.25 % of the memory: 0.78 % for the table of block starts at
+ * multiples of 512 bytes, and the rest mostly for records of 64 bytes per block. */
 TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 {
     enum { BLOCKS = 1000000 };
@@ -146,28 +149,28 @@ TEST_ON(metadata_uses_little_host_memory, env_open("expandable_segments:True"))
 /* --- Statistics of all devices: equal to the other reports, without driver calls and waits. --- */
 
 #define DEVICES 4
-#define MS      UINT64_C(1000000)
+#define MS      UINT64_C(1000000) /* in nanoseconds */
 
-/* Of CUresult. */
-#define ILLEGAL_ADDRESS 700
+#define ILLEGAL_ADDRESS 700 /* of CUresult */
 
-static struct xseg_allocator *open_on(size_t mib, const char *config)
+static struct xseg_allocator *open_four_devices(size_t mib, const char *config)
 {
     return env_open_sim_with_clock(config, .devices = DEVICES, .memory_bytes = mib * MIB);
 }
 
-static void limit(struct xseg_allocator *allocator, int device, uint64_t hard, double fraction)
+static void set_limits(struct xseg_allocator *allocator, int device, uint64_t hard_bytes,
+                       double fraction)
 {
-    struct xseg_limits set = XSEG_LIMITS_INIT;
+    struct xseg_limits limits = XSEG_LIMITS_INIT;
 
-    set.hard_bytes = hard;
-    set.fraction = fraction;
-    set.has_fraction = true;
-    assert_ok(xseg_limits_set(allocator, env_scope(.device = device), &set));
+    limits.hard_bytes = hard_bytes;
+    limits.fraction = fraction;
+    limits.has_fraction = true;
+    assert_ok(xseg_limits_set(allocator, env_scope(.device = device), &limits));
 }
 
 /* The counts of all driver calls, which the caller frees. */
-static struct xseg_driver_call *counts_of(struct xseg_allocator *allocator, size_t *count)
+static struct xseg_driver_call *read_call_counts(struct xseg_allocator *allocator, size_t *count)
 {
     struct xseg_driver_call *calls;
 
@@ -183,12 +186,12 @@ static void read_devices(struct xseg_allocator *allocator, struct xseg_device_st
 {
     const uint64_t calls_before = xseg_sim_calls(NULL);
     size_t count = 0, calls = 0;
-    struct xseg_driver_call *before = counts_of(allocator, &calls);
+    struct xseg_driver_call *before = read_call_counts(allocator, &calls);
 
     memset(devices, 0xa5, DEVICES * sizeof(*devices));
     assert_ok(xseg_device_stats_get(allocator, devices, sizeof(*devices), DEVICES, &count));
     assert_int_equal(count, DEVICES);
-    struct xseg_driver_call *after = counts_of(allocator, &calls);
+    struct xseg_driver_call *after = read_call_counts(allocator, &calls);
     assert_memory_equal(before, after, calls * sizeof(*before));
     assert_int_equal(xseg_sim_calls(NULL), calls_before);
     free(before);
@@ -207,21 +210,21 @@ static struct xseg_device_stats read_device(struct xseg_allocator *allocator, in
     return devices[device];
 }
 
-/* The statistics of the device agree, without concurrent calls and paused pools. */
-static void expect_statistics(struct xseg_allocator *allocator,
-                              const struct xseg_device_stats *device)
+/* Expect that the statistics of xseg_stats_get() are equal, which requires that no pool is paused. */
+static void expect_equal_statistics(struct xseg_allocator *allocator,
+                                    const struct xseg_device_stats *device)
 {
     const struct xseg_statistics stats = env_stats_on(allocator, device->device);
     const uint64_t reserved = stats.reserved_bytes[XSEG_STAT_ALL].current;
-    const uint64_t live = stats.allocated_bytes[XSEG_STAT_ALL].current;
+    const uint64_t allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;
     const uint64_t active = stats.active_bytes[XSEG_STAT_ALL].current;
     assert_true(device->is_open);
     assert_int_equal(device->total_bytes, stats.device_bytes);
     assert_int_equal(device->limit_bytes, stats.limit_bytes);
     assert_int_equal(device->physical_bytes, stats.physical_bytes);
     assert_int_equal(device->reserved_bytes, reserved);
-    assert_int_equal(device->allocated_bytes, live);
-    assert_int_equal(device->pending_bytes, active - live);
+    assert_int_equal(device->allocated_bytes, allocated);
+    assert_int_equal(device->pending_bytes, active - allocated);
     assert_int_equal(device->idle_bytes, reserved - active + stats.idle_page_bytes);
 }
 
@@ -232,7 +235,7 @@ static void expect_closed(const struct xseg_device_stats *device, int ordinal)
     assert_memory_equal(device, &closed, sizeof(closed));
 }
 
-TEST_ON(arguments_are_checked, open_on(4096, NULL))
+TEST_ON(arguments_are_checked, open_four_devices(4096, NULL))
 {
     struct xseg_device_stats devices[DEVICES];
     size_t count = 77;
@@ -251,7 +254,7 @@ TEST_ON(arguments_are_checked, open_on(4096, NULL))
     assert_ok(xseg_device_stats_get(allocator, devices, sizeof(devices[0]), DEVICES, NULL));
 }
 
-TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
+TEST_ON(short_array_is_filled_up_to_its_length, open_four_devices(4096, NULL))
 {
     struct xseg_device_stats devices[DEVICES + 1];
     unsigned char untouched[sizeof(devices[0])];
@@ -273,12 +276,12 @@ TEST_ON(short_array_is_filled_up_to_its_length, open_on(4096, NULL))
 }
 
 /* A caller with an older header has shorter entries, and one with a newer header has longer entries. */
-TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NULL))
+TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_four_devices(4096, NULL))
 {
     enum { SHORT = offsetof(struct xseg_device_stats, total_bytes) };
     struct {
         struct xseg_device_stats known;
-        uint64_t more;
+        uint64_t unknown_member;
     } longer[DEVICES];
     unsigned char shorter[DEVICES][SHORT];
 
@@ -295,11 +298,11 @@ TEST_ON(entries_of_other_versions_are_filled_up_to_both_sizes, open_on(4096, NUL
         assert_int_equal(known.is_open, i == 2);
         assert_int_equal(longer[i].known.struct_size, sizeof(known));
         assert_int_equal(longer[i].known.is_open, i == 2);
-        assert_int_equal(longer[i].more, UINT64_C(0xa5a5a5a5a5a5a5a5));
+        assert_int_equal(longer[i].unknown_member, UINT64_C(0xa5a5a5a5a5a5a5a5));
     }
 }
 
-TEST_ON(statistics_open_no_device, open_on(4096, NULL))
+TEST_ON(statistics_open_no_device, open_four_devices(4096, NULL))
 {
     struct xseg_device_stats devices[DEVICES];
 
@@ -314,23 +317,24 @@ TEST_ON(statistics_open_no_device, open_on(4096, NULL))
 /* Device 0 is in use, device 1 is lost, device 2 is full, device 3 is unused. */
 TEST(devices_have_separate_statistics)
 {
-    struct xseg_allocator *allocator = open_on(512, "expandable_segments:True");
+    struct xseg_allocator *allocator = open_four_devices(512, "expandable_segments:True");
     const xseg_stream side = env_stream();
     struct xseg_device_stats devices[DEVICES];
-    void *live = env_alloc_on(allocator, 0, 100 * MIB),
+    void *allocated = env_alloc_on(allocator, 0, 100 * MIB),
          *pending = env_alloc_on(allocator, 0, 60 * MIB);
     void *lost = env_alloc_on(allocator, 1, 40 * MIB),
          *full = env_alloc_on(allocator, 2, 500 * MIB);
-    void *none = NULL;
+    void *ptr = NULL;
 
+    /* 40 MiB of device 0 are cached, and 60 MiB are pending. */
     env_free(allocator, env_alloc_on(allocator, 0, 40 * MIB));
     env_free_in_use(allocator, pending, side);
     assert_ok(xseg_sim_fail("cuMemCreate", 1, ILLEGAL_ADDRESS));
-    assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &none), XSEG_ERR_DEVICE_LOST);
-    assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &none), XSEG_ERR_NO_MEMORY);
+    assert_int_equal(xseg_alloc(allocator, 1, 100 * MIB, NULL, &ptr), XSEG_ERR_DEVICE_LOST);
+    assert_int_equal(xseg_alloc(allocator, 2, 40 * MIB, NULL, &ptr), XSEG_ERR_NO_MEMORY);
     read_devices(allocator, devices);
     for (int i = 0; i < 3; i++) {
-        expect_statistics(allocator, &devices[i]);
+        expect_equal_statistics(allocator, &devices[i]);
         assert_int_equal(devices[i].total_bytes, 512 * MIB);
         assert_int_equal(devices[i].limit_bytes, UINT64_MAX);
         assert_int_equal(devices[i].is_lost, i == 1);
@@ -338,6 +342,7 @@ TEST(devices_have_separate_statistics)
     assert_int_equal(devices[0].allocated_bytes, 100 * MIB);
     assert_int_equal(devices[0].pending_bytes, 60 * MIB);
     assert_int_equal(devices[0].idle_bytes, 40 * MIB);
+    /* Only for the failed request of device 2 the free memory was queried. */
     assert_int_equal(devices[0].free_bytes, UINT64_MAX);
     assert_int_equal(devices[0].free_age_ms, UINT64_MAX);
     assert_int_equal(devices[1].allocated_bytes, 40 * MIB);
@@ -346,65 +351,69 @@ TEST(devices_have_separate_statistics)
     assert_int_equal(devices[2].free_bytes, 12 * MIB);
     assert_int_equal(devices[2].free_age_ms, 0);
     expect_closed(&devices[3], 3);
-    env_free(allocator, live, lost, full);
+    env_free(allocator, allocated, lost, full);
     assert_ok(xseg_close(allocator)); /* a lost device keeps its memory */
     env_stream_destroy(side);
 }
 
-/* External memory is that of the last driver query; own memory is current. */
-TEST_ON(external_memory_is_that_of_the_last_query, open_on(100, "expandable_segments:False"))
+/* The memory of others is that of the last driver query, and the memory of this allocator is current. */
+TEST_ON(external_memory_is_that_of_the_last_query,
+        open_four_devices(100, "expandable_segments:False"))
 {
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *external_allocator = NULL;
 
-    assert_ok(env_try_open("expandable_segments:False", &other));
-    void *external = env_alloc(other, 40 * MIB, NULL), *own = env_alloc_on(allocator, 0, 20 * MIB);
+    assert_ok(env_try_open("expandable_segments:False", &external_allocator));
+    void *external = env_alloc(external_allocator, 40 * MIB, NULL),
+         *first = env_alloc_on(allocator, 0, 20 * MIB);
     assert_int_equal(read_device(allocator, 0).free_bytes, UINT64_MAX);
+    /* The request that fails queries the driver. */
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(read_device(allocator, 0).free_bytes, 40 * MIB);
+    assert_int_equal(read_device(allocator, 0).free_bytes, (100 - 40 - 20) * MIB);
     xseg_sim_advance(3000 * MS);
     assert_int_equal(read_device(allocator, 0).free_age_ms, 3000);
-    void *more = env_alloc_on(allocator, 0, 30 * MIB);
+    void *second = env_alloc_on(allocator, 0, 30 * MIB);
     assert_int_equal(read_device(allocator, 0).free_bytes, 10 * MIB);
     /* The other allocator releases its memory, and there is no query afterwards. */
-    env_free(other, external);
-    assert_ok(xseg_close(other));
+    env_free(external_allocator, external);
+    assert_ok(xseg_close(external_allocator));
     assert_int_equal(read_device(allocator, 0).free_bytes, 10 * MIB);
     /* This block exceeds the last known free memory. */
-    void *last = env_alloc_on(allocator, 0, 40 * MIB);
+    void *third = env_alloc_on(allocator, 0, 40 * MIB);
     assert_int_equal(read_device(allocator, 0).free_bytes, 0);
     assert_in_range(read_device(allocator, 0).free_age_ms, 3000, 3100);
+    /* Another query. */
     assert_int_equal(env_try_alloc(allocator, 60 * MIB, NULL), XSEG_ERR_NO_MEMORY);
-    assert_int_equal(read_device(allocator, 0).free_bytes, 10 * MIB);
+    assert_int_equal(read_device(allocator, 0).free_bytes, (100 - 20 - 30 - 40) * MIB);
     assert_int_equal(read_device(allocator, 0).free_age_ms, 0);
-    env_free(allocator, own, more, last);
+    env_free(allocator, first, second, third);
 }
 
 /* With device_free_min_mb each decay pass queries the driver. */
-TEST_ON(decay_updates_the_free_memory, open_on(1024, "device_free_min_mb:1"))
+TEST_ON(decay_updates_the_free_memory, open_four_devices(1024, "device_free_min_mb:1"))
 {
-    struct xseg_allocator *other = NULL;
+    struct xseg_allocator *external_allocator = NULL;
 
     env_free(allocator, env_alloc_on(allocator, 1, 100 * MIB));
-    assert_ok(env_try_open(NULL, &other));
-    void *external = env_alloc_on(other, 1, 200 * MIB);
+    assert_ok(env_try_open(NULL, &external_allocator));
+    void *external = env_alloc_on(external_allocator, 1, 200 * MIB);
     xseg_sim_advance(1000 * MS);
     assert_ok(trim_due(allocator, 1));
     xseg_sim_advance(20 * MS);
     const struct xseg_device_stats device = read_device(allocator, 1);
     assert_int_equal(device.free_bytes, (1024 - 100 - 200) * MIB);
     assert_int_equal(device.free_age_ms, 20);
-    expect_statistics(allocator, &device);
-    env_free(other, external);
-    assert_ok(xseg_close(other));
+    expect_equal_statistics(allocator, &device);
+    env_free(external_allocator, external);
+    assert_ok(xseg_close(external_allocator));
 }
 
-TEST_ON(lowest_limit_is_reported, open_on(1024, NULL))
+TEST_ON(lowest_limit_is_reported, open_four_devices(1024, NULL))
 {
     struct xseg_device_stats devices[DEVICES];
 
-    limit(allocator, 0, 300 * MIB, 1);
-    limit(allocator, 1, 300 * MIB, 0.25);
-    limit(allocator, 2, UINT64_MAX, 0.5);
+    set_limits(allocator, 0, 300 * MIB, 1);
+    set_limits(allocator, 1, 300 * MIB, 0.25);
+    set_limits(allocator, 2, UINT64_MAX, 0.5);
     read_devices(allocator, devices);
     assert_int_equal(devices[0].limit_bytes, 300 * MIB);
     assert_int_equal(devices[1].limit_bytes, 256 * MIB);
@@ -412,22 +421,23 @@ TEST_ON(lowest_limit_is_reported, open_on(1024, NULL))
     expect_closed(&devices[3], 3);
 }
 
-TEST_ON(page_cache_is_idle_memory, open_on(1024, "idle_ms:100,page_cache_mb:100"))
+TEST_ON(page_cache_is_idle_memory, open_four_devices(1024, "idle_ms:100,page_cache_mb:100"))
 {
-    void *live = env_alloc_on(allocator, 0, 40 * MIB);
+    void *allocated = env_alloc_on(allocator, 0, 40 * MIB);
 
     env_free(allocator, env_alloc_on(allocator, 0, 200 * MIB));
     assert_int_equal(read_device(allocator, 0).idle_bytes, 200 * MIB);
-    env_pass_time(allocator, 30, 10);
+    env_advance_and_trim(allocator, 30, 10);
     const struct xseg_device_stats device = read_device(allocator, 0);
-    expect_statistics(allocator, &device);
+    expect_equal_statistics(allocator, &device);
     assert_int_equal(device.reserved_bytes, 40 * MIB);
-    assert_int_equal(device.physical_bytes, 140 * MIB);
+    assert_int_equal(device.physical_bytes, (40 + 100) * MIB);
     assert_int_equal(device.idle_bytes, 100 * MIB);
-    env_free(allocator, live);
+    env_free(allocator, allocated);
 }
 
-TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_segments:True"))
+TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes,
+             open_four_devices(1024, "expandable_segments:True"))
 {
     void *block = env_alloc_in(allocator, pool, 100 * MIB, NULL);
 
@@ -442,7 +452,7 @@ TEST_IN_POOL(paused_blocks_do_not_reduce_idle_bytes, open_on(1024, "expandable_s
 }
 
 /* The default pool, a retained pool and a released pool. */
-TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:True"))
+TEST_ON(cached_memory_of_every_pool_is_idle, open_four_devices(1024, "expandable_segments:True"))
 {
     struct xseg_pool *retained = env_pool(allocator), *released = env_pool(allocator);
 
@@ -451,8 +461,8 @@ TEST_ON(cached_memory_of_every_pool_is_idle, open_on(1024, "expandable_segments:
     env_free(allocator, env_alloc_on(allocator, 0, 80 * MIB));
     assert_ok(xseg_pool_release(released));
     const struct xseg_device_stats device = read_device(allocator, 0);
-    expect_statistics(allocator, &device);
-    assert_int_equal(device.idle_bytes, 140 * MIB);
+    expect_equal_statistics(allocator, &device);
+    assert_int_equal(device.idle_bytes, (20 + 40 + 80) * MIB);
     assert_ok(xseg_pool_release(retained));
 }
 
@@ -490,17 +500,18 @@ struct growth {
     struct xseg_pool *pool;
 };
 
-static void *grow(void *self)
+static void *grow(void *context)
 {
-    const struct growth *growth = self;
+    const struct growth *growth = context;
     struct xseg_request request = {sizeof(request), .bytes = 20 * MIB, .pool = growth->pool};
     void *block = NULL;
 
     return xseg_alloc_with(growth->allocator, &request, &block) == XSEG_OK ? block : NULL;
 }
 
-/* A growth holds the lock of its device while it waits for memory; statistics can be read, without the growth. */
-TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
+/* A growth holds the device memory lock while its memory function waits.  The statistics can be read, and do not include the
+ * growth yet. */
+TEST_ON(query_does_not_wait_for_growth, open_four_devices(1024, NULL))
 {
     struct gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, false};
     struct growth growth = {allocator, NULL};
@@ -527,7 +538,7 @@ TEST_ON(query_does_not_wait_for_growth, open_on(1024, NULL))
     assert_ok(xseg_pool_release(growth.pool));
 }
 
-TEST_ON(calls_of_a_forked_child_fail, open_on(1024, NULL))
+TEST_ON(calls_of_a_forked_child_fail, open_four_devices(1024, NULL))
 {
     struct xseg_device_stats device;
 

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* One xseg_unpin() too many, then the end of a pinned descriptor or registration: every call returns a status, and no
- * other memory loses its pin.  xseg_unpin() fails if pins of descriptors and registrations are counted separately. */
+ * other memory loses its pin.  The tests accept two results of this xseg_unpin(): it fails, since pins of descriptors and
+ * registrations are counted separately, or it removes such a pin. */
 #include <unistd.h>
 
 #include "tests/support/child.h"
 #include "tests/support/ranges.h"
 #include "xseg/register.h"
 
-enum { COUNT = 4 };
+enum { COUNT = 4 }; /* granules of a range */
 
 /* The allocator of a case, and a range with committed memory. */
 static struct xseg_allocator *allocator;
 static struct xseg_range *range;
 static void *base;
 
+/* Reserve a range, and commit all of it; *start receives its address. */
 static struct xseg_range *reserve(void **start)
 {
     struct xseg_range *reserved = NULL;
@@ -26,15 +28,16 @@ static struct xseg_range *reserve(void **start)
 
 static void run_on_a_range(const void *argument)
 {
-    void (*const *check)(void) = argument;
+    void (*const *run_test)(void) = argument;
 
     allocator = env_open("rdma:True");
     range = reserve(&base);
-    (*check)();
+    (*run_test)();
     env_close(allocator);
 }
 
-static int descriptor(const void *address, size_t bytes)
+/* Open a descriptor that pins memory. */
+static int open_pinned_descriptor(const void *address, size_t bytes)
 {
     uint64_t offset = 0;
     int fd = -1;
@@ -43,8 +46,8 @@ static int descriptor(const void *address, size_t bytes)
     return fd;
 }
 
-/* Make one unpin too many.  Returns whether the unpin removed the pin of a descriptor or registration. */
-static bool unpin_once_more(const void *address, size_t bytes)
+/* Call xseg_unpin() without xseg_pin().  Returns whether it removed the pin of a descriptor or registration. */
+static bool unpin_unbalanced(const void *address, size_t bytes)
 {
     const xseg_status status = xseg_unpin(allocator, address, bytes);
 
@@ -52,8 +55,8 @@ static bool unpin_once_more(const void *address, size_t bytes)
     return status == XSEG_OK;
 }
 
-/* The close of a descriptor whose pin was removed returns an error and closes the descriptor. */
-static void close_unpinned(int fd, bool was_removed)
+/* Close a descriptor.  If its pin was removed, the close returns an error, and closes the descriptor as well. */
+static void close_after_unpin(int fd, bool was_removed)
 {
     if (was_removed)
         assert_error(xseg_dmabuf_close(allocator, fd), ARGUMENT, "xseg_unpin");
@@ -64,142 +67,142 @@ static void close_unpinned(int fd, bool was_removed)
 
 static void descriptor_of_mapped_memory_can_be_closed(void)
 {
-    const int fd = descriptor(base, COUNT * PAGE);
+    const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    close_unpinned(fd, unpin_once_more(base, COUNT * PAGE));
+    close_after_unpin(fd, unpin_unbalanced(base, COUNT * PAGE));
     discard(range, NULL, {0, COUNT});
 }
 
 /* The range is released, and another range reuses its segment or addresses. */
 static void descriptor_of_a_released_range_can_be_closed(void)
 {
-    void *other = NULL;
-    const int fd = descriptor(base, COUNT * PAGE);
+    void *next_base = NULL;
+    const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    const bool was_removed = unpin_once_more(base, COUNT * PAGE);
+    const bool was_removed = unpin_unbalanced(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     assert_int_equal(xseg_range_release(range), was_removed ? XSEG_OK : XSEG_ERR_BUSY);
-    struct xseg_range *next = reserve(&other);
-    assert_ok(xseg_pin(allocator, other, COUNT * PAGE));
-    close_unpinned(fd, was_removed);
-    assert_ok(xseg_unpin(allocator, other, COUNT * PAGE));
+    struct xseg_range *next_range = reserve(&next_base);
+    assert_ok(xseg_pin(allocator, next_base, COUNT * PAGE));
+    close_after_unpin(fd, was_removed);
+    assert_ok(xseg_unpin(allocator, next_base, COUNT * PAGE));
     if (!was_removed)
         release(range);
-    discard(next, NULL, {0, COUNT});
+    discard(next_range, NULL, {0, COUNT});
 }
 
 /* The segment of a block is released: an expandable segment with its pool, a classic segment with its memory. */
-static void check_descriptor_of_a_block(const void *config)
+static void run_on_a_block(const void *config)
 {
     allocator = env_open(config);
-    struct xseg_pool *pool = env_pool(allocator), *next = NULL;
+    struct xseg_pool *pool = env_pool(allocator), *next_pool = NULL;
     char *block = env_alloc_in(allocator, pool, 32 * MIB, NULL);
-    const int fd = descriptor(block, 32 * MIB);
+    const int fd = open_pinned_descriptor(block, 32 * MIB);
 
     child_case_begin();
-    const bool was_removed = unpin_once_more(block, 32 * MIB);
+    const bool was_removed = unpin_unbalanced(block, 32 * MIB);
     env_free(allocator, block);
     assert_ok(xseg_pool_release(pool));
     env_empty_cache(allocator);
-    next = env_pool(allocator);
-    char *other = env_alloc_in(allocator, next, 32 * MIB, NULL);
-    assert_ok(xseg_pin(allocator, other, 32 * MIB));
-    close_unpinned(fd, was_removed);
-    assert_ok(xseg_unpin(allocator, other, 32 * MIB));
-    env_free(allocator, other);
-    assert_ok(xseg_pool_release(next));
+    next_pool = env_pool(allocator);
+    char *next_block = env_alloc_in(allocator, next_pool, 32 * MIB, NULL);
+    assert_ok(xseg_pin(allocator, next_block, 32 * MIB));
+    close_after_unpin(fd, was_removed);
+    assert_ok(xseg_unpin(allocator, next_block, 32 * MIB));
+    env_free(allocator, next_block);
+    assert_ok(xseg_pool_release(next_pool));
     env_close(allocator);
 }
 
-/* close() closes the descriptor, so another descriptor reuses its number. */
+/* The program closes the descriptor by close(), so another descriptor gets its number. */
 static void descriptor_with_a_reused_number_can_be_closed(void)
 {
-    void *other = NULL;
-    struct xseg_range *next = reserve(&other);
-    const int fd = descriptor(base, COUNT * PAGE);
+    void *next_base = NULL;
+    struct xseg_range *next_range = reserve(&next_base);
+    const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     (void)close(fd);
-    assert_int_equal(descriptor(other, COUNT * PAGE), fd);
+    assert_int_equal(open_pinned_descriptor(next_base, COUNT * PAGE), fd);
     child_case_begin();
     assert_ok(xseg_dmabuf_close(allocator, fd));
-    assert_error(xseg_unpin(allocator, other, COUNT * PAGE), ARGUMENT, "");
-    (void)unpin_once_more(base, COUNT * PAGE);
+    assert_error(xseg_unpin(allocator, next_base, COUNT * PAGE), ARGUMENT, "");
+    (void)unpin_unbalanced(base, COUNT * PAGE);
     discard(range, NULL, {0, COUNT});
-    discard(next, NULL, {0, COUNT});
+    discard(next_range, NULL, {0, COUNT});
 }
 
-static int runs;
+static int registered_runs;
 
 static bool enter(void *context, struct xseg_registered *run)
 {
     (void)context, (void)run;
-    runs++;
+    registered_runs++;
     return true;
 }
 
 static void leave(void *context, const struct xseg_registered *run)
 {
     (void)context, (void)run;
-    runs--;
+    registered_runs--;
 }
 
-static uint64_t add(const void *address, size_t bytes)
+static uint64_t register_pinned(const void *address, size_t bytes)
 {
     struct xseg_registrar registrar = {sizeof(registrar), .enter = enter, .leave = leave,
                                        .pin = true};
     uint64_t id = 0;
 
     assert_ok(xseg_register(allocator, address, bytes, &registrar, &id));
-    assert_int_equal(runs, 1);
+    assert_int_equal(registered_runs, 1);
     return id;
 }
 
-/* A registration whose pin was removed ends; the status may be an error. */
-static void remove_unpinned(uint64_t id)
+/* End a registration whose pin may have been removed; the status may be an error. */
+static void unregister_after_unpin(uint64_t id)
 {
     const xseg_status status = xseg_unregister(allocator, id);
 
     assert_true(status == XSEG_OK || status == XSEG_ERR_ARGUMENT);
-    assert_int_equal(runs, 0);
+    assert_int_equal(registered_runs, 0);
     assert_int_equal(xseg_unregister(allocator, id), XSEG_ERR_ARGUMENT);
 }
 
 static void registration_of_mapped_memory_can_be_removed(void)
 {
-    const uint64_t id = add(base, COUNT * PAGE);
+    const uint64_t id = register_pinned(base, COUNT * PAGE);
 
     child_case_begin();
-    (void)unpin_once_more(base, PAGE);
-    remove_unpinned(id);
+    (void)unpin_unbalanced(base, PAGE);
+    unregister_after_unpin(id);
     discard(range, NULL, {0, COUNT});
 }
 
 /* The unpinned memory is unmapped after `leave`. */
 static void registration_of_unmapped_memory_can_be_removed(void)
 {
-    const uint64_t id = add(base, COUNT * PAGE);
+    const uint64_t id = register_pinned(base, COUNT * PAGE);
 
     child_case_begin();
-    (void)unpin_once_more(base, COUNT * PAGE);
+    (void)unpin_unbalanced(base, COUNT * PAGE);
     decommit(range, 0, COUNT, NULL);
     commit(range, 0, COUNT, NULL);
-    assert_int_equal(runs, 1);
-    remove_unpinned(id);
+    assert_int_equal(registered_runs, 1);
+    unregister_after_unpin(id);
     discard(range, NULL, {0, COUNT});
 }
 
 /* A descriptor pins the memory as well, and both pins of one page are removed. */
 static void registration_with_a_pinned_descriptor_can_be_removed(void)
 {
-    const uint64_t id = add(base, COUNT * PAGE);
-    const int fd = descriptor(base, COUNT * PAGE);
+    const uint64_t id = register_pinned(base, COUNT * PAGE);
+    const int fd = open_pinned_descriptor(base, COUNT * PAGE);
 
     child_case_begin();
-    const bool first = unpin_once_more(base, PAGE), second = unpin_once_more(base, PAGE);
-    remove_unpinned(id);
-    close_unpinned(fd, first || second);
+    const bool first = unpin_unbalanced(base, PAGE), second = unpin_unbalanced(base, PAGE);
+    unregister_after_unpin(id);
+    close_after_unpin(fd, first || second);
     discard(range, NULL, {0, COUNT});
 }
 
@@ -216,9 +219,9 @@ int main(int argc, char **argv)
     const struct child_case cases[] = {
         CASE(descriptor_of_mapped_memory_can_be_closed),
         CASE(descriptor_of_a_released_range_can_be_closed),
-        {"descriptor_of_a_released_expandable_segment_can_be_closed", check_descriptor_of_a_block,
+        {"descriptor_of_a_released_expandable_segment_can_be_closed", run_on_a_block,
          "expandable_segments:True,rdma:True"},
-        {"descriptor_of_a_released_classic_segment_can_be_closed", check_descriptor_of_a_block,
+        {"descriptor_of_a_released_classic_segment_can_be_closed", run_on_a_block,
          "expandable_segments:False"},
         CASE(descriptor_with_a_reused_number_can_be_closed),
         CASE(registration_of_mapped_memory_can_be_removed),

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+/* Of CUresult. */
 #define NO_MEMORY     2
 #define NOT_SUPPORTED 801
 #define UNKNOWN       999
@@ -14,7 +15,7 @@
 static struct env_log logged;
 
 /* Open an allocator on a reset simulator, with this memory for each device; 0: the default. */
-static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, const char *config)
+static struct xseg_allocator *open_reset(unsigned devices, uint64_t memory, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = devices,
                                          .memory_bytes = memory};
@@ -23,7 +24,7 @@ static struct xseg_allocator *open_fresh(unsigned devices, uint64_t memory, cons
     return env_open_logged(config, &logged);
 }
 
-/* Let the nth call and all later calls fail. */
+/* From the nth call of this name on, all calls fail. */
 static void fail_from(const char *call, uint64_t nth, int error)
 {
     env_fault(0, .call = call, .nth = nth, .every = 1, .error = error);
@@ -35,11 +36,11 @@ static void end_failures(void)
 }
 
 /* Expect one log line with the device, the reason, the consequence and the key that disables the warning. */
-static void expect_line(const char *device, const char *word)
+static void expect_line(const char *device, const char *reason)
 {
     assert_int_equal(logged.lines, 1);
     assert_non_null(strstr(logged.line, device));
-    assert_non_null(strstr(logged.line, word));
+    assert_non_null(strstr(logged.line, reason));
     assert_non_null(strstr(logged.line, "classic"));
     assert_non_null(strstr(logged.line, "expandable_segments:False"));
 }
@@ -66,7 +67,7 @@ static const char *const calls[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess"}
 static const int errors[] = {NO_MEMORY, NOT_SUPPORTED, UNKNOWN};
 
 TEST_TIMES(device_without_page_creation_uses_classic_segments, COUNT_OF(calls) * COUNT_OF(errors),
-           open_fresh(1, 0, EXPANDABLE))
+           open_reset(1, 0, EXPANDABLE))
 {
     fail_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
     void *ptr = alloc_classic(allocator, MIB);
@@ -82,14 +83,14 @@ TEST_TIMES(device_without_page_creation_uses_classic_segments, COUNT_OF(calls) *
 /* If the driver reports out of memory, the log line has the free memory. */
 TEST(log_line_has_the_free_memory)
 {
-    struct xseg_allocator *allocator = open_fresh(1, 50 * GIB, EXPANDABLE);
+    struct xseg_allocator *allocator = open_reset(1, 50 * GIB, EXPANDABLE);
 
     fail_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     expect_line("device 0", "51200 MiB free");
     env_close(allocator);
     /* Without expandable segments nothing is logged. */
-    allocator = open_fresh(1, 0, "expandable_segments:False");
+    allocator = open_reset(1, 0, "expandable_segments:False");
     fail_from("cuMemCreate", 1, NO_MEMORY);
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     assert_int_equal(logged.lines, 0);
@@ -97,7 +98,7 @@ TEST(log_line_has_the_free_memory)
 }
 
 /* Other processes use the memory when the device is opened; expandable segments are used after it is free. */
-TEST_ON(full_device_at_open_keeps_expandable_segments, open_fresh(1, 400 * MIB, EXPANDABLE))
+TEST_ON(full_device_at_open_keeps_expandable_segments, open_reset(1, 400 * MIB, EXPANDABLE))
 {
     assert_ok(xseg_sim_set_external_memory(0, 400 * MIB));
     assert_error(env_try_alloc(allocator, MIB, NULL), NO_MEMORY, "");
@@ -106,7 +107,7 @@ TEST_ON(full_device_at_open_keeps_expandable_segments, open_fresh(1, 400 * MIB, 
 }
 
 /* The driver reports free memory, but pages and classic allocations fail, so expandable segments stay enabled. */
-TEST_ON(device_without_any_memory_keeps_expandable_segments, open_fresh(1, 0, EXPANDABLE))
+TEST_ON(device_without_any_memory_keeps_expandable_segments, open_reset(1, 0, EXPANDABLE))
 {
     fail_from("cuMemCreate", 1, NO_MEMORY);
     env_fault(1, .call = "cuMemAlloc", .every = 1);
@@ -116,41 +117,41 @@ TEST_ON(device_without_any_memory_keeps_expandable_segments, open_fresh(1, 0, EX
     expect_expandable(allocator, MIB);
 }
 
-/* The probe creates two pages. */
+/* The probe creates two pages, and the first growth fails to create the third page. */
 TEST_TIMES(failure_at_the_first_growth_selects_classic_segments, COUNT_OF(errors),
-           open_fresh(1, 0, EXPANDABLE))
+           open_reset(1, 0, EXPANDABLE))
 {
     fail_from("cuMemCreate", 3, errors[i]);
-    void *ptr = env_alloc(allocator, MIB, NULL), *other = env_alloc(allocator, MIB, NULL);
-    assert_false(env_block(allocator, ptr).is_expandable);
+    void *first = env_alloc(allocator, MIB, NULL), *second = env_alloc(allocator, MIB, NULL);
+    assert_false(env_block(allocator, first).is_expandable);
     assert_int_equal(env_reserved(allocator), 2 * MIB);
     assert_int_equal(env_stats(allocator).num_ooms, 0);
     assert_int_equal(env_stats(allocator).num_alloc_retries, 0);
     expect_line("device 0", "cuMemCreate");
-    env_free(allocator, ptr, other);
+    env_free(allocator, first, second);
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
-/* Mapped pages stay in use; new segments are classic. */
+/* Mapped pages still serve requests; new segments are classic. */
 TEST_TIMES(later_failure_keeps_mapped_pages, COUNT_OF(calls) * COUNT_OF(errors),
-           open_fresh(1, 0, EXPANDABLE))
+           open_reset(1, 0, EXPANDABLE))
 {
-    void *early = env_alloc(allocator, 30 * MIB, NULL);
+    void *expandable_block = env_alloc(allocator, 30 * MIB, NULL);
 
-    assert_true(env_block(allocator, early).is_expandable);
+    assert_true(env_block(allocator, expandable_block).is_expandable);
     fail_from(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]);
-    void *late = alloc_classic(allocator, 50 * MIB);
-    assert_int_equal(env_reserved(allocator), 90 * MIB);
+    void *classic_block = alloc_classic(allocator, 50 * MIB);
+    assert_int_equal(env_reserved(allocator), (40 + 50) * MIB);
     expect_line("device 0", calls[i / COUNT_OF(errors)]);
-    env_free(allocator, early);
-    assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), early);
-    env_free(allocator, early, late);
+    env_free(allocator, expandable_block);
+    assert_ptr_equal(env_alloc(allocator, 30 * MIB, NULL), expandable_block);
+    env_free(allocator, expandable_block, classic_block);
     assert_int_equal(env_reserved_without_cache(allocator), 0);
 }
 
 /* After a single failure the growth is retried. */
 TEST_TIMES(single_failure_keeps_expandable_segments, COUNT_OF(calls) * COUNT_OF(errors),
-           open_fresh(1, 0, EXPANDABLE))
+           open_reset(1, 0, EXPANDABLE))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     assert_ok(xseg_sim_fail(calls[i / COUNT_OF(errors)], 1, errors[i % COUNT_OF(errors)]));
@@ -159,21 +160,21 @@ TEST_TIMES(single_failure_keeps_expandable_segments, COUNT_OF(calls) * COUNT_OF(
 }
 
 /* On a device that is full, because of this process or others, expandable segments stay enabled. */
-TEST_ON(memory_pressure_keeps_expandable_segments, open_fresh(1, 400 * MIB, EXPANDABLE))
+TEST_ON(memory_pressure_keeps_expandable_segments, open_reset(1, 400 * MIB, EXPANDABLE))
 {
-    void *live = env_alloc(allocator, 100 * MIB, NULL);
+    void *allocated = env_alloc(allocator, 100 * MIB, NULL);
 
     assert_ok(xseg_sim_set_external_memory(0, 280 * MIB));
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), NO_MEMORY, "");
     assert_ok(xseg_sim_set_external_memory(0, 0));
     assert_error(env_try_alloc(allocator, 350 * MIB, NULL), NO_MEMORY, "");
     expect_expandable(allocator, 60 * MIB);
-    env_free(allocator, live);
+    env_free(allocator, allocated);
 }
 
 /* A device that fails under memory pressure continues with classic segments. */
 TEST_ON(failure_under_memory_pressure_selects_classic_segments,
-        open_fresh(1, 200 * MIB, EXPANDABLE))
+        open_reset(1, 200 * MIB, EXPANDABLE))
 {
     const xseg_stream side = env_stream();
 
@@ -184,7 +185,7 @@ TEST_ON(failure_under_memory_pressure_selects_classic_segments,
     env_free(allocator, ptr);
 }
 
-TEST_ON(failure_affects_one_device, open_fresh(2, 0, EXPANDABLE))
+TEST_ON(failure_affects_one_device, open_reset(2, 0, EXPANDABLE))
 {
     void *first = env_alloc(allocator, MIB, NULL), *second = env_alloc_on(allocator, 1, MIB);
     env_free(allocator, second);
@@ -203,7 +204,7 @@ TEST_ON(failure_affects_one_device, open_fresh(2, 0, EXPANDABLE))
 
 /* A capture allocates a classic segment, as with expandable_segments:False, and stays valid. */
 TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
-           open_fresh(1, 0, EXPANDABLE))
+           open_reset(1, 0, EXPANDABLE))
 {
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool(allocator);
@@ -220,24 +221,25 @@ TEST_TIMES(capture_uses_a_classic_segment_after_a_failure, COUNT_OF(errors),
     assert_ok(xseg_pool_release(pool));
 }
 
-/* A private pool, and a pool of single pages, whose cached page is not split. */
-TEST_TIMES(private_pools_use_classic_segments, 2, open_fresh(1, 0, EXPANDABLE))
+/* A private pool, and a pool with single_page. */
+TEST_TIMES(private_pools_use_classic_segments, 2, open_reset(1, 0, EXPANDABLE))
 {
     struct xseg_pool *pool = env_pool_of(allocator, .single_page = i != 0);
-    void *early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    void *expandable_block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
     fail_from("cuMemCreate", 1, UNKNOWN);
-    void *late = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_false(env_block(allocator, late).is_expandable);
+    void *classic_block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    assert_false(env_block(allocator, classic_block).is_expandable);
     expect_line("device 0", "cuMemCreate");
-    env_free(allocator, early, late);
-    early = env_alloc_in(allocator, pool, 30 * MIB, NULL);
-    assert_int_equal(env_reserved(allocator), i != 0 ? 60 * MIB : 70 * MIB);
-    env_free(allocator, early);
+    env_free(allocator, expandable_block, classic_block);
+    expandable_block = env_alloc_in(allocator, pool, 30 * MIB, NULL);
+    /* One page of 30 MiB or two pages of 20 MiB, and the classic segment. */
+    assert_int_equal(env_reserved(allocator), i != 0 ? (30 + 30) * MIB : (40 + 30) * MIB);
+    env_free(allocator, expandable_block);
     assert_ok(xseg_pool_release(pool));
 }
 
 /* Without pages, exportable pools are rejected, and memory of existing exportable pools cannot be exported. */
-TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
+TEST_ON(exportable_pools_are_rejected, open_reset(1, 0, EXPANDABLE))
 {
     struct xseg_pool_options options = {sizeof(options), .exportable = true};
     struct xseg_pool *pool = env_pool_with(allocator, &options), *rejected = NULL;
@@ -253,10 +255,10 @@ TEST_ON(exportable_pools_are_rejected, open_fresh(1, 0, EXPANDABLE))
 }
 
 TEST_ON(limits_apply_to_classic_segments,
-        open_fresh(1, 0, "expandable_segments:True,hard_limit_mb:120"))
+        open_reset(1, 0, "expandable_segments:True,hard_limit_mb:120"))
 {
     const xseg_stream side = env_stream();
-    void *live = env_alloc(allocator, 80 * MIB, NULL);
+    void *allocated = env_alloc(allocator, 80 * MIB, NULL);
 
     fail_from("cuMemCreate", 1, NOT_SUPPORTED);
     assert_error(env_try_alloc(allocator, 60 * MIB, NULL), LIMIT, "hard_limit_mb");
@@ -264,16 +266,16 @@ TEST_ON(limits_apply_to_classic_segments,
     assert_int_equal(env_reserved(allocator), 120 * MIB);
     expect_line("device 0", "cuMemCreate");
     /* Cached pages of one stream are released for a classic segment of another stream. */
-    env_free(allocator, live);
-    live = env_alloc(allocator, 80 * MIB, side);
-    assert_false(env_block(allocator, live).is_expandable);
+    env_free(allocator, allocated);
+    allocated = env_alloc(allocator, 80 * MIB, side);
+    assert_false(env_block(allocator, allocated).is_expandable);
     assert_int_equal(env_reserved(allocator), 120 * MIB);
-    env_free(allocator, live, ptr);
+    env_free(allocator, allocated, ptr);
 }
 
 /* Guarded blocks need pages, so blocks are not guarded any more. */
 TEST_TIMES(guarded_blocks_become_unguarded, COUNT_OF(errors),
-           open_fresh(1, 0, "expandable_segments:True,unmap_on_free:True"))
+           open_reset(1, 0, "expandable_segments:True,unmap_on_free:True"))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     fail_from("cuMemCreate", 1, errors[i]);
@@ -282,13 +284,13 @@ TEST_TIMES(guarded_blocks_become_unguarded, COUNT_OF(errors),
     env_free(allocator, ptr);
 }
 
-TEST_ON(prewarm_uses_classic_segments, open_fresh(1, 0, EXPANDABLE))
+TEST_ON(prewarm_uses_classic_segments, open_reset(1, 0, EXPANDABLE))
 {
     env_free(allocator, env_alloc(allocator, MIB, NULL));
     fail_from("cuMemSetAccess", 1, UNKNOWN);
     assert_ok(xseg_prewarm(allocator, env_scope(.device = 0), 30 * MIB));
     expect_line("device 0", "cuMemSetAccess");
-    assert_int_equal(env_reserved(allocator), 32 * MIB);
+    assert_int_equal(env_reserved(allocator), (2 + 30) * MIB);
     const uint64_t allocs = xseg_sim_calls("cuMemAlloc");
     env_free(allocator, env_alloc(allocator, 30 * MIB, NULL));
     assert_int_equal(xseg_sim_calls("cuMemAlloc"), allocs);

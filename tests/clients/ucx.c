@@ -54,7 +54,7 @@ static void expect_xseg(xseg_status status)
 /* --- Driver calls, declared without the driver's header. --- */
 
 static int (*memset_device)(unsigned long long address, unsigned char value, size_t bytes);
-static int (*read_device)(void *to, unsigned long long from, size_t bytes);
+static int (*copy_from_device)(void *to, unsigned long long from, size_t bytes);
 
 static void *driver_function(const char *name)
 {
@@ -65,8 +65,8 @@ static void *driver_function(const char *name)
     return function;
 }
 
-/* UCX queries the current context of a thread. */
-static void set_context(void)
+/* Initializes the driver, and makes the context current, because UCX queries the context of the thread. */
+static void set_up_driver(void)
 {
     int (*init)(unsigned), (*retain)(void **, int), (*set)(void *);
     void *context = NULL, *function;
@@ -80,7 +80,7 @@ static void set_context(void)
     function = driver_function("cuMemsetD8_v2");
     memcpy(&memset_device, &function, sizeof(memset_device));
     function = driver_function("cuMemcpyDtoH_v2");
-    memcpy(&read_device, &function, sizeof(read_device));
+    memcpy(&copy_from_device, &function, sizeof(copy_from_device));
     EXPECT(init(0) == 0 && retain(&context, 0) == 0 && set(context) == 0);
 }
 
@@ -111,28 +111,28 @@ static uct_md_h open_domain(void)
 }
 
 /* Queries the properties that UCX uses to register memory with a network card. */
-static uct_md_mem_attr_t query(uct_md_h domain, const void *block, size_t bytes)
+static uct_md_mem_attr_t query_block(uct_md_h domain, const void *block, size_t bytes)
 {
-    uct_md_mem_attr_t result = {
+    uct_md_mem_attr_t attributes = {
         .field_mask = UCT_MD_MEM_ATTR_FIELD_MEM_TYPE | UCT_MD_MEM_ATTR_FIELD_BASE_ADDRESS |
                       UCT_MD_MEM_ATTR_FIELD_ALLOC_LENGTH | UCT_MD_MEM_ATTR_FIELD_DMABUF_FD |
                       UCT_MD_MEM_ATTR_FIELD_DMABUF_OFFSET,
         .dmabuf_fd = UCT_DMABUF_FD_INVALID,
     };
 
-    expect_ucs(uct_md_mem_query(domain, block, bytes, &result), "uct_md_mem_query");
-    EXPECT(result.mem_type == UCS_MEMORY_TYPE_CUDA);
-    (void)printf("ucx detects %zu MiB from byte %td on, %s\n", result.alloc_length / MIB,
-                 (const char *)result.base_address - (const char *)block,
-                 result.dmabuf_fd == UCT_DMABUF_FD_INVALID ? "no dma-buf" : "a dma-buf");
-    if (result.dmabuf_fd != UCT_DMABUF_FD_INVALID)
-        (void)close(result.dmabuf_fd);
-    return result;
+    expect_ucs(uct_md_mem_query(domain, block, bytes, &attributes), "uct_md_mem_query");
+    EXPECT(attributes.mem_type == UCS_MEMORY_TYPE_CUDA);
+    (void)printf("ucx detects %zu MiB from byte %td on, %s\n", attributes.alloc_length / MIB,
+                 (const char *)attributes.base_address - (const char *)block,
+                 attributes.dmabuf_fd == UCT_DMABUF_FD_INVALID ? "no dma-buf" : "a dma-buf");
+    if (attributes.dmabuf_fd != UCT_DMABUF_FD_INVALID)
+        (void)close(attributes.dmabuf_fd);
+    return attributes;
 }
 
 /* --- Registration and transfer. --- */
 
-static void map(ucp_context_h context, void *block, size_t bytes)
+static void register_block(ucp_context_h context, void *block, size_t bytes)
 {
     const ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
@@ -141,17 +141,18 @@ static void map(ucp_context_h context, void *block, size_t bytes)
         .length = bytes,
         .memory_type = UCS_MEMORY_TYPE_CUDA,
     };
-    ucp_mem_attr_t result = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
+    ucp_mem_attr_t attributes = {.field_mask =
+                                     UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH};
     ucp_mem_h memory;
     void *key;
     size_t key_bytes;
 
     expect_ucs(ucp_mem_map(context, &params, &memory), "ucp_mem_map");
-    expect_ucs(ucp_mem_query(memory, &result), "ucp_mem_query");
-    EXPECT((char *)result.address <= (char *)block &&
-           (char *)result.address + result.length >= (char *)block + bytes);
+    expect_ucs(ucp_mem_query(memory, &attributes), "ucp_mem_query");
+    EXPECT((char *)attributes.address <= (char *)block &&
+           (char *)attributes.address + attributes.length >= (char *)block + bytes);
     expect_ucs(ucp_rkey_pack(context, memory, &key, &key_bytes), "ucp_rkey_pack");
-    (void)printf("ucx registers %zu MiB, with a key of %zu bytes\n", result.length / MIB,
+    (void)printf("ucx registers %zu MiB, with a key of %zu bytes\n", attributes.length / MIB,
                  key_bytes);
     ucp_rkey_buffer_release(key);
     expect_ucs(ucp_mem_unmap(context, memory), "ucp_mem_unmap");
@@ -169,35 +170,35 @@ static void wait_for(ucp_worker_h worker, void *request, const char *call)
     ucp_request_free(request);
 }
 
-/* Copies from one block to the other by a worker that is connected to itself. */
+/* Copies between two blocks by a worker that is connected to itself. */
 static void transfer(ucp_context_h context, char *from, char *to)
 {
-    const ucp_worker_params_t single = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
-                                        .thread_mode = UCS_THREAD_MODE_SINGLE};
-    const ucp_request_param_t none = {.op_attr_mask = 0};
-    ucp_ep_params_t endpoint = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
+    const ucp_worker_params_t worker_params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+                                               .thread_mode = UCS_THREAD_MODE_SINGLE};
+    const ucp_request_param_t request_params = {.op_attr_mask = 0};
+    ucp_ep_params_t endpoint_params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS};
     ucp_worker_h worker;
     ucp_address_t *address;
-    ucp_ep_h end;
+    ucp_ep_h endpoint;
     size_t length;
     unsigned char *data = malloc(SENT);
 
     EXPECT(data != NULL);
-    expect_ucs(ucp_worker_create(context, &single, &worker), "ucp_worker_create");
+    expect_ucs(ucp_worker_create(context, &worker_params, &worker), "ucp_worker_create");
     expect_ucs(ucp_worker_get_address(worker, &address, &length), "ucp_worker_get_address");
-    endpoint.address = address;
-    expect_ucs(ucp_ep_create(worker, &endpoint, &end), "ucp_ep_create");
+    endpoint_params.address = address;
+    expect_ucs(ucp_ep_create(worker, &endpoint_params, &endpoint), "ucp_ep_create");
     EXPECT(memset_device((uintptr_t)from, 0x5a, SENT) == 0);
     EXPECT(memset_device((uintptr_t)to, 0, SENT) == 0);
-    void *received = ucp_tag_recv_nbx(worker, to, SENT, 7, UINT64_MAX, &none);
-    void *sent = ucp_tag_send_nbx(end, from, SENT, 7, &none);
+    void *received = ucp_tag_recv_nbx(worker, to, SENT, 7, UINT64_MAX, &request_params);
+    void *sent = ucp_tag_send_nbx(endpoint, from, SENT, 7, &request_params);
     wait_for(worker, sent, "ucp_tag_send_nbx");
     wait_for(worker, received, "ucp_tag_recv_nbx");
-    EXPECT(read_device(data, (uintptr_t)to, SENT) == 0);
+    EXPECT(copy_from_device(data, (uintptr_t)to, SENT) == 0);
     for (size_t i = 0; i < SENT; i++)
         EXPECT(data[i] == 0x5a);
     (void)printf("ucx sends %zu bytes\n", (size_t)SENT);
-    wait_for(worker, ucp_ep_close_nbx(end, &none), "ucp_ep_close_nbx");
+    wait_for(worker, ucp_ep_close_nbx(endpoint, &request_params), "ucp_ep_close_nbx");
     ucp_worker_release_address(worker, address);
     ucp_worker_destroy(worker);
     free(data);
@@ -225,29 +226,29 @@ int main(void)
     struct xseg_pool *pool = NULL;
     ucp_context_h context;
 
-    set_context();
+    set_up_driver();
     expect_xseg(xseg_open("expandable_segments:True", NULL, &allocator));
     options.rdma = options.single_page = options.exportable = true;
     expect_xseg(xseg_pool_create(allocator, 0, &options, &pool));
-    char *const pages = allocate(allocator, NULL, 200 * MIB);
-    char *const piece = allocate(allocator, pool, 200 * MIB);
+    char *const paged_block = allocate(allocator, NULL, 200 * MIB);
+    char *const single_page_block = allocate(allocator, pool, 200 * MIB);
     const uct_md_h domain = open_domain();
 
-    /* In a block of pages of 20 MiB that are not RDMA capable, UCX detects one page. */
-    uct_md_mem_attr_t result = query(domain, pages, 200 * MIB);
-    EXPECT(result.alloc_length < 200 * MIB && result.dmabuf_fd == UCT_DMABUF_FD_INVALID);
-    result = query(domain, piece, 200 * MIB);
-    EXPECT(result.base_address == piece && result.alloc_length == 200 * MIB);
-    EXPECT(result.dmabuf_fd != UCT_DMABUF_FD_INVALID && result.dmabuf_offset == 0);
+    /* In a block with pages of 20 MiB that are not RDMA capable, UCX detects only the first page. */
+    uct_md_mem_attr_t attributes = query_block(domain, paged_block, 200 * MIB);
+    EXPECT(attributes.alloc_length < 200 * MIB && attributes.dmabuf_fd == UCT_DMABUF_FD_INVALID);
+    attributes = query_block(domain, single_page_block, 200 * MIB);
+    EXPECT(attributes.base_address == single_page_block && attributes.alloc_length == 200 * MIB);
+    EXPECT(attributes.dmabuf_fd != UCT_DMABUF_FD_INVALID && attributes.dmabuf_offset == 0);
     uct_md_close(domain);
 
     expect_ucs(ucp_init(&features, NULL, &context), "ucp_init");
-    map(context, piece, 200 * MIB);
-    transfer(context, piece, pages);
-    transfer(context, pages + 100 * MIB, piece + 100 * MIB);
+    register_block(context, single_page_block, 200 * MIB);
+    transfer(context, single_page_block, paged_block);
+    transfer(context, paged_block + 100 * MIB, single_page_block + 100 * MIB);
     ucp_cleanup(context);
-    expect_xseg(xseg_free(allocator, pages));
-    expect_xseg(xseg_free(allocator, piece));
+    expect_xseg(xseg_free(allocator, paged_block));
+    expect_xseg(xseg_free(allocator, single_page_block));
     expect_xseg(xseg_pool_release(pool));
     expect_xseg(xseg_close(allocator));
     return 0;

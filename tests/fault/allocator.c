@@ -65,8 +65,8 @@ static void full_device(struct fault_env *env)
     fault_free_and_trim(env, a);
 }
 
-/* Calls that fill, check, zero or unmap memory, with small blocks, so that bytes can be real. */
-static void helpers(struct fault_env *env)
+/* Calls that fill, check, zero or unmap memory.  The blocks are small, so that their contents can be simulated. */
+static void fill_and_zero(struct fault_env *env)
 {
     const xseg_stream side = env->side;
     void *a = fault_alloc(env, 5000, NULL), *b = fault_alloc_zeroed(env, NULL, 700 * KIB, side);
@@ -84,7 +84,7 @@ static void helpers(struct fault_env *env)
     fault_free_and_trim(env, a, b, c);
 }
 
-/* Decay releases memory of idle and busy streams, also under lowered limits. */
+/* Decay releases memory of idle and busy streams, also after limits were lowered. */
 static void decay(struct fault_env *env)
 {
     const xseg_stream side = env->side;
@@ -109,36 +109,36 @@ static void decay(struct fault_env *env)
     fault_advance(env, 1000);
 }
 
-/* Memory and a pool of each of two devices. */
+/* Allocations and pools on two devices. */
 static void two_devices(struct fault_env *env)
 {
     struct xseg_pool *pool = NULL;
-    void *near = fault_alloc(env, 30 * MIB, NULL), *far = NULL;
+    void *first = fault_alloc(env, 30 * MIB, NULL), *second = NULL;
 
     for (int device = 0; device < 2; device++)
         FAULT_RETRY(env, xseg_pool_create(env->allocator, device, NULL, &pool));
-    FAULT_RETRY(env, xseg_alloc(env->allocator, 1, 5 * MIB, NULL, &far));
-    fault_free(env, near);
-    FAULT_RETRY(env, xseg_free(env->allocator, far));
+    FAULT_RETRY(env, xseg_alloc(env->allocator, 1, 5 * MIB, NULL, &second));
+    fault_free(env, first);
+    FAULT_RETRY(env, xseg_free(env->allocator, second));
 }
 
 /* --- The sweep. --- */
 
-static void sweep(const char *name, fault_scenario play, const char *config, uint64_t memory,
-                  bool one_by_one)
+static void sweep(const char *name, fault_scenario scenario, const char *config, uint64_t memory,
+                  bool single_mapping_calls)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
-                                         .single_mapping_calls = one_by_one};
+                                         .single_mapping_calls = single_mapping_calls};
 
-    fault_sweep(name, play, &settings, config);
+    fault_sweep(name, scenario, &settings, config);
 }
 
-static void sweep_all(const char *config, bool one_by_one)
+static void sweep_all(const char *config, bool single_mapping_calls)
 {
-    sweep("grow and shrink", grow_and_shrink, config, GIB, one_by_one);
-    sweep("several streams", several_streams, config, GIB, one_by_one);
-    sweep("private pool", private_pool, config, GIB, one_by_one);
-    sweep("full device", full_device, config, 200 * MIB, one_by_one);
+    sweep("grow and shrink", grow_and_shrink, config, GIB, single_mapping_calls);
+    sweep("several streams", several_streams, config, GIB, single_mapping_calls);
+    sweep("private pool", private_pool, config, GIB, single_mapping_calls);
+    sweep("full device", full_device, config, 200 * MIB, single_mapping_calls);
 }
 
 TEST(expandable_segments_survive_each_failure)
@@ -221,7 +221,7 @@ TEST(page_cache_survives_each_failure)
     fault_sweep("change pools", change_pools, &settings, config);
 }
 
-/* Long pages, which are released whole, are replaced by small pages. */
+/* Long pages, which are released as a whole, are replaced by small pages. */
 static void long_pages(struct fault_env *env)
 {
     void *a = fault_alloc(env, 700 * MIB, NULL);
@@ -248,8 +248,9 @@ TEST(debug_fill_survives_each_failure)
     sweep("full device", full_device, "debug_fill:True", 200 * MIB, false);
     settings.real_bytes = true;
     settings.memory_bytes = GIB;
-    fault_sweep("helpers", helpers, &settings, "debug_fill:True");
-    fault_sweep("helpers", helpers, &settings, "debug_fill:True,expandable_segments:False");
+    fault_sweep("fill and zero", fill_and_zero, &settings, "debug_fill:True");
+    fault_sweep("fill and zero", fill_and_zero, &settings,
+                "debug_fill:True,expandable_segments:False");
 }
 
 /* Blocks of a few pages, each of which is created and mapped separately. */
@@ -259,9 +260,9 @@ TEST(guarded_blocks_survive_each_failure)
 
     for (unsigned i = 0; i < COUNT_OF(config); i++) {
         sweep("several streams", several_streams, config[i], GIB, i == 1);
-        sweep("helpers", helpers, config[i], 6 * MIB, i == 1);
+        sweep("fill and zero", fill_and_zero, config[i], 6 * MIB, i == 1);
     }
-    sweep("helpers", helpers, "guard_page:True,debug_fill:True", GIB, false);
+    sweep("fill and zero", fill_and_zero, "guard_page:True,debug_fill:True", GIB, false);
 }
 
 TEST(rollbacks_survive_a_second_failure)
@@ -273,9 +274,9 @@ TEST(rollbacks_survive_a_second_failure)
     settings.memory_bytes = 200 * MIB;
     runs += fault_pairs(full_device, &settings, "expandable_segments:True", 4);
     settings.memory_bytes = GIB;
-    runs += fault_pairs(helpers, &settings, "debug_fill:True", 1);
+    runs += fault_pairs(fill_and_zero, &settings, "debug_fill:True", 1);
     settings.memory_bytes = 6 * MIB;
-    runs += fault_pairs(helpers, &settings, "unmap_on_free:True", 3);
+    runs += fault_pairs(fill_and_zero, &settings, "unmap_on_free:True", 3);
     settings.memory_bytes = 80 * MIB;
     runs += fault_pairs(change_pools, &settings, "idle_ms:100,page_cache_mb:50", 3);
     print_message("# %u pairs\n", (unsigned)runs);

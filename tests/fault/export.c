@@ -20,21 +20,21 @@ static uint64_t imported(struct fault_env *env)
 static struct exported_handles export_block(struct fault_env *env, void *block,
                                             enum xseg_handle_type type)
 {
-    const unsigned files = env_open_fds();
+    const unsigned open_fds = env_open_fds();
     struct exported_handles exported;
     xseg_status status;
 
     do {
         status = export_handles(env->allocator, block, type, &exported);
         if (status != XSEG_OK) {
-            assert_int_equal(env_open_fds(), files);
+            assert_int_equal(env_open_fds(), open_fds);
             assert_int_equal(xseg_export_close(env->allocator, block), XSEG_ERR_NOT_ALLOCATED);
         }
     } while (fault_retry(env, status));
     return exported;
 }
 
-/* The address of the block; and of the run. */
+/* Returns the address of the block, and in `base` that of its run. */
 static void *import_block(struct fault_env *env, const struct exported_handles *exported,
                           void **base)
 {
@@ -52,7 +52,7 @@ static void *import_block(struct fault_env *env, const struct exported_handles *
     return block;
 }
 
-/* The driver's failed releases are retried later, so these calls succeed. */
+/* A release that fails in the driver is retried later, so these calls succeed. */
 static void close_import(struct fault_env *env, void *block)
 {
     FAULT_RETRY(env, xseg_import_close(env->allocator, block));
@@ -63,7 +63,7 @@ static void close_export(struct fault_env *env, void *block)
     FAULT_RETRY(env, xseg_export_close(env->allocator, block));
 }
 
-/* A word of the block, through both addresses. */
+/* Words that are written through the imported address can be read through the exported address. */
 static void expect_shared(uint64_t *exported, uint64_t *imported_words, size_t bytes,
                           uint64_t value)
 {
@@ -87,14 +87,14 @@ static void export_and_reimport(struct fault_env *env)
         void *base[2] = {NULL};
         (void)import_block(env, &exported, &base[0]);
         void *second = import_block(env, &exported, &base[1]);
-        const bool had_bytes = env->bytes;
+        const bool had_contents = env->has_contents;
 
         export_handles_close(&exported);
-        env->bytes = false; /* the contents are overwritten, and not checked */
-        if (had_bytes)
+        env->has_contents = false; /* the contents are overwritten, and not checked */
+        if (had_contents)
             expect_shared(blocks[i], second, bytes, 4711);
         fault_free(env, blocks[i]);
-        env->bytes = had_bytes;
+        env->has_contents = had_contents;
         close_import(env, base[0]);
         fault_trim(env, false);
         close_export(env, blocks[i]);
@@ -105,7 +105,7 @@ static void export_and_reimport(struct fault_env *env)
 }
 
 /* The probe that the first exportable pool of an open device runs. */
-static void first_pool(struct fault_env *env)
+static void open_first_pool(struct fault_env *env)
 {
     fault_free(env, fault_alloc(env, 1000, NULL));
     faults_begin();
@@ -119,7 +119,7 @@ static void first_pool(struct fault_env *env)
     fault_pool_end(env, pool);
 }
 
-/* An exporter and an importer; the exporter may close first, so that it sees the memory that the importer releases. */
+/* Export and import a block.  If the import is closed last, the exporter has released its pages before. */
 static void export_and_import(struct fault_env *env, enum xseg_handle_type type,
                               bool import_is_last)
 {
@@ -140,12 +140,12 @@ static void export_and_import(struct fault_env *env, enum xseg_handle_type type,
 }
 
 /* Fabric handles need no descriptors. */
-static void by_fabric(struct fault_env *env)
+static void export_by_fabric(struct fault_env *env)
 {
     export_and_import(env, XSEG_HANDLE_FABRIC, false);
 }
 
-static void closed(struct fault_env *env)
+static void close_import_last(struct fault_env *env)
 {
     export_and_import(env, XSEG_HANDLE_FD, true);
 }
@@ -167,7 +167,7 @@ static void *import_token(struct fault_env *env, const struct xseg_export_token 
 }
 
 /* With a token the exports run in the server, which reports failures to the import. */
-static void by_token(struct fault_env *env)
+static void export_by_token(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *block = fault_alloc_in(env, pool, 50 * MIB, NULL);
@@ -188,7 +188,7 @@ static void by_token(struct fault_env *env)
 }
 
 /* A segment with a gap between its pages. */
-static void whole_segment(struct fault_env *env)
+static void export_whole_segment(struct fault_env *env)
 {
     struct xseg_pool *pool = fault_pool_of(env, .exportable = true);
     void *first = fault_alloc_in(env, pool, 60 * MIB, NULL);
@@ -201,7 +201,7 @@ static void whole_segment(struct fault_env *env)
     faults_begin();
     FAULT_RETRY(env, xseg_export_segment(env->allocator, first, &token));
     void *base = import_token(env, &token);
-    assert_int_equal(imported(env), 120 * MIB);
+    assert_int_equal(imported(env), 2 * 60 * MIB);
     close_import(env, base);
     fault_free(env, first);
     fault_free(env, last);
@@ -209,12 +209,9 @@ static void whole_segment(struct fault_env *env)
 }
 
 static const struct fault_suite_scenario scenarios[] = {
-    {"there and back", export_and_reimport, 4, 4},
-    {"the first pool", first_pool, 4, 6},
-    {"closed", closed, 4, 6},
-    {"by token", by_token, 4, 4},
-    {"whole segment", whole_segment, 4, 4},
-    {"by fabric", by_fabric, 4, 4},
+    {"export and reimport", export_and_reimport, 4, 4}, {"the first pool", open_first_pool, 4, 6},
+    {"close import last", close_import_last, 4, 6},     {"by token", export_by_token, 4, 4},
+    {"whole segment", export_whole_segment, 4, 4},      {"by fabric", export_by_fabric, 4, 4},
 };
 
 int main(void)

@@ -5,37 +5,37 @@
  */
 #include "tests/fault/fault_env.h"
 
-/* --- Scenarios: without faults the chain ends at the step in the name. --- */
+/* --- Scenarios: without faults, the step that a scenario is named after serves the request. --- */
 
-struct free_one {
+struct spare_block {
     struct fault_env *env;
     void *block;
 };
 
 static bool free_spare(void *context, const struct xseg_oom_info *oom)
 {
-    struct free_one *free_one = context;
-    void *block = free_one->block;
+    struct spare_block *spare_block = context;
+    void *block = spare_block->block;
 
     (void)oom;
-    free_one->block = NULL;
+    spare_block->block = NULL;
     if (block != NULL)
-        fault_free(free_one->env, block);
+        fault_free(spare_block->env, block);
     return block != NULL;
 }
 
-static void request(struct fault_env *env)
+static void notify_observer(struct fault_env *env)
 {
-    struct free_one free_one = {env, fault_alloc(env, 150 * MIB, NULL)};
-    struct xseg_observer observer = {sizeof(observer), .context = &free_one,
+    struct spare_block spare_block = {env, fault_alloc(env, 150 * MIB, NULL)};
+    struct xseg_observer observer = {sizeof(observer), .context = &spare_block,
                                      .on_low_memory = free_spare};
     uint64_t id = 0;
 
     FAULT_RETRY(env, xseg_observer_add(env->allocator, &observer, &id));
     void *a = fault_alloc(env, 90 * MIB, NULL);
     fault_free(env, a);
-    if (free_one.block != NULL)
-        fault_free(env, free_one.block);
+    if (spare_block.block != NULL)
+        fault_free(env, spare_block.block);
     FAULT_RETRY(env, xseg_observer_remove(env->allocator, id));
     fault_trim(env, true);
 }
@@ -142,7 +142,7 @@ static void before_capture(struct fault_env *env)
     fault_pool_end(env, pool);
 }
 
-/* Without addresses for a second expandable segment, a classic segment is allocated. */
+/* The addresses that remain are not sufficient for a second expandable segment, so a classic segment is allocated. */
 static void addresses(struct fault_env *env)
 {
     void *a = fault_alloc(env, 5 * MIB, NULL);
@@ -158,19 +158,19 @@ static void addresses(struct fault_env *env)
 
 static const struct {
     const char *name;
-    fault_scenario play;
+    fault_scenario run;
     const char *config;
     size_t mib; /* of the device */
     bool integrated;
-} rung[] = {
-    {"ask", request, "expandable_segments:True", 200},
+} steps[] = {
+    {"observer", notify_observer, "expandable_segments:True", 200},
     {"own segments", own_segments, "expandable_segments:True", 200},
     {"other streams", other_streams, "expandable_segments:True", 200},
     {"small to large", small_to_large, "expandable_segments:True", 40},
     {"busy stream", busy_stream, "expandable_segments:True", 200},
-    {"lend", alloc_fallback, "expandable_segments:True", 200},
+    {"fallback pool", alloc_fallback, "expandable_segments:True", 200},
     {"pending", pending, "expandable_segments:True", 200},
-    {"classic, ask", request, "expandable_segments:False", 200},
+    {"classic, observer", notify_observer, "expandable_segments:False", 200},
     {"classic, pending", pending, "expandable_segments:False", 200},
     {"classic, segments", segments, "expandable_segments:False,max_split_size_mb:40", 200},
     {"classic, garbage", garbage,
@@ -181,52 +181,52 @@ static const struct {
      600},
     {"a limit", other_streams, "expandable_segments:True,per_process_memory_fraction:0.2", 1000},
     {"a free minimum", other_streams, "device_free_min_mb:800", 1000},
-    {"a free minimum, ask", request, "device_free_min_mb:800", 1000},
+    {"a free minimum, observer", notify_observer, "device_free_min_mb:800", 1000},
     {"a free minimum, small to large", small_to_large, "device_free_min_mb:160", 200},
-    {"a free minimum, lend", alloc_fallback, "device_free_min_mb:800", 1000},
+    {"a free minimum, fallback pool", alloc_fallback, "device_free_min_mb:800", 1000},
     {"a free minimum, pending", pending, "device_free_min_mb:800", 1000},
     {"a free minimum, classic", segments,
      "device_free_min_mb:800,expandable_segments:False,max_split_size_mb:40", 1000},
-    /* A default minimum of 512 MiB, 100 MiB of the host, and 200 MiB for the device. */
+    /* 812 MiB: a default free minimum of 512 MiB, 100 MiB of host programs, and 200 MiB for the device. */
     {"integrated", other_streams, "expandable_segments:True", 812, true},
     {"integrated, classic", segments, "expandable_segments:False,max_split_size_mb:40", 812, true},
     {"addresses", addresses, "expandable_segments:True", 1000},
     {"before a capture", before_capture, "expandable_segments:True", 200},
 };
 
-static struct xseg_sim_settings device_of(unsigned i, bool one_by_one)
+static struct xseg_sim_settings device_of(unsigned i, bool single_mapping_calls)
 {
     struct xseg_sim_settings settings = {sizeof(settings),
-                                         .memory_bytes = rung[i].mib * MIB,
-                                         .integrated = rung[i].integrated,
-                                         .host_bytes = rung[i].integrated ? 100 * MIB : 0,
-                                         .page_cache_bytes = rung[i].integrated ? 600 * MIB : 0,
-                                         .single_mapping_calls = one_by_one,
-                                         .address_bytes = rung[i].play == addresses ? 4 * GIB : 0};
+                                         .memory_bytes = steps[i].mib * MIB,
+                                         .integrated = steps[i].integrated,
+                                         .host_bytes = steps[i].integrated ? 100 * MIB : 0,
+                                         .page_cache_bytes = steps[i].integrated ? 600 * MIB : 0,
+                                         .single_mapping_calls = single_mapping_calls,
+                                         .address_bytes = steps[i].run == addresses ? 4 * GIB : 0};
 
     return settings;
 }
 
-/* Also on a driver that unmaps and grants access one mapping at a time. */
+/* The second half of the runs uses a driver that rejects calls for several mappings. */
 TEST(steps_survive_each_failure)
 {
-    for (unsigned i = 0; i < 2 * COUNT_OF(rung); i++) {
-        const unsigned at = i % COUNT_OF(rung);
-        const struct xseg_sim_settings settings = device_of(at, i >= COUNT_OF(rung));
+    for (unsigned i = 0; i < 2 * COUNT_OF(steps); i++) {
+        const unsigned index = i % COUNT_OF(steps);
+        const struct xseg_sim_settings settings = device_of(index, i >= COUNT_OF(steps));
 
-        fault_sweep(rung[at].name, rung[at].play, &settings, rung[at].config);
+        fault_sweep(steps[index].name, steps[index].run, &settings, steps[index].config);
     }
 }
 
 TEST(steps_survive_a_second_failure)
 {
-    uint64_t runs = 0;
+    uint64_t pairs = 0;
 
-    for (unsigned i = 0; i < COUNT_OF(rung); i++) {
+    for (unsigned i = 0; i < COUNT_OF(steps); i++) {
         const struct xseg_sim_settings settings = device_of(i, false);
 
-        runs += fault_pairs(rung[i].play, &settings, rung[i].config, 3);
+        pairs += fault_pairs(steps[i].run, &settings, steps[i].config, 3);
     }
-    print_message("# %u pairs\n", (unsigned)runs);
-    assert_true(runs > 1000);
+    print_message("# %u pairs\n", (unsigned)pairs);
+    assert_true(pairs > 1000);
 }

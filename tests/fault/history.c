@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over histories: after each call the history is replayed from the start, and must give the state of
- * xseg_for_each_block(); host failures only leave events out.
+ * The sweep over histories: after each call the history is replayed from the start, and its final state must equal that of
+ * xseg_for_each_block().  After a failure of the host, events may be missing, and the history is not replayed.
  */
 #include "tests/fault/replay_history.h"
 
-/* The scenarios check the history after each call. */
-static void begin(struct fault_env *env, struct xseg_pool *pool)
+/* The history is checked after each call of the scenario. */
+static void begin_history(struct fault_env *env, struct xseg_pool *pool)
 {
     replayed_pool = pool;
     env->check = replay_history;
@@ -16,7 +16,7 @@ static void begin(struct fault_env *env, struct xseg_pool *pool)
 
 static void grow_and_shrink(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_history(env, NULL);
     void *a = fault_alloc(env, 30 * MIB, NULL), *b = fault_alloc(env, 2 * MIB, env->side);
     void *c = fault_alloc(env, 90 * MIB, NULL), *d = fault_alloc(env, 1000, NULL);
 
@@ -29,7 +29,7 @@ static void grow_and_shrink(struct fault_env *env)
 
 static void pending_blocks(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_history(env, NULL);
     void *a = fault_alloc(env, 5 * MIB, NULL), *b = fault_alloc(env, 700, env->side);
 
     fault_record_stream(env, a, env->side);
@@ -43,10 +43,10 @@ static void pending_blocks(struct fault_env *env)
     fault_free_and_trim(env, a, b);
 }
 
-/* On a device of 200 MiB memory is remapped from a stream, and then a pool serves as fallback pool. */
-static void short_of_memory(struct fault_env *env)
+/* On a device of 200 MiB, memory of another stream is remapped, and then a pool serves as fallback pool. */
+static void exceed_memory(struct fault_env *env)
 {
-    begin(env, fault_pool_of(env, .use_on_oom = true));
+    begin_history(env, fault_pool_of(env, .use_on_oom = true));
     void *a = fault_alloc_in(env, replayed_pool, 60 * MIB, NULL),
          *b = fault_alloc(env, 100 * MIB, NULL);
 
@@ -93,8 +93,8 @@ static void query(struct fault_env *env)
 
 static void run_queries(struct fault_env *env)
 {
-    static uint32_t number = 5;
-    struct xseg_history_hook hook = {sizeof(hook), .context = &number, .gather = gather,
+    static uint32_t context_value = 5;
+    struct xseg_history_hook hook = {sizeof(hook), .context = &context_value, .gather = gather,
                                      .discard = discard};
     const char *before = NULL;
 
@@ -124,9 +124,9 @@ static void sweep(const char *name, fault_scenario scenario, const char *config,
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory};
 
-    const unsigned plays = history_replays();
+    const unsigned replays_before = history_replays();
     fault_sweep(name, scenario, &settings, config);
-    assert_true(history_replays() - plays > 300);
+    assert_true(history_replays() - replays_before > 300);
 }
 
 #define EXPANDABLE "expandable_segments:True,history:all"
@@ -136,14 +136,14 @@ TEST(history_of_expandable_segments_stays_consistent)
 {
     sweep("grow and shrink", grow_and_shrink, EXPANDABLE, GIB);
     sweep("pending", pending_blocks, EXPANDABLE ",block_user:True", GIB);
-    sweep("short", short_of_memory, EXPANDABLE, 200 * MIB);
+    sweep("short", exceed_memory, EXPANDABLE, 200 * MIB);
 }
 
 TEST(history_of_classic_segments_stays_consistent)
 {
     sweep("grow and shrink", grow_and_shrink, CLASSIC, GIB);
     sweep("pending", pending_blocks, CLASSIC ",history_stacks:all", GIB);
-    sweep("short", short_of_memory, CLASSIC ",block_user:True", 200 * MIB);
+    sweep("short", exceed_memory, CLASSIC ",block_user:True", 200 * MIB);
 }
 
 TEST(history_of_guarded_blocks_stays_consistent)
@@ -167,7 +167,7 @@ TEST(history_stays_consistent_after_a_second_failure)
 
     runs += fault_pairs(grow_and_shrink, &settings, EXPANDABLE, 2);
     settings.memory_bytes = 200 * MIB;
-    runs += fault_pairs(short_of_memory, &settings, EXPANDABLE, 2);
+    runs += fault_pairs(exceed_memory, &settings, EXPANDABLE, 2);
     print_message("# %u pairs\n", (unsigned)runs);
     assert_true(runs > 200);
 }

@@ -2,7 +2,7 @@
 /*
  * Faults of the host: an allocation, a mapping or a thread creation of the library fails.
  *
- * * The linker redirects malloc(), calloc(), realloc(), aligned_alloc(), strdup(), mmap() and pthread_create() of the
+ * The linker redirects malloc(), calloc(), realloc(), aligned_alloc(), strdup(), mmap() and pthread_create() of the
  * library to this module (--wrap).  The simulator and cmocka are shared libraries, so their calls are not redirected.
  */
 #ifndef XSEG_TESTS_HOST_FAULTS_H
@@ -11,13 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Fail the nth call from now on, and all later ones if `onward`; 0: none. */
+/* Fail the nth call from now on, and all later calls if `onward`; 0: no call. */
 void host_fault_set(uint64_t nth, bool onward);
 
 void host_fault_clear(void);
 
-/* While suspended, calls are not counted and do not fail, for calls of the test itself. */
-void host_fault_suspend(bool held);
+/* While the faults are suspended, as for calls of the test itself, calls are not counted and do not fail. */
+void host_fault_suspend(bool suspend);
 
 /* Calls that have failed since host_fault_set(). */
 uint64_t host_fault_count(void);

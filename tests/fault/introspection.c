@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over records on the host and over queries: ages, histories, observers, pins, iterations, explanations, lists
- * of mappings, and the background thread.
+ * The sweep over queries and records of host memory: ages, histories, observers, pins, iterations, explanations, lists of
+ * mappings, and the background thread.
  */
 #include "tests/fault/fault_env.h"
 
@@ -82,11 +82,11 @@ static void restart_thread(struct fault_env *env)
     fault_free(env, a);
 }
 
-static void sweep(const char *name, fault_scenario play, const char *config)
+static void sweep(const char *name, fault_scenario scenario, const char *config)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = GIB};
 
-    fault_sweep(name, play, &settings, config);
+    fault_sweep(name, scenario, &settings, config);
 }
 
 TEST(ages_and_histories_survive_each_failure)

@@ -1,45 +1,45 @@
 /* SPDX-License-Identifier: MIT */
-/* Fault sweep over the histories of paused and resumed pools: unmap and map events match the memory. */
+/* Fault sweep over the histories of paused and resumed pools: the unmap and map events must match the mapped memory. */
 #include <string.h>
 
 #include "tests/fault/fault_env.h"
 #include "tests/fault/replay_history.h"
 
-static unsigned strandings; /* failed pauses without rollback */
+static unsigned failed_rollbacks; /* failed pauses whose rollback also failed */
 
-static void resume(struct fault_env *env, bool is_left)
+static void resume(struct fault_env *env, bool rollback_failed)
 {
-    bool again;
+    bool is_retried;
 
     do {
         const xseg_status status = xseg_pool_resume(replayed_pool);
 
         if (status == XSEG_OK)
-            env->paused = NULL;
-        /* For a partly paused pool the mapped pages are not defined. */
-        if (status == XSEG_OK || !is_left)
+            env->paused_pool = NULL;
+        /* After a failed rollback it is undefined which pages are mapped, so the history is not compared. */
+        if (status == XSEG_OK || !rollback_failed)
             replay_history(env);
-        again = fault_retry(env, status);
-    } while (again);
+        is_retried = fault_retry(env, status);
+    } while (is_retried);
 }
 
 static void pause_pool(struct fault_env *env)
 {
-    bool again;
+    bool is_retried;
 
     do {
         const xseg_status status = xseg_pool_pause(replayed_pool, XSEG_KEEP_NOTHING, NULL);
-        const bool is_left = status != XSEG_OK && fault_is_stranded();
+        const bool rollback_failed = status != XSEG_OK && fault_rollback_failed();
 
-        if (status == XSEG_OK || is_left)
-            env->paused = replayed_pool;
-        if (!is_left)
+        if (status == XSEG_OK || rollback_failed)
+            env->paused_pool = replayed_pool;
+        if (!rollback_failed)
             replay_history(env);
-        again = fault_retry(env, status);
-        strandings += is_left;
-        if (is_left)
+        is_retried = fault_retry(env, status);
+        failed_rollbacks += rollback_failed;
+        if (rollback_failed)
             resume(env, true);
-    } while (again);
+    } while (is_retried);
 }
 
 static void free_block(struct fault_env *env, void *ptr)
@@ -57,7 +57,7 @@ static void trim(struct fault_env *env)
 /* Faults are injected from the first pause on; the contents of blocks are discarded. */
 static void pause_and_resume(struct fault_env *env)
 {
-    env->bytes = false;
+    env->has_contents = false;
     assert_int_equal(xseg_pool_create(env->allocator, 0, NULL, &replayed_pool), XSEG_OK);
     void *a = fault_alloc_in(env, replayed_pool, 50 * MIB, NULL);
     void *b = fault_alloc_in(env, replayed_pool, 700, env->side);
@@ -76,7 +76,7 @@ static void pause_and_resume(struct fault_env *env)
     /* The paused pool is destroyed. */
     free_block(env, b);
     trim(env);
-    env->paused = NULL;
+    env->paused_pool = NULL;
     free_block(env, d);
     trim(env);
     faults_end();
@@ -93,7 +93,7 @@ int main(void)
                                       pause_and_resume,    200};
     const int failed = fault_suite_run(&sweep);
 
-    print_message("# %u pauses could not be undone, %u histories were replayed\n", strandings,
+    print_message("# %u pauses could not be undone, %u histories were replayed\n", failed_rollbacks,
                   history_replays());
-    return failed != 0 || strandings == 0 || history_replays() < 1000;
+    return failed != 0 || failed_rollbacks == 0 || history_replays() < 1000;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Fault sweep over elastic ranges, with enough memory and with too little.  After each attempt every committed granule
- * of a pool that is not paused is mapped and accessible, and keeps its contents.  After a failed one the ranges are
- * unchanged, except for memory whose pending unmap has completed; the same call then succeeds.
+ * of a pool that is not paused is mapped and accessible, and keeps its contents.  After a failed attempt the ranges are
+ * unchanged, except for memory whose pending unmap has completed; the next attempt succeeds.
  */
 #include <string.h>
 
@@ -20,11 +20,11 @@
 /* The expected state of the ranges of a run. */
 static struct {
     struct xseg_range *range[RANGES];
-    uint64_t tag[RANGES][GRANULES];  /* of committed granules; 0: not committed */
-    uint64_t left[RANGES][GRANULES]; /* of the last decommitted contents */
+    uint64_t tag[RANGES][GRANULES];        /* contents of committed granules; 0: not committed */
+    uint64_t latest_tag[RANGES][GRANULES]; /* its latest contents, also after a decommit */
     bool paused[RANGES];
-    uint64_t tags;
-    struct xseg_pool *pool; /* of new ranges; NULL: one pool for each range */
+    uint64_t tag_count;
+    struct xseg_pool *pool; /* pool of new ranges; NULL: a separate pool for each range */
     struct xseg_checkpoint *checkpoint;
     uint64_t saved[RANGES][GRANULES]; /* `tag` at the checkpoint */
 } expected;
@@ -46,14 +46,14 @@ static uint64_t *word_of(unsigned range, unsigned at)
 
 static void expect_granule(unsigned range, unsigned at)
 {
-    assert_int_equal(fault_access(0, word_of(range, at)), 3);
+    assert_int_equal(fault_access(0, word_of(range, at)), ENV_READ_WRITE);
     assert_int_equal(*word_of(range, at), expected.tag[range][at]);
 }
 
 static void expect_ranges(const struct fault_env *env)
 {
     struct xseg_device *device = xseg_allocator_open_device(env->allocator, 0);
-    uint64_t own = 0;
+    uint64_t physical = 0;
 
     for (unsigned range = 0; range < RANGES; range++) {
         uint64_t live = 0;
@@ -71,10 +71,11 @@ static void expect_ranges(const struct fault_env *env)
         if (!expected.paused[range])
             assert_int_equal(info.mapped_bytes, info.committed_bytes + info.pending_unmap_bytes);
         assert_true(info.physical_bytes <= info.mapped_bytes);
-        own += info.physical_bytes;
+        physical += info.physical_bytes;
     }
     assert_true(
-        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_RESERVED_BYTES).current >= own);
+        xseg_totals_read(&device->totals, XSEG_STAT_ALL, XSEG_COUNT_RESERVED_BYTES).current >=
+        physical);
     assert_int_equal(xseg_sim_used(0), xseg_device_physical(device));
 }
 
@@ -83,7 +84,7 @@ static struct {
     struct xseg_range_info info[RANGES];
     struct xseg_range *range[RANGES];
     uint64_t allocated;
-} before;
+} before_call;
 
 static uint64_t allocated(const struct fault_env *env)
 {
@@ -95,22 +96,22 @@ static uint64_t allocated(const struct fault_env *env)
 static void record_state(const struct fault_env *env)
 {
     host_fault_suspend(true);
-    before.allocated = allocated(env);
-    memcpy(before.range, expected.range, sizeof(before.range));
+    before_call.allocated = allocated(env);
+    memcpy(before_call.range, expected.range, sizeof(before_call.range));
     for (unsigned range = 0; range < RANGES; range++)
         if (expected.range[range] != NULL)
-            before.info[range] = info_of(range);
+            before_call.info[range] = info_of(range);
     host_fault_suspend(false);
 }
 
-/* A call has failed: the state is unchanged, except for completed pending unmaps. */
+/* Expect that a failed call has changed nothing except completed pending unmaps. */
 static void expect_unchanged(const struct fault_env *env)
 {
-    assert_int_equal(allocated(env), before.allocated);
+    assert_int_equal(allocated(env), before_call.allocated);
     for (unsigned range = 0; range < RANGES; range++) {
-        if (before.range[range] == NULL)
+        if (before_call.range[range] == NULL)
             continue;
-        const struct xseg_range_info *old = &before.info[range], current = info_of(range);
+        const struct xseg_range_info *old = &before_call.info[range], current = info_of(range);
         assert_int_equal(current.committed_bytes, old->committed_bytes);
         assert_true(current.pending_unmap_bytes <= old->pending_unmap_bytes);
         assert_int_equal(current.quota_bytes, old->quota_bytes);
@@ -118,7 +119,7 @@ static void expect_unchanged(const struct fault_env *env)
     }
 }
 
-/* As fault_retry(), after record_state(). */
+/* As fault_retry(), and compares the state with that of record_state(). */
 static bool check_and_retry(struct fault_env *env, xseg_status status)
 {
     host_fault_suspend(true);
@@ -131,15 +132,15 @@ static bool check_and_retry(struct fault_env *env, xseg_status status)
 
 /* --- The calls. --- */
 
-/* Make a call until it succeeds, then `done`, before the state is checked. */
-#define REPEAT(env, call, done)                  \
+/* Repeat a call until it succeeds, and run `on_success` before the state is checked. */
+#define REPEAT(env, call, on_success)            \
     do {                                         \
         xseg_status status_;                     \
         do {                                     \
             record_state(env);                   \
             status_ = (call);                    \
             if (status_ == XSEG_OK)              \
-                done;                            \
+                on_success;                      \
         } while (check_and_retry(env, status_)); \
     } while (0)
 
@@ -159,8 +160,8 @@ static void record_committed(unsigned range, unsigned first, unsigned count, boo
 {
     for (unsigned at = first; at < first + count; at++) {
         if (!is_recommit)
-            expected.left[range][at] = *word_of(range, at) = ++expected.tags;
-        expected.tag[range][at] = expected.left[range][at];
+            expected.latest_tag[range][at] = *word_of(range, at) = ++expected.tag_count;
+        expected.tag[range][at] = expected.latest_tag[range][at];
     }
 }
 
@@ -169,7 +170,7 @@ static void commit(struct fault_env *env, unsigned range, unsigned first, unsign
 {
     REPEAT(env, xseg_range_commit(expected.range[range], first * PAGE, count * PAGE, stream),
            record_committed(range, first, count,
-                            info_of(range).recommits == before.info[range].recommits + count));
+                            info_of(range).recommits == before_call.info[range].recommits + count));
 }
 
 static void decommit(struct fault_env *env, unsigned range, unsigned first, unsigned count,
@@ -183,7 +184,7 @@ static void record_aliased(unsigned range, unsigned first, unsigned count, unsig
                            unsigned at)
 {
     memcpy(&expected.tag[range][first], &expected.tag[from][at], count * sizeof(uint64_t));
-    memcpy(&expected.left[range][first], &expected.tag[from][at], count * sizeof(uint64_t));
+    memcpy(&expected.latest_tag[range][first], &expected.tag[from][at], count * sizeof(uint64_t));
 }
 
 static void alias(struct fault_env *env, unsigned range, unsigned first, unsigned count,
@@ -271,7 +272,7 @@ static void record_restored(void)
     for (unsigned range = 0; range < RANGES; range++)
         for (unsigned at = 0; at < GRANULES; at++) {
             if (expected.tag[range][at] == 0)
-                expected.tag[range][at] = expected.left[range][at];
+                expected.tag[range][at] = expected.latest_tag[range][at];
             if (expected.saved[range][at] == 0)
                 expected.tag[range][at] = 0;
         }
@@ -283,8 +284,8 @@ static void restore(struct fault_env *env)
            record_restored());
 }
 
-/* Launch work on granules on the second stream.  The work runs until a call waits. */
-static void work(const struct fault_env *env, unsigned range, unsigned first, unsigned count)
+/* Launch work on granules on the second stream.  The work runs until a call waits for it. */
+static void launch_on(const struct fault_env *env, unsigned range, unsigned first, unsigned count)
 {
     assert_int_equal(xseg_sim_launch_on(env->side, UINT64_MAX,
                                         (uint64_t)(uintptr_t)info_of(range).base + first * PAGE,
@@ -294,7 +295,7 @@ static void work(const struct fault_env *env, unsigned range, unsigned first, un
 
 /* --- The scenarios. --- */
 
-static void begin(struct fault_env *env, const char *config)
+static void begin_scenario(struct fault_env *env, const char *config)
 {
     memset(&expected, 0, sizeof(expected));
     fault_free_and_trim(env, fault_alloc(env, 1000, env->side));
@@ -305,11 +306,11 @@ static void begin(struct fault_env *env, const char *config)
 /* Commits of new memory, recommits on the same and on another stream, and decommits. */
 static void commit_and_decommit(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_scenario(env, NULL);
     faults_begin();
     reserve(env, 0, 0);
     commit(env, 0, 1, 3, env->side);
-    work(env, 0, 1, 3);
+    launch_on(env, 0, 1, 3);
     decommit(env, 0, 1, 2, env->side);
     commit(env, 0, 2, 1, env->side);
     commit(env, 0, 0, 2, NULL);
@@ -326,7 +327,7 @@ static void commit_and_decommit(struct fault_env *env)
 /* Commits and decommits with cached pages and prepared pages. */
 static void with_idle_pages(struct fault_env *env)
 {
-    begin(env, "page_cache_mb:8");
+    begin_scenario(env, "page_cache_mb:8");
     faults_begin();
     reserve(env, 0, 0);
     reserve(env, 1, 0);
@@ -345,17 +346,17 @@ static void with_idle_pages(struct fault_env *env)
 }
 
 /* Aliases whose primary mappings are removed first; granules that are pending unmap cannot become aliases. */
-static void aliased(struct fault_env *env)
+static void use_aliases(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_scenario(env, NULL);
     reserve(env, 0, 0);
     reserve(env, 1, 0);
     commit(env, 0, 0, 4, env->side);
     faults_begin();
     alias(env, 1, 3, 3, 0, 1);
     alias(env, 0, 8, 2, 1, 3);
-    work(env, 1, 3, 3);
-    work(env, 0, 8, 2);
+    launch_on(env, 1, 3, 3);
+    launch_on(env, 0, 8, 2);
     decommit(env, 0, 0, 4, NULL);
     decommit(env, 1, 3, 2, env->side);
     commit(env, 1, 3, 1, env->side);
@@ -373,7 +374,7 @@ static void aliased(struct fault_env *env)
 /* A pause of a pool with aliases, and a pause after the primary mappings have been removed. */
 static void pause_and_resume(struct fault_env *env, const char *config)
 {
-    begin(env, config);
+    begin_scenario(env, config);
     reserve(env, 0, 0);
     commit(env, 0, 0, 3, NULL);
     faults_begin();
@@ -392,27 +393,27 @@ static void pause_and_resume(struct fault_env *env, const char *config)
     faults_end();
 }
 
-static void paused(struct fault_env *env)
+static void pause_ranges(struct fault_env *env)
 {
     pause_and_resume(env, NULL);
 }
 
-/* The resume queries the free memory. */
-static void paused_with_a_free_minimum(struct fault_env *env)
+/* With a free minimum, the resume queries the free memory. */
+static void pause_ranges_with_free_minimum(struct fault_env *env)
 {
     pause_and_resume(env, "device_free_min_mb:100");
 }
 
 /* Decommits of held granules. */
-static void held(struct fault_env *env)
+static void use_held_granules(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_scenario(env, NULL);
     reserve(env, 0, 0);
     faults_begin();
     hold(env, 0, 1, 4);
     hold(env, 0, 2, 1);
     commit(env, 0, 0, 4, NULL);
-    work(env, 0, 1, 3);
+    launch_on(env, 0, 1, 3);
     decommit(env, 0, 0, 4, NULL);
     commit(env, 0, 3, 1, env->side);
     decommit(env, 0, 3, 1, env->side);
@@ -423,11 +424,11 @@ static void held(struct fault_env *env)
     faults_end();
 }
 
-/* The configuration allows 14 pages of memory: cached blocks, granules that are pending unmap, and pages prepared for
- * other commits.  One of the ranges is at its limit. */
-static void run_short(struct fault_env *env, const char *config)
+/* The configuration allows 14 pages (28 MiB), so commits need the memory of cached blocks, of granules that are pending
+ * unmap, and of pages prepared for other commits.  The second range is at its limit. */
+static void reach_limit(struct fault_env *env, const char *config)
 {
-    begin(env, config);
+    begin_scenario(env, config);
     reserve(env, 0, 0);
     reserve(env, 1, 4 * PAGE);
     fault_free(env, fault_alloc(env, MIB, env->side));
@@ -436,8 +437,8 @@ static void run_short(struct fault_env *env, const char *config)
     faults_begin();
     prepare(env, 0, 2);
     commit(env, 0, 6, 3, NULL);
-    work(env, 0, 0, 6);
-    work(env, 1, 0, 2);
+    launch_on(env, 0, 0, 6);
+    launch_on(env, 1, 0, 2);
     decommit(env, 1, 0, 2, env->side);
     commit(env, 1, 6, 2, NULL);
     decommit(env, 0, 6, 3, NULL);
@@ -455,21 +456,22 @@ static void run_short(struct fault_env *env, const char *config)
     faults_end();
 }
 
-static void running_short(struct fault_env *env)
+static void reach_hard_limit(struct fault_env *env)
 {
-    run_short(env, "hard_limit_mb:28");
+    reach_limit(env, "hard_limit_mb:28");
 }
 
-static void at_the_free_minimum(struct fault_env *env)
+/* The device has 1024 MiB. */
+static void reach_free_minimum(struct fault_env *env)
 {
-    run_short(env, "device_free_min_mb:996");
+    reach_limit(env, "device_free_min_mb:996");
 }
 
 /* The restore of a pool with ranges and blocks recommits held granules that either stream decommitted, and decommits
  * later granules, some of them aliases of one page.  A failed restore frees no block. */
-static void restored(struct fault_env *env)
+static void restore_ranges(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_scenario(env, NULL);
     expected.pool = fault_pool(env, NULL);
     reserve(env, 0, 0);
     hold(env, 0, 0, 3);
@@ -477,7 +479,7 @@ static void restored(struct fault_env *env)
     void *block = fault_alloc_in(env, expected.pool, 3 * MIB, NULL);
     faults_begin();
     take_checkpoint(env);
-    work(env, 0, 1, 1);
+    launch_on(env, 0, 1, 1);
     decommit(env, 0, 0, 2, env->side);
     decommit(env, 0, 2, 1, NULL);
     reserve(env, 1, 0);
@@ -501,16 +503,16 @@ static void restored(struct fault_env *env)
     faults_end();
 }
 
-/* The close releases the remaining ranges; faults are injected there as well. */
-static void closed(struct fault_env *env)
+/* The close releases the remaining ranges; faults are also injected into the close. */
+static void close_with_ranges(struct fault_env *env)
 {
-    begin(env, NULL);
+    begin_scenario(env, NULL);
     reserve(env, 0, 0);
     reserve(env, 1, 0);
     commit(env, 0, 0, 4, env->side);
     alias(env, 1, 0, 2, 0, 1);
-    work(env, 0, 0, 4);
-    work(env, 1, 0, 2);
+    launch_on(env, 0, 0, 4);
+    launch_on(env, 1, 0, 2);
     faults_begin();
     prepare(env, 1, 2);
     decommit(env, 0, 0, 4, env->side);
@@ -520,19 +522,20 @@ static void closed(struct fault_env *env)
 static const struct fault_suite_scenario scenarios[] = {
     {"commit and decommit", commit_and_decommit, 4, 4},
     {"with idle pages", with_idle_pages, 3, 3},
-    {"aliased", aliased, 4, 4},
-    {"paused", paused, 4, 4},
-    {"paused with a free minimum", paused_with_a_free_minimum, 2, 2},
-    {"held", held, 3, 3},
-    {"running short", running_short, 4, 4},
-    {"at the free minimum", at_the_free_minimum, 2, 2},
-    {"restored", restored, 4, 4},
-    {"closed", closed, 3, 4},
+    {"aliased", use_aliases, 4, 4},
+    {"paused", pause_ranges, 4, 4},
+    {"paused with a free minimum", pause_ranges_with_free_minimum, 2, 2},
+    {"held", use_held_granules, 3, 3},
+    {"running short", reach_hard_limit, 4, 4},
+    {"at the free minimum", reach_free_minimum, 2, 2},
+    {"restored", restore_ranges, 4, 4},
+    {"closed", close_with_ranges, 3, 4},
 };
 
 int main(void)
 {
-    const struct fault_suite sweep = {"ranges", scenarios, COUNT_OF(scenarios), NULL, aliased, 400};
+    const struct fault_suite sweep = {"ranges", scenarios,   COUNT_OF(scenarios),
+                                      NULL,     use_aliases, 400};
 
     return fault_suite_run(&sweep);
 }

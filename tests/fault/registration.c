@@ -24,7 +24,7 @@ static void leave(void *context, const struct xseg_registered *run)
     assert_int_equal(xseg_sim_unregister((uintptr_t)run->handle), XSEG_OK);
 }
 
-static uint64_t add(struct fault_env *env, void *address, size_t bytes, bool pin)
+static uint64_t register_memory(struct fault_env *env, void *address, size_t bytes, bool pin)
 {
     struct xseg_registrar registrar = {sizeof(registrar), .enter = enter, .leave = leave,
                                        .pin = pin};
@@ -41,7 +41,7 @@ static uint64_t add(struct fault_env *env, void *address, size_t bytes, bool pin
     return id;
 }
 
-static void end(struct fault_env *env, uint64_t id)
+static void unregister_memory(struct fault_env *env, uint64_t id)
 {
     FAULT_RETRY(env, xseg_unregister(env->allocator, id));
 }
@@ -52,16 +52,17 @@ static void memory_moves(struct fault_env *env)
     char *block = fault_alloc(env, 110 * MIB, NULL);
 
     faults_begin();
-    const uint64_t id = add(env, block, 190 * MIB, false), pinned = add(env, block, 10 * MIB, true);
+    const uint64_t id = register_memory(env, block, 190 * MIB, false),
+                   pinned = register_memory(env, block, 10 * MIB, true);
     void *more = fault_alloc(env, 80 * MIB, NULL);
     fault_free(env, block);
     fault_trim(env, false);
-    end(env, pinned);
+    unregister_memory(env, pinned);
     fault_trim(env, false);
     block = fault_alloc(env, 60 * MIB, NULL);
     fault_free(env, block, more);
     fault_trim(env, false);
-    end(env, id);
+    unregister_memory(env, id);
     fault_trim(env, true);
     assert_int_equal(xseg_sim_registered(), 0);
 }
@@ -113,7 +114,7 @@ int main(void)
         .scenarios = scenarios,
         .count = COUNT_OF(scenarios),
         .config = "expandable_segments:True,rdma:True",
-        .halfway = memory_moves,
+        .batch_scenario = memory_moves,
         .min_pairs = 50,
     };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Repeated failures: each pair of driver calls fails repeatedly, for a while, and then works again.  Meanwhile operations
- * succeed or return a status, allocated blocks keep their addresses, pages and contents, and the physical bytes in the
- * statistics are those of the device.  Afterwards everything works, and nothing is leaked.
+ * Repeated failures: for each pair of driver calls, all calls of both fail for a while, and then succeed again.  During the
+ * failures, operations succeed or return an error, allocated blocks keep their addresses, pages and contents, and the
+ * physical bytes in the statistics are those of the device.  Afterwards all operations succeed, and nothing is leaked.
  */
 #include <stdio.h>
 #include <string.h>
@@ -52,8 +52,8 @@ static void free_block(struct fault_env *env, void *ptr)
 
 static void free_all(struct fault_env *env)
 {
-    for (unsigned i = env->count; i > 0; i--)
-        free_block(env, env->held[i - 1].ptr);
+    for (unsigned i = env->block_count; i > 0; i--)
+        free_block(env, env->blocks[i - 1].ptr);
 }
 
 static bool trim(struct fault_env *env)
@@ -69,13 +69,14 @@ static void pass_time(struct fault_env *env, uint64_t milliseconds)
     (void)succeeded(env, trim_due(env->allocator, UINT64_MAX));
 }
 
-/* --- Scenarios: the state before, and the operations during the failures. --- */
+/* --- Scenarios: the state before the failures, and the operations during the failures. --- */
 
 struct scenario {
     const char *name, *config;
     void (*prepare)(struct fault_env *env, struct xseg_pool **pool);
-    void (*play)(struct fault_env *env, struct xseg_pool *pool);
-    bool one_by_one, opens;
+    void (*run)(struct fault_env *env, struct xseg_pool *pool);
+    bool single_mapping_calls;
+    bool opens_allocator; /* the open is one of the operations */
 };
 
 static struct xseg_pool *make_pool(struct fault_env *env)
@@ -87,14 +88,14 @@ static struct xseg_pool *make_pool(struct fault_env *env)
     return pool;
 }
 
-static void nothing(struct fault_env *env, struct xseg_pool **pool)
+static void prepare_nothing(struct fault_env *env, struct xseg_pool **pool)
 {
     (void)env;
     *pool = NULL;
 }
 
 /* Allocated, cached and pending blocks, and a pool. */
-static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
+static void prepare_blocks(struct fault_env *env, struct xseg_pool **pool)
 {
     void *cached = try_alloc(env, NULL, 50 * MIB, NULL),
          *pending = try_alloc(env, NULL, 3 * MIB, NULL);
@@ -102,13 +103,13 @@ static void some_of_all(struct fault_env *env, struct xseg_pool **pool)
     (void)try_alloc(env, NULL, 5 * MIB, NULL);
     (void)try_alloc(env, NULL, 1000, env->side);
     *pool = make_pool(env);
-    void *own = try_alloc(env, *pool, 30 * MIB, NULL);
+    void *pool_block = try_alloc(env, *pool, 30 * MIB, NULL);
     (void)try_alloc(env, *pool, 3 * MIB, NULL);
     assert_ok(xseg_record_stream(env->allocator, pending, env->side));
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
     free_block(env, cached);
     free_block(env, pending);
-    free_block(env, own);
+    free_block(env, pool_block);
 }
 
 /* The first allocations of a device. */
@@ -164,12 +165,12 @@ static void try_pause(struct fault_env *env, struct xseg_pool *pool, enum xseg_k
     }
     const xseg_status status = xseg_pool_pause(pool, keep, name);
     /* The pool may be paused in spite of an error. */
-    env->paused = pool;
+    env->paused_pool = pool;
     (void)succeeded(env, status);
     const xseg_status resumed = xseg_pool_resume(pool);
     /* If the pool was not paused, the resume returns XSEG_ERR_ARGUMENT. */
     if (resumed == XSEG_OK || resumed == XSEG_ERR_ARGUMENT)
-        env->paused = NULL;
+        env->paused_pool = NULL;
     (void)succeeded(env, resumed);
 }
 
@@ -178,7 +179,7 @@ static void pause_and_resume(struct fault_env *env, struct xseg_pool *pool)
     static const enum xseg_keep keep[] = {XSEG_KEEP_HOST, XSEG_KEEP_NOTHING, XSEG_KEEP_FILE};
 
     for (unsigned i = 0; i < COUNT_OF(keep); i++) {
-        if (env->bytes && keep[i] == XSEG_KEEP_NOTHING)
+        if (env->has_contents && keep[i] == XSEG_KEEP_NOTHING)
             continue; /* so that the contents can be checked */
         try_pause(env, pool, keep[i]);
         (void)trim(env);
@@ -189,12 +190,12 @@ static void try_share(struct fault_env *env, struct xseg_pool *pool)
 {
     for (unsigned i = 0; i < 3; i++) {
         struct exported_handles exported;
-        void *block = try_alloc(env, pool, 25 * MIB, NULL), *again = NULL;
+        void *block = try_alloc(env, pool, 25 * MIB, NULL), *imported = NULL;
 
         if (block != NULL &&
             succeeded(env, export_handles(env->allocator, block, XSEG_HANDLE_FD, &exported))) {
-            if (succeeded(env, import_handles(env->allocator, &exported, NULL, &again)))
-                assert_ok(xseg_import_close(env->allocator, again));
+            if (succeeded(env, import_handles(env->allocator, &exported, NULL, &imported)))
+                assert_ok(xseg_import_close(env->allocator, imported));
             assert_ok(xseg_export_close(env->allocator, block));
         }
         export_handles_close(&exported);
@@ -209,7 +210,7 @@ static void try_share(struct fault_env *env, struct xseg_pool *pool)
 
 static struct xseg_range *ranges[2];
 
-static void two_ranges(struct fault_env *env, struct xseg_pool **pool)
+static void prepare_ranges(struct fault_env *env, struct xseg_pool **pool)
 {
     struct xseg_range_options options = {sizeof(options)};
 
@@ -226,7 +227,7 @@ static void two_ranges(struct fault_env *env, struct xseg_pool **pool)
     assert_ok(xseg_sim_launch(env->side, UINT64_MAX));
 }
 
-/* Decommit the committed ones of some granules; on the second stream, after its work. */
+/* Decommit those of the granules that are committed; granules with an odd index on the second stream, after its work. */
 static void try_decommit(struct fault_env *env, struct xseg_range *range, unsigned first,
                          unsigned count)
 {
@@ -257,7 +258,7 @@ static void commit_and_decommit(struct fault_env *env, struct xseg_pool *pool)
     }
 }
 
-/* All memory of the ranges is released once the driver accepts it. */
+/* Once calls succeed again, the ranges can be decommitted and released. */
 static void end_ranges(struct fault_env *env)
 {
     for (unsigned i = 0; i < 2; i++) {
@@ -270,30 +271,31 @@ static void end_ranges(struct fault_env *env)
 }
 
 static const struct scenario scenarios[] = {
-    {"opening", NULL, nothing, open_first, false, true},
-    {"opening, one by one", NULL, nothing, open_first, true, true},
-    {"allocate and free", NULL, some_of_all, allocate_and_free, false, false},
-    {"allocate and free, one by one", NULL, some_of_all, allocate_and_free, true, false},
-    {"classic", "expandable_segments:False", some_of_all, allocate_and_free, false, false},
-    {"decay", "idle_ms:100,page_cache_mb:50", some_of_all, allocate_and_free, false, false},
-    {"alone", "unmap_on_free:True", some_of_all, allocate_and_free, false, false},
-    {"short", NULL, some_of_all, exceed_memory, false, false},
-    {"pause", NULL, some_of_all, pause_and_resume, false, false},
-    {"pause, one by one", NULL, some_of_all, pause_and_resume, true, false},
-    {"share", NULL, some_of_all, try_share, false, false},
-    {"ranges", NULL, two_ranges, commit_and_decommit, false, false},
+    {"open", NULL, prepare_nothing, open_first, false, true},
+    {"open, single mapping calls", NULL, prepare_nothing, open_first, true, true},
+    {"allocate and free", NULL, prepare_blocks, allocate_and_free, false, false},
+    {"allocate and free, single mapping calls", NULL, prepare_blocks, allocate_and_free, true,
+     false},
+    {"classic", "expandable_segments:False", prepare_blocks, allocate_and_free, false, false},
+    {"decay", "idle_ms:100,page_cache_mb:50", prepare_blocks, allocate_and_free, false, false},
+    {"guarded", "unmap_on_free:True", prepare_blocks, allocate_and_free, false, false},
+    {"exceed memory", NULL, prepare_blocks, exceed_memory, false, false},
+    {"pause", NULL, prepare_blocks, pause_and_resume, false, false},
+    {"pause, single mapping calls", NULL, prepare_blocks, pause_and_resume, true, false},
+    {"share", NULL, prepare_blocks, try_share, false, false},
+    {"ranges", NULL, prepare_ranges, commit_and_decommit, false, false},
 };
 
 /* --- Running. --- */
 
-static const char *names[NAMES_MAX];
-static unsigned count_of_names;
+static const char *call_names[NAMES_MAX];
+static unsigned call_name_count;
 
-/* A failing call; none if its name is NULL. */
+/* A driver call that fails each time; if the name is NULL, no call fails. */
 struct failing_call {
     const char *name;
     int error;
-    uint64_t halfway; /* mappings that are processed nevertheless */
+    uint64_t halfway; /* mappings that a batch processes before it fails */
 };
 
 static void fail_call(unsigned slot, struct failing_call call)
@@ -322,20 +324,20 @@ static void expect_accounted(struct fault_env *env)
 
 static void recover(struct fault_env *env, struct xseg_pool *pool)
 {
-    if (env->paused != NULL)
+    if (env->paused_pool != NULL)
         assert_ok(xseg_pool_resume(pool));
-    env->paused = NULL;
+    env->paused_pool = NULL;
     end_ranges(env);
     env_empty_cache(env->allocator);
     assert_non_null(try_alloc(env, NULL, 900, NULL));
     expect_accounted(env);
     assert_ok(xseg_sim_finish(env->side));
     free_all(env);
-    /* After failures the segment may be classic, which needs 20 MiB. */
+    /* After failures the allocator may use a classic segment, which has at least 20 MiB. */
     assert_non_null(try_alloc(env, NULL, 4 * MIB, NULL));
     expect_accounted(env);
     free_all(env);
-    assert_int_equal(env->count, 0);
+    assert_int_equal(env->block_count, 0);
     if (pool != NULL)
         assert_ok(xseg_pool_release(pool));
     env_empty_cache(env->allocator);
@@ -353,54 +355,56 @@ static bool open_allocator(struct fault_env *env, const char *config)
     return xseg_open(config, &options, &env->allocator) == XSEG_OK;
 }
 
-/* Play a scenario while one or two driver calls fail. */
-static void run(const struct scenario *scenario, struct failing_call first,
-                struct failing_call second)
+/* Run a scenario while one or two driver calls fail. */
+static void run_scenario(const struct scenario *scenario, struct failing_call first,
+                         struct failing_call second)
 {
-    /* Few runs have partial batches, and contents take time. */
-    struct fault_env env = {.bytes = first.halfway != 0};
+    /* Contents make runs slow, so only the few runs with partial batches have contents. */
+    struct fault_env env = {.has_contents = first.halfway != 0};
     struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = 200 * MIB,
-                                         .single_mapping_calls = scenario->one_by_one,
-                                         .real_bytes = env.bytes};
+                                         .single_mapping_calls = scenario->single_mapping_calls,
+                                         .real_bytes = env.has_contents};
     struct xseg_pool *pool = NULL;
 
     assert_ok(xseg_sim_reset(&settings));
     env.side = env_stream();
-    const size_t usual = xseg_sim_leaks(NULL, 0);
-    if (!scenario->opens) {
+    const size_t baseline = xseg_sim_leaks(NULL, 0);
+    if (!scenario->opens_allocator) {
         assert_true(open_allocator(&env, scenario->config));
         scenario->prepare(&env, &pool);
     }
     fail_call(0, first);
     fail_call(1, second);
-    if (scenario->opens && !open_allocator(&env, scenario->config)) {
+    if (scenario->opens_allocator && !open_allocator(&env, scenario->config)) {
         fail_nothing();
         assert_true(open_allocator(&env, scenario->config));
     }
-    scenario->play(&env, pool);
+    scenario->run(&env, pool);
     expect_accounted(&env);
     fail_nothing();
     recover(&env, pool);
     assert_ok(xseg_close(env.allocator));
     char text[1024];
-    if (xseg_sim_leaks(text, sizeof(text)) != usual)
+    if (xseg_sim_leaks(text, sizeof(text)) != baseline)
         fail_msg("leaked driver resources: %s", text);
     env_stream_destroy(env.side);
     assert_int_equal(xseg_sim_leaks(NULL, 0), 0);
-    /* Failed pops leave at most one context on the stack. */
+    /* Failed calls of cuCtxPopCurrent leave at most one context on the stack. */
     void *current = NULL;
     (void)cuCtxPopCurrent_v2(&current);
-    assert_int_equal(cuCtxPopCurrent_v2(&current), 201); /* no context */
+    assert_int_equal(cuCtxPopCurrent_v2(&current),
+                     201); /* CUDA_ERROR_INVALID_CONTEXT: no context */
 }
 
-/* Calls without failures: the first returns the name of an error, and fault_env.c checks pages by the second. */
-static bool is_exempt(const char *name)
+/* Calls that never fail: cuGetErrorName, which returns the name of an error, and cuMemGetAccess, by which fault_env.c checks
+ * pages. */
+static bool never_fails(const char *name)
 {
     return strcmp(name, "cuGetErrorName") == 0 || strcmp(name, "cuMemGetAccess") == 0;
 }
 
 /* Record the names of the driver calls of a scenario. */
-static void record_names(const struct scenario *scenario)
+static void record_call_names(const struct scenario *scenario)
 {
     struct xseg_driver_call calls[NAMES_MAX];
     struct xseg_driver *driver = NULL;
@@ -408,36 +412,39 @@ static void record_names(const struct scenario *scenario)
     assert_ok(xseg_driver_open(env_driver(), &driver));
     const size_t count = xseg_driver_call_counts(driver, calls, NAMES_MAX);
     assert_true(count <= NAMES_MAX);
-    run(scenario, (struct failing_call){0}, (struct failing_call){0});
-    count_of_names = 0;
+    run_scenario(scenario, (struct failing_call){0}, (struct failing_call){0});
+    call_name_count = 0;
     for (size_t i = 0; i < count; i++)
         if (strcmp(calls[i].name, "cuPointerGetAttributes") == 0 || /* after failures only */
             strcmp(calls[i].name, "cuCtxGetCurrent") == 0 ||
-            (xseg_sim_calls(calls[i].name) != 0 && !is_exempt(calls[i].name)))
-            names[count_of_names++] = calls[i].name;
+            (xseg_sim_calls(calls[i].name) != 0 && !never_fails(calls[i].name)))
+            call_names[call_name_count++] = calls[i].name;
     xseg_driver_close(driver);
 }
 
 static void sweep(void **state)
 {
+    /* CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_UNKNOWN. */
     static const int errors[] = {1, 2, 999};
     const struct scenario *scenario = *state;
     const struct failing_call none = {0};
     unsigned runs = 0;
 
-    record_names(scenario);
-    for (unsigned a = 0; a < count_of_names; a++) {
-        for (unsigned b = a + 1; b < count_of_names; b++, runs++)
-            run(scenario, (struct failing_call){names[a], 999},
-                (struct failing_call){names[b], 999});
+    record_call_names(scenario);
+    for (unsigned a = 0; a < call_name_count; a++) {
+        for (unsigned b = a + 1; b < call_name_count; b++, runs++)
+            run_scenario(scenario, (struct failing_call){call_names[a], 999},
+                         (struct failing_call){call_names[b], 999});
         for (unsigned i = 0; i < COUNT_OF(errors); i++)
-            run(scenario, (struct failing_call){names[a], errors[i]}, none);
-        /* A batch that unmaps some mappings and returns an error. */
+            run_scenario(scenario, (struct failing_call){call_names[a], errors[i]}, none);
+        /* A batched unmap fails after one or two mappings, together with each other call. */
         for (uint64_t mappings = 1; mappings <= 2; mappings++)
-            run(scenario, (struct failing_call){"cuMemUnmap", 999, mappings},
-                strcmp(names[a], "cuMemUnmap") == 0 ? none : (struct failing_call){names[a], 999});
+            run_scenario(scenario, (struct failing_call){"cuMemUnmap", 999, mappings},
+                         strcmp(call_names[a], "cuMemUnmap") == 0
+                             ? none
+                             : (struct failing_call){call_names[a], 999});
     }
-    print_message("# %s: %u pairs of %u calls\n", scenario->name, runs, count_of_names);
+    print_message("# %s: %u pairs of %u calls\n", scenario->name, runs, call_name_count);
     assert_true(runs > 100);
 }
 
@@ -449,5 +456,5 @@ int main(void)
         tests[i] = (struct CMUnitTest){.name = scenarios[i].name,
                                        .test_func = sweep,
                                        .initial_state = (void *)(uintptr_t)&scenarios[i]};
-    return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("repeated_failures", tests, NULL, NULL);
 }

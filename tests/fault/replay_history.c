@@ -9,36 +9,36 @@
 
 struct xseg_pool *replayed_pool;
 
-static unsigned plays;
+static unsigned replay_count;
 
-static void play(struct fault_env *env)
+static void replay_and_compare(struct fault_env *env)
 {
-    struct history_list recorded = history_read(env->allocator, -1);
+    struct history_list history = history_read(env->allocator, -1);
     struct replay replay = {.blocks = 0},
-                  is = replay_read(env->allocator, &replayed_pool, replayed_pool != NULL);
+                  current = replay_read(env->allocator, &replayed_pool, replayed_pool != NULL);
 
-    assert_int_equal(recorded.summary.lost, 0);
-    for (size_t i = 0; i < recorded.count; i++)
-        if (!replay_apply(&replay, &recorded.entry[i]))
-            fail_msg("event %zu of %zu, %s: %s", i, recorded.count,
-                     history_action_name(recorded.entry[i].action), replay.why);
-    if (!replay_equal(&replay, &is))
-        fail_msg("after %zu events: %s", recorded.count, replay.why);
+    assert_int_equal(history.summary.lost, 0);
+    for (size_t i = 0; i < history.count; i++)
+        if (!replay_apply(&replay, &history.entry[i]))
+            fail_msg("event %zu of %zu, %s: %s", i, history.count,
+                     history_action_name(history.entry[i].action), replay.error);
+    if (!replay_equal(&replay, &current))
+        fail_msg("after %zu events: %s", history.count, replay.error);
     replay_free(&replay);
-    replay_free(&is);
-    free(recorded.entry);
-    plays++;
+    replay_free(&current);
+    free(history.entry);
+    replay_count++;
 }
 
 void replay_history(struct fault_env *env)
 {
     host_fault_suspend(true);
     if (host_fault_count() == 0 && env->allocator != NULL)
-        play(env);
+        replay_and_compare(env);
     host_fault_suspend(false);
 }
 
 unsigned history_replays(void)
 {
-    return plays;
+    return replay_count;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The sweep over snapshots and files of metrics: each host allocation and each call that concerns the file fails once,
- * or from one on.  Then there is a complete file or none, no descriptor remains open, and the error of a rejected request
+ * The sweep over snapshots and files of metrics: each host allocation fails once, and then onwards, and each call for the
+ * file fails once.  Then there is a complete file or no file, no descriptor remains open, and the error of a failed request
  * is unchanged.
  */
 #include <dirent.h>
@@ -28,13 +28,13 @@ int __wrap_open(const char *path, int flags, mode_t mode);
 int __wrap_open64(const char *path, int flags, mode_t mode);
 
 static char folder[] = P_tmpdir "/xseg-fault-snapshot-XXXXXX";
-static uint64_t until; /* calls until the failure; 0: none fails */
+static uint64_t calls_until_fault; /* 0: no call fails */
 static unsigned file_faults;
 
-/* Whether this call is the one that fails. */
-static bool fails(int error)
+/* Count a call for the file.  Returns whether it fails. */
+static bool file_call_fails(int error)
 {
-    if (until == 0 || --until > 0)
+    if (calls_until_fault == 0 || --calls_until_fault > 0)
         return false;
     file_faults++;
     errno = error;
@@ -44,7 +44,7 @@ static bool fails(int error)
 /* As on Linux, a failed close() closes the file. */
 int __wrap_close(int file)
 {
-    const bool failed = fails(EIO);
+    const bool failed = file_call_fails(EIO);
     const int result = __real_close(file);
 
     if (failed)
@@ -54,7 +54,7 @@ int __wrap_close(int file)
 
 int __wrap_ftruncate(int file, off_t bytes)
 {
-    return fails(EIO) ? -1 : __real_ftruncate64(file, bytes);
+    return file_call_fails(EIO) ? -1 : __real_ftruncate64(file, bytes);
 }
 
 int __wrap_ftruncate64(int file, off_t bytes)
@@ -64,7 +64,7 @@ int __wrap_ftruncate64(int file, off_t bytes)
 
 int __wrap_open(const char *path, int flags, mode_t mode)
 {
-    return fails(EMFILE) ? -1 : __real_open64(path, flags, mode);
+    return file_call_fails(EMFILE) ? -1 : __real_open64(path, flags, mode);
 }
 
 int __wrap_open64(const char *path, int flags, mode_t mode)
@@ -74,7 +74,7 @@ int __wrap_open64(const char *path, int flags, mode_t mode)
 
 int __wrap_rename(const char *from, const char *to)
 {
-    return fails(EACCES) ? -1 : __real_rename(from, to);
+    return file_call_fails(EACCES) ? -1 : __real_rename(from, to);
 }
 
 /* Every second successful write is short. */
@@ -82,21 +82,21 @@ ssize_t __wrap_write(int file, const void *bytes, size_t count)
 {
     static unsigned writes;
 
-    if (fails(ENOSPC))
+    if (file_call_fails(ENOSPC))
         return -1;
-    return __real_write(file, bytes,
-                        until != 0 && writes++ % 2 == 0 && count > 1 ? count / 2 : count);
+    return __real_write(
+        file, bytes, calls_until_fault != 0 && writes++ % 2 == 0 && count > 1 ? count / 2 : count);
 }
 
 /* Remove the files, which must be complete; returns their number. */
 static unsigned remove_files(void)
 {
-    DIR *listed = opendir(folder);
+    DIR *directory = opendir(folder);
     struct dirent *entry;
     unsigned count = 0;
 
-    assert_non_null(listed);
-    while ((entry = readdir(listed)) != NULL) {
+    assert_non_null(directory);
+    while ((entry = readdir(directory)) != NULL) {
         char path[400], last = 0;
 
         if (entry->d_name[0] == '.')
@@ -112,7 +112,7 @@ static unsigned remove_files(void)
         assert_int_equal(unlink(path), 0);
         count++;
     }
-    assert_int_equal(closedir(listed), 0);
+    assert_int_equal(closedir(directory), 0);
     return count;
 }
 
@@ -120,7 +120,7 @@ static unsigned remove_files(void)
 struct run {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
-    void *held[3];
+    void *blocks[3];
 };
 
 static struct run set_up_run(void)
@@ -133,9 +133,9 @@ static struct run set_up_run(void)
                    folder);
     run.allocator = env_open(config);
     run.pool = env_pool(run.allocator);
-    run.held[0] = env_alloc(run.allocator, 30 * MIB, NULL);
-    run.held[1] = env_alloc(run.allocator, 1000, NULL);
-    run.held[2] = env_alloc_in(run.allocator, run.pool, 5 * MIB, NULL);
+    run.blocks[0] = env_alloc(run.allocator, 30 * MIB, NULL);
+    run.blocks[1] = env_alloc(run.allocator, 1000, NULL);
+    run.blocks[2] = env_alloc_in(run.allocator, run.pool, 5 * MIB, NULL);
     for (unsigned i = 0; i < 1500; i++)
         env_free(run.allocator, env_alloc(run.allocator, 3 * MIB, NULL));
     assert_ok(xseg_pool_pause(run.pool, XSEG_KEEP_NOTHING, NULL));
@@ -146,34 +146,34 @@ static void tear_down_run(struct run *run)
 {
     assert_ok(xseg_pool_resume(run->pool));
     for (unsigned i = 0; i < 3; i++)
-        env_free(run->allocator, run->held[i]);
+        env_free(run->allocator, run->blocks[i]);
     assert_ok(xseg_pool_release(run->pool));
     env_close(run->allocator);
 }
 
 /* Write a snapshot with a fault; returns whether the fault was injected. */
-static bool write_snapshot(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
+static bool write_snapshot(struct run *run, uint64_t host_nth, bool onward, uint64_t file_nth)
 {
     struct xseg_snapshot_options options = {sizeof(options)};
-    const unsigned files = env_open_fds();
+    const unsigned open_fds = env_open_fds();
     char path[128];
 
     (void)snprintf(path, sizeof(path), "%s/requested", folder);
-    options.max_ms = of_file % 2 == 1 ? 2 : 0;
+    options.max_ms = file_nth % 2 == 1 ? 2 : 0;
     file_faults = 0;
-    host_fault_set(of_host, onward);
-    until = of_file;
+    host_fault_set(host_nth, onward);
+    calls_until_fault = file_nth;
     const xseg_status status = xseg_snapshot(run->allocator, path, &options);
-    until = 0;
+    calls_until_fault = 0;
     host_fault_clear();
     if (status != XSEG_OK) {
-        assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
+        assert_int_equal(status, host_nth != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
         assert_true(host_fault_count() + file_faults > 0);
         assert_true(xseg_error_message(NULL, 0) > 10);
     }
     const unsigned written = remove_files();
     assert_int_equal(written, status == XSEG_OK ? 1 : 0);
-    assert_int_equal(env_open_fds(), files);
+    assert_int_equal(env_open_fds(), open_fds);
     return host_fault_count() + file_faults > 0;
 }
 
@@ -197,20 +197,20 @@ static void snapshot_fails_with_the_file(void **state)
     unsigned failed = 0;
 
     (void)state;
-    /* With a deadline the number of calls depends on the time. */
+    /* With max_ms the number of calls depends on the time, so the number of iterations is fixed. */
     for (uint64_t nth = 1; nth < 40; nth++)
         failed += write_snapshot(&run, 0, false, nth);
     assert_in_range(failed, 6, 40);
     tear_down_run(&run);
 }
 
-/* A request fails while its snapshot cannot be written. */
+/* If the snapshot of a failed request cannot be written, the error of the request is unchanged. */
 static void snapshot_keeps_the_oom_error(void **state)
 {
     struct run run = set_up_run();
     char expected[1024], text[1024];
     void *ptr = NULL;
-    unsigned missing = 0;
+    unsigned missing_snapshots = 0;
 
     (void)state;
     const uint64_t bytes = UINT64_C(1) << 45;
@@ -218,47 +218,47 @@ static void snapshot_keeps_the_oom_error(void **state)
     (void)xseg_error_message(expected, sizeof(expected));
     assert_int_equal(remove_files(), 1);
     for (uint64_t nth = 1; nth < 60; nth++) {
-        if (nth % 3 == 0) { /* an allocator writes at most three */
+        if (nth % 3 == 0) { /* an allocator writes at most three snapshots */
             tear_down_run(&run);
             run = set_up_run();
         }
-        /* The trim and the fallback chain allocate as well: the first faults occur there. */
+        /* The trim and the fallback chain allocate host memory before the snapshot, so the first faults occur in them. */
         host_fault_set(nth % 2 == 0 ? nth : 0, true);
-        until = nth % 2 == 1 ? nth / 2 + 1 : 0;
+        calls_until_fault = nth % 2 == 1 ? nth / 2 + 1 : 0;
         assert_int_equal(xseg_alloc(run.allocator, 0, bytes, NULL, &ptr), XSEG_ERR_NO_MEMORY);
-        until = 0;
+        calls_until_fault = 0;
         host_fault_clear();
         (void)xseg_error_message(text, sizeof(text));
         assert_string_equal(text, expected);
-        missing += remove_files() == 0;
+        missing_snapshots += remove_files() == 0;
     }
-    assert_in_range(missing, 10, 59);
+    assert_in_range(missing_snapshots, 10, 59);
     tear_down_run(&run);
 }
 
 /* --- Metrics. --- */
 
 /* Write metrics with a fault; returns whether the fault was injected. */
-static bool write_metrics(struct run *run, uint64_t of_host, bool onward, uint64_t of_file)
+static bool write_metrics(struct run *run, uint64_t host_nth, bool onward, uint64_t file_nth)
 {
-    const unsigned files = env_open_fds();
+    const unsigned open_fds = env_open_fds();
     char path[128], text[16 << 10];
     size_t needed = 0;
 
     (void)snprintf(path, sizeof(path), "%s/xseg.prom", folder);
     file_faults = 0;
-    host_fault_set(of_host, onward);
-    until = of_file;
+    host_fault_set(host_nth, onward);
+    calls_until_fault = file_nth;
     const xseg_status status = xseg_metrics_write(run->allocator, path);
-    until = 0;
+    calls_until_fault = 0;
     host_fault_clear();
     const uint64_t failures = host_fault_count() + file_faults;
     if (status != XSEG_OK)
-        assert_int_equal(status, of_host != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
+        assert_int_equal(status, host_nth != 0 ? XSEG_ERR_HOST_MEMORY : XSEG_ERR_FILE);
     assert_int_equal(status != XSEG_OK, failures > 0);
     assert_int_equal(remove_files(), status == XSEG_OK ? 1 : 0);
-    assert_int_equal(env_open_fds(), files);
-    host_fault_set(of_host, onward);
+    assert_int_equal(env_open_fds(), open_fds);
+    host_fault_set(host_nth, onward);
     const xseg_status read = xseg_metrics(run->allocator, text, sizeof(text), &needed);
     host_fault_clear();
     assert_int_equal(read, host_fault_count() > 0 ? XSEG_ERR_HOST_MEMORY : XSEG_OK);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a configuration string.  An accepted string keeps the invariants of config.h and has the same meaning
+ * Parses any bytes as a configuration string.  An accepted string keeps the invariants of config.h and has the same meaning
  * after it is printed; a rejected string changes nothing, and its error contains a position.
  */
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a cost file.  Accepted costs are within their limits and have the same meaning after they are printed; a
+ * Parses any bytes as a cost file.  Accepted costs are within their limits and have the same meaning after they are printed; a
  * rejected file changes nothing, and its error message is printable and fits into the buffer.
  */
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 
 #define ERROR_BYTES 256
 
-static int print_one(char *out, size_t bytes, const char *key, uint64_t number)
+static int print_number(char *out, size_t bytes, const char *key, uint64_t number)
 {
     return snprintf(out, bytes, "%s = %" PRIu64 "\n", key, number);
 }
@@ -31,28 +31,28 @@ static size_t print(const struct sim_costs *costs, char *out, size_t bytes)
 {
     size_t length = (size_t)snprintf(out, bytes, "name = %s\n", costs->name);
 
-#define PRINT_ONE(member)                 \
+#define PRINT_NUMBER(member)              \
     HOLDS(costs->member <= SIM_COST_MAX); \
-    length += (size_t)print_one(out + length, bytes - length, #member, costs->member)
+    length += (size_t)print_number(out + length, bytes - length, #member, costs->member)
 #define PRINT_SIZED(member) \
     length += (size_t)print_sized(out + length, bytes - length, #member, costs->member)
-    PRINT_ONE(reserve);
-    PRINT_ONE(address_free);
+    PRINT_NUMBER(reserve);
+    PRINT_NUMBER(address_free);
     PRINT_SIZED(create);
     PRINT_SIZED(map);
     PRINT_SIZED(release);
-    PRINT_ONE(unmap);
+    PRINT_NUMBER(unmap);
     PRINT_SIZED(unmap_mapping);
-    PRINT_ONE(access_call);
+    PRINT_NUMBER(access_call);
     PRINT_SIZED(access);
     PRINT_SIZED(access_wide);
     PRINT_SIZED(alloc);
     PRINT_SIZED(free);
-    PRINT_ONE(event_create);
-    PRINT_ONE(event_record);
-    PRINT_ONE(event_query);
-    PRINT_ONE(stream_wait);
-    PRINT_ONE(synchronize);
+    PRINT_NUMBER(event_create);
+    PRINT_NUMBER(event_record);
+    PRINT_NUMBER(event_query);
+    PRINT_NUMBER(stream_wait);
+    PRINT_NUMBER(synchronize);
     HOLDS(length < bytes);
     return length;
 }
@@ -76,8 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct sim_costs costs, before;
     char error[ERROR_BYTES] = "";
-    char *text = malloc(
-        size > 0 ? size : 1); /* exact size, so that AddressSanitizer detects a read past the end */
+    /* The buffer has the exact size, so that AddressSanitizer detects a read past the end. */
+    char *text = malloc(size > 0 ? size : 1);
 
     if (text == NULL)
         return 0;

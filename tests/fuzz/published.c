@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a shared statistics file.  Accepted values are within their limits, and can be printed as a table and as
+ * Reads any bytes as a shared statistics file.  Accepted values are within their limits, and can be printed as a table and as
  * JSON.
  *
  * The input replaces the start of a valid file, so that short inputs reach most of the code.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a snapshot that is read into arrays; the first opcode is fixed.  Every index of an accepted snapshot is
+ * Reads any bytes as a snapshot into arrays; the first opcode is fixed.  Every index of an accepted snapshot is
  * valid, and blocks cover their segments without gaps.
  */
 #include <stdio.h>
@@ -66,7 +66,7 @@ static void check_device(const struct recording *recording, const struct recordi
         HOLDS(device->pages[i].reason < recording->text_count);
 }
 
-static void check(const struct recording *recording)
+static void check_recording(const struct recording *recording)
 {
     check_names(recording);
     for (size_t i = 0; i < recording->device_count; i++) {
@@ -94,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (input == NULL)
         abort();
     if (recording_read(input, "any", NULL, &recording, &fault)) {
-        check(&recording);
+        check_recording(&recording);
         recording_fini(&recording);
     } else {
         HOLDS(fault.text[0] != '\0' && strlen(fault.text) < sizeof(fault.text));

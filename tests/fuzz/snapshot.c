@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a pickle of a memory snapshot; the first opcode is fixed, so that no input is a trace.  Every value of
+ * Reads any bytes as a pickle of a memory snapshot; the first opcode is fixed, so that no input is a trace.  Every value of
  * an accepted pickle is in range, its trace can be replayed, the fragmented bytes of its sites have the correct sum,
- * and its profile equals itself.  The same is true of pinned host memory, and of sites by each kind of label.  It can be
- * written as a trace and as an HTML page.
+ * and its profile equals itself.  The same is true for pinned host memory, and for sites by each kind of label.  The
+ * snapshot can be written as a trace and as an HTML page.
  */
 #include "src/tools/commands/blame/blame.h"
 #include "src/tools/commands/export/export_trace.h"
@@ -42,7 +42,7 @@ static void read_pickle(const uint8_t *data, size_t size)
         abort();
     if (pickle_read(input, NULL, &pickle, &fault)) {
         HOLDS(pickle_top(&pickle) < pickle.values + pickle.count);
-        HOLDS(pickle.held <= PICKLE_MEMORY);
+        HOLDS(pickle.memory_bytes <= PICKLE_MEMORY);
         for (size_t i = 0; i < pickle.count; i++)
             check_value(&pickle, &pickle.values[i]);
         pickle_fini(&pickle);
@@ -101,9 +101,9 @@ static void check_profile(const struct profile *profile)
             is_bounded &= profile->sites[k].figures.of[i] < PROFILE_MAX >> 16;
             sums[i] += profile->sites[k].figures.of[i];
         }
-        HOLDS(profile->whole.of[i] <= PROFILE_MAX);
-        HOLDS(!is_bounded || profile->whole.of[i] == PROFILE_MAX ||
-              profile->whole.of[i] == sums[i]);
+        HOLDS(profile->total.of[i] <= PROFILE_MAX);
+        HOLDS(!is_bounded || profile->total.of[i] == PROFILE_MAX ||
+              profile->total.of[i] == sums[i]);
     }
 }
 

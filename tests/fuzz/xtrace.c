@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a trace, plain or compressed: an accepted trace can be replayed, and the error of a rejected one has a line number. */
+/* Reads any bytes as a trace, plain or compressed.  An accepted trace can be replayed, and the error of a rejected trace has a
+ * line number. */
 #include "tests/fuzz/replayable.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

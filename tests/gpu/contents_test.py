@@ -29,10 +29,10 @@ class Contents(unittest.TestCase):
         self.errors = process.stderr
         return [line.split("\t") for line in process.stdout.splitlines()]
 
-    def run_short(self, section, *options, **others):
+    def run_short(self, section, *options, **keywords):
         """Runs a section with few operations and little memory, because sanitizers make the simulated kernels slow."""
         operations, memory = ("600", "160") if section == "random" else ("200", "64")
-        return self.run_section(section, "--operations", operations, "--seed", "20", "--memory-mb", memory, *options, **others)
+        return self.run_section(section, "--operations", operations, "--seed", "20", "--memory-mb", memory, *options, **keywords)
 
     def counts(self, lines):
         counts = {}
@@ -78,7 +78,7 @@ class Correct(Contents):
         self.assertGreater(self.assert_correct(self.run_short("share"))["shared"], 0)
 
     def test_seconds(self):
-        # Captures run until one second has elapsed; the last one runs to its end.
+        # Captures start until one second has elapsed; the last capture runs to its end.
         lines = self.run_section("capture", "--seconds", "1", "--seed", "20", "--memory-mb", "64")
         self.assert_correct(lines)
         self.assertIn("1 seconds, seed 20", lines[0][4])
@@ -90,11 +90,11 @@ class Correct(Contents):
         self.assertNotIn("expandable_segments:True", str(lines))
 
 
-class Wrong(Contents):
+class Errors(Contents):
     def test_only_the_corrupted_byte_is_reported(self):
         lines = self.run_short("random", "--corrupt", status=1)
-        [block, offset] = [re.fullmatch(r"byte (\d+) of block \d+", line[4])[1] if i else line[2]
-                           for line in lines if line[1] == "corrupted" for i in (0, 1)]
+        [corrupted] = [line for line in lines if line[1] == "corrupted"]
+        block, offset = corrupted[2], re.fullmatch(r"byte (\d+) of block \d+", corrupted[4])[1]
         [message] = [line[4] for line in lines if line[1] == "wrong"]
         word = int(offset) // 8 * 8
         self.assertRegex(message, rf"^block {block} of \d+ bytes at 0x[0-9a-f]+: 1 of \d+ words differ, the lowest at "
@@ -124,23 +124,23 @@ class Wrong(Contents):
     def test_crashing_section_prints_its_last_operations(self):
         self.assertEqual(self.last_line(signal.SIGBUS)[1:4], ["crashes", "1", "wrong"])
 
-    def last_line(self, number):
-        """The last line of a section that receives a signal during its work, and again in the handler.  timeout(1) sends its
-        signal twice."""
+    def last_line(self, signal_number):
+        """The last line of a section that receives a signal during its operations, and again in the handler, because timeout(1)
+        sends its signal twice."""
         # AddressSanitizer would install its own handler of SIGBUS.
         options = ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), "handle_sigbus=0")))
         with subprocess.Popen([PROGRAM, "random", "--seconds", "500", "--corrupt"], text=True, stdout=subprocess.PIPE,
                               env={**os.environ, "XSEG_SIM_MEMORY_MB": "256", "ASAN_OPTIONS": options}) as section:
             self.addCleanup(section.kill)
             lines = iter(section.stdout.readline, "")
-            # The report of the corrupted byte shows that the section is at work.
+            # The section is running its operations once it has reported the corrupted byte.
             self.assertIn("wrong", (line.split("\t")[1] for line in lines))
             self.fill_pipe(section.stdout)
-            section.send_signal(number)
+            section.send_signal(signal_number)
             self.wait_until_handled(section)
-            section.send_signal(number)
+            section.send_signal(signal_number)
             *_, last = lines
-        self.assertEqual(section.returncode, 1 if number == signal.SIGALRM else -number)
+        self.assertEqual(section.returncode, 1 if signal_number == signal.SIGALRM else -signal_number)
         line = last.split("\t")
         self.assertRegex(line[4], "; last operations: thread ")
         self.assertIn(" repeat with: gpu-contents random --seconds 500 ", line[4])
@@ -148,14 +148,14 @@ class Wrong(Contents):
 
     def fill_pipe(self, pipe):
         """Fills the pipe with empty lines, so that writers block."""
-        end = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+        write_fd = os.open(f"/proc/self/fd/{pipe.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
         try:
             while True:
-                os.write(end, bytes([ord("\n")]) * (1 << 20))
+                os.write(write_fd, bytes([ord("\n")]) * (1 << 20))
         except BlockingIOError:
             pass
         finally:
-            os.close(end)
+            os.close(write_fd)
 
     def wait_until_handled(self, process):
         """Waits until the process has no pending signal."""
@@ -164,7 +164,7 @@ class Wrong(Contents):
             time.sleep(0.01)
 
 
-class Machines(Contents):
+class Hosts(Contents):
     def assert_skipped(self, reason, *arguments, **environment):
         lines = self.run_section(*arguments, status=77, **environment)
         self.assertEqual(lines[-1][1:4], ["end", "0", "skipped"])

@@ -5,8 +5,8 @@
  *     gpu-info              driver, module, devices, name, capability, memory, free_mib, vmm, mig; or problem
  *     gpu-info --alive      no output if memory of device 0 can be allocated, written and read
  *
- * Works with each driver, also with one that is too old for the library: it uses only calls that CUDA has had since
- * 11.0, and reports missing ones.  Exit status: 0, or 1 with an error message.
+ * The program works with each driver, also with a driver that is too old for the library: it uses only calls of CUDA 11.0,
+ * and reports missing calls.  Exit status: 0, 1 with an error message, or 2 for an unknown option.
  *
  * XSEG_DRIVER names the driver library; the default is libcuda.so.1.
  */
@@ -63,7 +63,7 @@ __attribute__((format(printf, 1, 2), noreturn)) static void stop(const char *for
     exit(1);
 }
 
-static void check(CUresult result, const char *operation)
+static void check_call(CUresult result, const char *operation)
 {
     const char *name = NULL;
 
@@ -76,7 +76,7 @@ static void check(CUresult result, const char *operation)
     stop("%s: %s (%d)", operation, name, (int)result);
 }
 
-static void find(void *library, const char *name, void *function)
+static void find_call(void *library, const char *name, void *function)
 {
     if (!symbol_find(library, name, function))
         stop("the driver has no %s: it is older than CUDA 11.0, and R525 (CUDA 12.0) is required",
@@ -93,13 +93,13 @@ static void open_driver(void)
     if (library == NULL)
         stop("there is no driver: %s (install R525 or later; without a GPU: --driver sim)",
              dlerror());
-#define X(member, name, parameters) find(library, name, &call.member);
+#define X(member, name, parameters) find_call(library, name, &call.member);
     CALLS(X)
 #undef X
-    check(call.init(0), "cuInit");
+    check_call(call.init(0), "cuInit");
 }
 
-/* The first line names the kernel module; a simulated driver has none. */
+/* The first line of the file names the kernel module; a host with the simulated driver may have no such file. */
 static void print_module(void)
 {
     char line[256];
@@ -126,8 +126,8 @@ static void print_device(CUdevice device)
     char name[256] = "";
     size_t free_bytes = 0, total_bytes = 0;
 
-    check(call.device_name(name, sizeof(name), device), "cuDeviceGetName");
-    check(call.memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
+    check_call(call.device_name(name, sizeof(name), device), "cuDeviceGetName");
+    check_call(call.memory_info(&free_bytes, &total_bytes), "cuMemGetInfo");
     (void)printf("name\t%s\n", name);
     (void)printf("capability\t%d.%d\n",
                  attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
@@ -139,18 +139,18 @@ static void print_device(CUdevice device)
     (void)printf("vmm\t%s\n",
                  attribute(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) ? "yes"
                                                                                             : "no");
-    /* No call reports MIG; the name of an instance contains it. */
+    /* No driver call reports MIG, but the name of an instance contains it. */
     if (strstr(name, " MIG ") != NULL)
         (void)printf("mig\tan instance: it shares its GPU with others\n");
 }
 
-static void enter(CUdevice *device)
+static void push_context(CUdevice *device)
 {
     CUcontext context;
 
-    check(call.device_get(device, 0), "cuDeviceGet");
-    check(call.context_retain(&context, *device), "cuDevicePrimaryCtxRetain");
-    check(call.context_push(context), "cuCtxPushCurrent");
+    check_call(call.device_get(device, 0), "cuDeviceGet");
+    check_call(call.context_retain(&context, *device), "cuDevicePrimaryCtxRetain");
+    check_call(call.context_push(context), "cuCtxPushCurrent");
 }
 
 static void write_and_read(void)
@@ -159,10 +159,10 @@ static void write_and_read(void)
     uint32_t copy = written;
     CUdeviceptr address = 0;
 
-    check(call.memory_alloc(&address, sizeof(written)), "cuMemAlloc");
-    check(call.copy_in(address, &written, sizeof(written)), "cuMemcpyHtoD");
-    check(call.copy_out(&copy, address, sizeof(copy)), "cuMemcpyDtoH");
-    check(call.memory_free(address), "cuMemFree");
+    check_call(call.memory_alloc(&address, sizeof(written)), "cuMemAlloc");
+    check_call(call.copy_in(address, &written, sizeof(written)), "cuMemcpyHtoD");
+    check_call(call.copy_out(&copy, address, sizeof(copy)), "cuMemcpyDtoH");
+    check_call(call.memory_free(address), "cuMemFree");
 }
 
 int main(int argc, char **argv)
@@ -177,18 +177,18 @@ int main(int argc, char **argv)
     }
     open_driver();
     if (!is_alive) {
-        check(call.driver_version(&version), "cuDriverGetVersion");
+        check_call(call.driver_version(&version), "cuDriverGetVersion");
         (void)printf("driver\tCUDA %d.%d\n", version / 1000, version % 1000 / 10);
         print_module();
-        check(call.device_count(&count), "cuDeviceGetCount");
+        check_call(call.device_count(&count), "cuDeviceGetCount");
         (void)printf("devices\t%d\n", count);
     }
-    enter(&device);
+    push_context(&device);
     if (is_alive)
         write_and_read();
     else
         print_device(device);
-    check(call.context_release(device), "cuDevicePrimaryCtxRelease");
+    check_call(call.context_release(device), "cuDevicePrimaryCtxRelease");
     if (!is_alive && version < OLDEST_DRIVER)
         stop("the driver is of CUDA %d.%d, and the library requires 12.0 (R525) or later",
              version / 1000, version % 1000 / 10);

@@ -3,16 +3,16 @@
 #
 # Functions for steps that replay a trace on the driver and on the simulator, and compare the results.
 #
-# Both replays use libgpu-timed.so, which times the driver calls and completes queued work immediately, with the same limit: four
-# fifths of the memory that was free at the start of the run.  Output files:
+# Both replays use libgpu-timed.so, which times the driver calls and completes queued work immediately.  Both have the same
+# limit: four fifths of the memory that was free at the start of the run.  Output files:
 #
 #   $GPU_OUT/detail/NAME.SIDE.json, .log    output of the tool; SIDE is driver or simulator
 #   $GPU_OUT/detail/NAME.SIDE.tsv           output of libgpu-timed.so
-#   $GPU_OUT/detail/NAME.SIDE.figures       the JSON object as lines of key, tab, value
+#   $GPU_OUT/detail/NAME.SIDE.statistics    the JSON object as lines of key, tab, value
 #   $GPU_OUT/detail/differs.md              differences, one line each
 
 detail=$GPU_OUT/detail
-began=$SECONDS
+start=$SECONDS
 limit_mib=$((GPU_FREE_MIB * 4 / 5))
 mkdir -p "$detail"
 : >"$detail/differs.md"
@@ -32,7 +32,7 @@ model="modeled by the preset a100"
 }
 
 # Remaining seconds of three quarters of the time limit.
-seconds_left() { echo $((GPU_SECONDS * 3 / 4 - (SECONDS - began))); }
+seconds_left() { echo $((GPU_SECONDS * 3 / 4 - (SECONDS - start))); }
 
 # replay SIDE NAME CONFIG FILE: returns the tool's exit status; 124 after a timeout
 replay() {
@@ -46,49 +46,49 @@ replay() {
             export GPU_TIMED_DRIVER=$GPU_SIMULATOR XSEG_SIM_MEMORY_MB=$device_mib
             [ -z "$costs" ] || export XSEG_SIM_COSTS=$costs
         fi
-        timeout -k 2 $((GPU_SECONDS * 9 / 10 + 1 - (SECONDS - began))) "$GPU_ROOT/bin/xseg" replay --json \
+        timeout -k 2 $((GPU_SECONDS * 9 / 10 + 1 - (SECONDS - start))) "$GPU_ROOT/bin/xseg" replay --json \
             --driver "$GPU_ROOT/lib/libgpu-timed.so" --config "$3" "$4" >"$out.json" 2>"$out.log"
     )
     status=$?
     # The tool prints one key in each line.
-    sed -n 's/^ *"\([A-Za-z0-9_]*\)": \([^{]*[^{,]\),\{0,1\}$/\1	\2/p' "$out.json" >"$out.figures"
+    sed -n 's/^ *"\([A-Za-z0-9_]*\)": \([^{]*[^{,]\),\{0,1\}$/\1	\2/p' "$out.json" >"$out.statistics"
     return "$status"
 }
 
-# figure SIDE NAME KEY
-figure() { sed -n "s/^$3	//p" "$detail/$2.$1.figures" | head -n 1; }
+# statistic SIDE NAME KEY
+statistic() { sed -n "s/^$3	//p" "$detail/$2.$1.statistics" | head -n 1; }
 
-# The last line of the log of the tool, without the message of builds with self-checks.
+# The last line of the tool's log, without the message of builds with self-checks.  last_message SIDE NAME
 last_message() { grep -v 'self-checks: ' "$detail/$2.$1.log" | tail -n 1 | grep . || echo "no message"; }
 
-differ() { echo "- $*" >>"$detail/differs.md"; }
+report_difference() { echo "- $*" >>"$detail/differs.md"; }
 
-# Report a difference if the values of a key are not equal on both sides.  same NAME KEY WORDS
-same() {
+# Report a difference if the values of a key are not equal on both sides.  compare_statistic NAME KEY WORDS
+compare_statistic() {
     local driver simulator
-    driver=$(figure driver "$1" "$2") simulator=$(figure simulator "$1" "$2")
-    [ "$driver" = "$simulator" ] || differ "$1: $3 $driver on the driver, $simulator on the simulator"
+    driver=$(statistic driver "$1" "$2") simulator=$(statistic simulator "$1" "$2")
+    [ "$driver" = "$simulator" ] || report_difference "$1: $3 $driver on the driver, $simulator on the simulator"
 }
 
-same_memory() {
-    same "$1" oom_at "memory runs out at event (-1: never)"
-    same "$1" events "replayed events:"
-    same "$1" peak_requested "peak of the requested bytes"
-    same "$1" peak_allocated "peak of the allocated bytes"
-    same "$1" peak_active "peak of the active bytes"
-    same "$1" peak_reserved "peak of the reserved bytes"
+compare_memory() {
+    compare_statistic "$1" oom_at "memory runs out at event (-1: never)"
+    compare_statistic "$1" events "replayed events:"
+    compare_statistic "$1" peak_requested "peak of the requested bytes"
+    compare_statistic "$1" peak_allocated "peak of the allocated bytes"
+    compare_statistic "$1" peak_active "peak of the active bytes"
+    compare_statistic "$1" peak_reserved "peak of the reserved bytes"
 }
 
-# Driver calls whose numbers differ: NAME, call, number on the driver, number on the simulator.
+# Prints the driver calls whose counts differ: NAME, call, count on the driver, count on the simulator.
 calls_that_differ() {
     awk -v OFS='\t' -v name="$1" '
         !/^cu/ { next }
         FNR == NR { driver[$1] = $2; next }
         driver[$1] != $2 { print name, $1, driver[$1], $2 }' \
-        "$detail/$1.driver.figures" "$detail/$1.simulator.figures"
+        "$detail/$1.driver.statistics" "$detail/$1.simulator.statistics"
 }
 
-# Milliseconds in the driver, without start and end of the process and without waits.  driver_ms SIDE NAME COLUMN
+# Milliseconds in the driver, without the start and the end of the process, and without waits.  driver_ms SIDE NAME COLUMN
 driver_ms() {
     awk -F'\t' -v column="$3" '
         $2 == "all" && $1 !~ /^(cuInit|cuDevice|cuStreamCreate|cuStreamDestroy)|Synchronize$/ { sum += $column }

@@ -110,7 +110,7 @@ class Options(gpu_pack.Packed):
         self.assertIn("--minutes N", self.run_all("--help"))
 
 
-class Machines(gpu_pack.Packed):
+class Hosts(gpu_pack.Packed):
     RUNS = (45, "echo fine >$GPU_OUT/report.md")
 
     def setUp(self):
@@ -125,7 +125,7 @@ class Machines(gpu_pack.Packed):
         self.assertIn("\nfine\n", self.report())
 
     def test_old_driver(self):
-        output = self.run_all("--driver", gpu_pack.PLACES.old_driver, "--out", str(self.out), status=1,
+        output = self.run_all("--driver", gpu_pack.PATHS.old_driver, "--out", str(self.out), status=1,
                               XSEG_OLD_DRIVER="11080")
         self.assertRegex(output, "older than CUDA 11.0|CUDA 11.8, and the library requires 12.0")
         self.assertIn("\nfine\n", self.report())
@@ -149,7 +149,7 @@ class Machines(gpu_pack.Packed):
         self.assertIn("specify another folder with --out", output)
 
     def test_instance_of_a_gpu_is_named(self):
-        self.run_all("--driver", gpu_pack.PLACES.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
+        self.run_all("--driver", gpu_pack.PATHS.bad_driver, "--out", str(self.out), BAD_DRIVER="mig")
         self.assertIn("# xseg on NVIDIA H100 80GB HBM3 MIG 1g.10gb\n", self.report())
         self.assertIn("| MIG | an instance: it shares its GPU with others |", self.report())
         self.assertIn("\nfine\n", self.report())
@@ -164,7 +164,7 @@ class Pack(gpu_pack.Packed):
         folder = self.folder.parent / "mine"
         folder.mkdir()
         (folder / "thesis").write_text("the only copy")
-        process = subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, folder],
+        process = subprocess.run([gpu_pack.PATHS.source / "tests/gpu/pack", "--builddir", gpu_pack.PATHS.build, folder],
                                  check=False, capture_output=True, text=True)
         self.assertEqual(process.returncode, 1)
         self.assertIn("specify another folder", process.stderr)
@@ -172,7 +172,7 @@ class Pack(gpu_pack.Packed):
 
     def test_archive_contains_one_folder(self):
         archive = self.folder.parent / "pack.tar.gz"
-        subprocess.run([gpu_pack.PLACES.source / "tests/gpu/pack", "--builddir", gpu_pack.PLACES.build, archive], check=True,
+        subprocess.run([gpu_pack.PATHS.source / "tests/gpu/pack", "--builddir", gpu_pack.PATHS.build, archive], check=True,
                        stdout=subprocess.DEVNULL)
         names = subprocess.run(["tar", "-tf", archive], check=True, capture_output=True, text=True).stdout
         self.assertTrue(all(name.startswith("pack/") for name in names.split()))

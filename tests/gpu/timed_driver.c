@@ -5,7 +5,7 @@
  *
  *     GPU_TIMED_DRIVER=FILE    the other driver; default: libcuda.so.1
  *     GPU_TIMED_OUT=FILE       output file, written at the end of the process; default: none
- *     GPU_TIMED_AT_ONCE=1      work that a call queues on a stream has completed when the call returns
+ *     GPU_TIMED_AT_ONCE=1      a call that queues work on a stream returns after the work has completed
  *
  * The file is a table with tabs: call, bytes, calls, total_ns, median_ns, p99_ns, max_ns, modeled_ns.  A row with `all`
  * instead of bytes is the sum over all sizes; calls with a size also have a row for each size, up to SIZES_MAX.  Times
@@ -36,12 +36,11 @@
 #define NOT_FOUND    500   /* CUDA_ERROR_NOT_FOUND */
 #define PER_THREAD   2u    /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 #define RELAXED      2     /* CU_STREAM_CAPTURE_MODE_RELAXED */
-#define SIGNATURES   13000 /* the version that changed some of those below */
+#define SIGNATURES   13000 /* the version of CUDA that changed some of the signatures below */
 #define SIZES_MAX    24
-#define HANDLES \
-    (1u << 17)      /* allocations of physical memory whose size is recorded; a power of two */
-#define STEPS   32u /* of the histogram, for each power of two */
-#define BUCKETS (44u * STEPS)
+#define HANDLES      (1u << 17) /* slots of the table of physical memory sizes; a power of two */
+#define STEPS        32u        /* of the histogram, for each power of two */
+#define BUCKETS      (44u * STEPS)
 
 typedef unsigned long long address;
 struct stream;
@@ -72,9 +71,9 @@ struct event;
     X(cuMemCreate, cuMemCreate, 10020,                                                             \
       (unsigned long long *memory, size_t bytes, const void *properties,                           \
        unsigned long long flags),                                                                  \
-      (memory, bytes, properties, flags), bytes, keep_size(*memory, bytes))                        \
-    X(cuMemRelease, cuMemRelease, 10020, (unsigned long long memory), (memory), take_size(memory), \
-      NOTHING)                                                                                     \
+      (memory, bytes, properties, flags), bytes, record_size(*memory, bytes))                      \
+    X(cuMemRelease, cuMemRelease, 10020, (unsigned long long memory), (memory),                    \
+      remove_size(memory), NOTHING)                                                                \
     X(cuMemMap, cuMemMap, 10020,                                                                   \
       (address at, size_t bytes, size_t offset, unsigned long long memory,                         \
        unsigned long long flags),                                                                  \
@@ -85,7 +84,7 @@ struct event;
       bytes, NOTHING)                                                                              \
     X(cuMemsetD8Async, cuMemsetD8Async, 3020,                                                      \
       (address at, unsigned char byte, size_t bytes, struct stream *stream),                       \
-      (at, byte, bytes, stream), 0, settle(stream))                                                \
+      (at, byte, bytes, stream), 0, wait_for_work(stream))                                         \
     X(cuStreamCreate, cuStreamCreate, 2000, (struct stream * *stream, unsigned flags),             \
       (stream, flags), 0, NOTHING)                                                                 \
     X(cuStreamDestroy, cuStreamDestroy_v2, 4000, (struct stream * stream), (stream), 0, NOTHING)   \
@@ -106,7 +105,7 @@ struct event;
       0, NOTHING)                                                                                  \
     X(cuEventDestroy, cuEventDestroy_v2, 4000, (struct event * event), (event), 0, NOTHING)        \
     X(cuEventRecord, cuEventRecord, 2000, (struct event * event, struct stream * stream),          \
-      (event, stream), 0, settle(stream))                                                          \
+      (event, stream), 0, wait_for_work(stream))                                                   \
     X(cuEventQuery, cuEventQuery, 2000, (struct event * event), (event), 0, NOTHING)               \
     X(cuEventSynchronize, cuEventSynchronize, 2000, (struct event * event), (event), 0, NOTHING)   \
     X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, (int *mode),    \
@@ -128,7 +127,7 @@ EXPORT int cuGetProcAddress_v2(const char *name, void **function, int version,
 static struct {
     int (*get_proc_address)(const char *, void **, int, unsigned long long, int *);
     uint64_t (*modeled)(void); /* nanoseconds charged so far; NULL: no simulator */
-    bool at_once;
+    bool completes_work;
 #define X(name, symbol, version, parameters, arguments, bytes, after) int(*name) parameters;
     TIMED_CALLS(X)
 #undef X
@@ -136,15 +135,15 @@ static struct {
 
 /* --- Statistics. --- */
 
-struct figures {
+struct statistics {
     uint64_t bytes, calls, total, max, modeled;
     uint32_t bucket[BUCKETS];
 };
 
 static struct {
     pthread_mutex_t lock;
-    struct figures all[CALL_COUNT];
-    struct figures sized[CALL_COUNT][SIZES_MAX]; /* by size, in order of first use */
+    struct statistics all[CALL_COUNT];
+    struct statistics sized[CALL_COUNT][SIZES_MAX]; /* by size, in order of first use */
     struct {
         unsigned long long memory; /* 0: empty */
         uint64_t bytes;
@@ -165,7 +164,7 @@ static uint64_t modeled(void)
     return real.modeled != NULL ? real.modeled() : 0;
 }
 
-/* A bucket is a thirty-second of a power of two; the first ones are a nanosecond each. */
+/* Each power of two has STEPS buckets; the buckets of the first 2 * STEPS nanoseconds have a width of one nanosecond. */
 static unsigned bucket_of(uint64_t ns)
 {
     unsigned power = 0;
@@ -176,6 +175,7 @@ static unsigned bucket_of(uint64_t ns)
     return bucket < BUCKETS ? (unsigned)bucket : BUCKETS - 1;
 }
 
+/* The middle of a bucket. */
 static uint64_t time_of(unsigned bucket)
 {
     const unsigned power = bucket < 2 * STEPS ? 0 : bucket / STEPS - 1;
@@ -183,26 +183,26 @@ static uint64_t time_of(unsigned bucket)
     return ((uint64_t)(bucket - power * STEPS) << power) + ((uint64_t)1 << power) / 2;
 }
 
-static uint64_t quantile(const struct figures *figures, double part)
+static uint64_t quantile(const struct statistics *statistics, double fraction)
 {
-    const double before = part * (double)(figures->calls - 1);
-    uint64_t passed = 0;
+    const double rank = fraction * (double)(statistics->calls - 1);
+    uint64_t count = 0;
 
     for (unsigned i = 0; i < BUCKETS; i++) {
-        passed += figures->bucket[i];
-        if ((double)passed > before)
-            return time_of(i) < figures->max ? time_of(i) : figures->max;
+        count += statistics->bucket[i];
+        if ((double)count > rank)
+            return time_of(i) < statistics->max ? time_of(i) : statistics->max;
     }
-    return figures->max;
+    return statistics->max;
 }
 
-static void add(struct figures *figures, uint64_t ns, uint64_t charged)
+static void add(struct statistics *statistics, uint64_t ns, uint64_t charged)
 {
-    figures->calls++;
-    figures->total += ns;
-    figures->modeled += charged;
-    figures->max = ns > figures->max ? ns : figures->max;
-    figures->bucket[bucket_of(ns)]++;
+    statistics->calls++;
+    statistics->total += ns;
+    statistics->modeled += charged;
+    statistics->max = ns > statistics->max ? ns : statistics->max;
+    statistics->bucket[bucket_of(ns)]++;
 }
 
 static void record(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged)
@@ -210,7 +210,7 @@ static void record(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged
     (void)pthread_mutex_lock(&recorded.lock);
     add(&recorded.all[call], ns, charged);
     for (unsigned i = 0; bytes != 0 && i < SIZES_MAX; i++) {
-        struct figures *sized = &recorded.sized[call][i];
+        struct statistics *sized = &recorded.sized[call][i];
 
         if (sized->calls != 0 && sized->bytes != bytes)
             continue;
@@ -221,67 +221,68 @@ static void record(enum call call, uint64_t bytes, uint64_t ns, uint64_t charged
     (void)pthread_mutex_unlock(&recorded.lock);
 }
 
-static size_t place_of(unsigned long long memory)
+static size_t slot_of(unsigned long long memory)
 {
-    size_t at = (size_t)(memory * 0x9e3779b97f4a7c15u >> 40) % HANDLES;
+    size_t slot = (size_t)(memory * 0x9e3779b97f4a7c15u >> 40) % HANDLES;
 
-    while (recorded.handles[at].memory != 0 && recorded.handles[at].memory != memory)
-        at = (at + 1) % HANDLES;
-    return at;
+    while (recorded.handles[slot].memory != 0 && recorded.handles[slot].memory != memory)
+        slot = (slot + 1) % HANDLES;
+    return slot;
 }
 
-/* Record the size of physical memory for cuMemRelease(), which has no size. At most half of the table is used. */
-static void keep_size(unsigned long long memory, uint64_t bytes)
+/* Records the size of physical memory for cuMemRelease(), which has no size.  At most half of the table is used. */
+static void record_size(unsigned long long memory, uint64_t bytes)
 {
     (void)pthread_mutex_lock(&recorded.lock);
     if (memory != 0 && recorded.handle_count < HANDLES / 2) {
-        const size_t at = place_of(memory);
+        const size_t slot = slot_of(memory);
 
-        recorded.handle_count += recorded.handles[at].memory == 0;
-        recorded.handles[at].memory = memory;
-        recorded.handles[at].bytes = bytes;
+        recorded.handle_count += recorded.handles[slot].memory == 0;
+        recorded.handles[slot].memory = memory;
+        recorded.handles[slot].bytes = bytes;
     }
     (void)pthread_mutex_unlock(&recorded.lock);
 }
 
-/* Entries after the freed one move up while their probe sequence includes it. */
-static uint64_t take_size(unsigned long long memory)
+/* Removes an entry, and inserts again the entries that follow it without an empty slot. */
+static uint64_t remove_size(unsigned long long memory)
 {
     uint64_t bytes = 0;
 
     (void)pthread_mutex_lock(&recorded.lock);
-    size_t hole = place_of(memory);
-    if (memory != 0 && recorded.handles[hole].memory == memory) {
-        bytes = recorded.handles[hole].bytes;
+    size_t slot = slot_of(memory);
+    if (memory != 0 && recorded.handles[slot].memory == memory) {
+        bytes = recorded.handles[slot].bytes;
         recorded.handle_count--;
-        recorded.handles[hole].memory = 0;
-        for (size_t at = (hole + 1) % HANDLES; recorded.handles[at].memory != 0;
-             at = (at + 1) % HANDLES) {
-            const unsigned long long moved = recorded.handles[at].memory;
-            const uint64_t moved_bytes = recorded.handles[at].bytes;
+        recorded.handles[slot].memory = 0;
+        for (size_t next = (slot + 1) % HANDLES; recorded.handles[next].memory != 0;
+             next = (next + 1) % HANDLES) {
+            const unsigned long long moved = recorded.handles[next].memory;
+            const uint64_t moved_bytes = recorded.handles[next].bytes;
 
-            recorded.handles[at].memory = 0;
-            hole = place_of(moved);
-            recorded.handles[hole].memory = moved;
-            recorded.handles[hole].bytes = moved_bytes;
+            recorded.handles[next].memory = 0;
+            slot = slot_of(moved);
+            recorded.handles[slot].memory = moved;
+            recorded.handles[slot].bytes = moved_bytes;
         }
     }
     (void)pthread_mutex_unlock(&recorded.lock);
     return bytes;
 }
 
-static void print(FILE *out, const char *name, const char *bytes, const struct figures *figures)
+static void print_row(FILE *out, const char *name, const char *bytes,
+                      const struct statistics *statistics)
 {
     (void)fprintf(out, "%s\t%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t",
-                  name, bytes, figures->calls, figures->total, quantile(figures, 0.5),
-                  quantile(figures, 0.99), figures->max);
+                  name, bytes, statistics->calls, statistics->total, quantile(statistics, 0.5),
+                  quantile(statistics, 0.99), statistics->max);
     if (real.modeled != NULL)
-        (void)fprintf(out, "%" PRIu64 "\n", figures->modeled);
+        (void)fprintf(out, "%" PRIu64 "\n", statistics->modeled);
     else
         (void)fprintf(out, "-\n");
 }
 
-__attribute__((destructor)) static void write_figures(void)
+__attribute__((destructor)) static void write_table(void)
 {
     static const char *const names[] = {
 #define X(name, symbol, version, parameters, arguments, bytes, after) #name,
@@ -300,10 +301,10 @@ __attribute__((destructor)) static void write_figures(void)
     (void)fprintf(out, "call\tbytes\tcalls\ttotal_ns\tmedian_ns\tp99_ns\tmax_ns\tmodeled_ns\n");
     for (unsigned call = 0; call < CALL_COUNT; call++) {
         if (recorded.all[call].calls != 0)
-            print(out, names[call], "all", &recorded.all[call]);
+            print_row(out, names[call], "all", &recorded.all[call]);
         for (unsigned i = 0; i < SIZES_MAX && recorded.sized[call][i].calls != 0; i++) {
             (void)snprintf(bytes, sizeof(bytes), "%" PRIu64, recorded.sized[call][i].bytes);
-            print(out, names[call], bytes, &recorded.sized[call][i]);
+            print_row(out, names[call], bytes, &recorded.sized[call][i]);
         }
     }
     if (fclose(out) != 0)
@@ -316,7 +317,7 @@ __attribute__((destructor)) static void write_figures(void)
 __attribute__((constructor)) static void open_driver(void)
 {
     const char *name = getenv("GPU_TIMED_DRIVER");
-    const char *at_once = getenv("GPU_TIMED_AT_ONCE");
+    const char *completes_work = getenv("GPU_TIMED_AT_ONCE");
 
     name = name != NULL && *name != '\0' ? name : "libcuda.so.1";
     void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -327,19 +328,19 @@ __attribute__((constructor)) static void open_driver(void)
     }
     (void)symbol_find(library, "cuGetProcAddress_v2", &real.get_proc_address);
     (void)symbol_find(library, "xseg_sim_driver_time", &real.modeled);
-    real.at_once = at_once != NULL && strcmp(at_once, "1") == 0;
+    real.completes_work = completes_work != NULL && strcmp(completes_work, "1") == 0;
 #define X(name, symbol, version, parameters, arguments, bytes, after) \
     (void)symbol_find(library, #symbol, &real.name);
     TIMED_CALLS(X)
 #undef X
 }
 
-/* Wait for the work that was just queued, unless it is a node of a graph. */
-static void settle(struct stream *stream)
+/* Waits for the work that was just queued, unless it is a node of a graph. */
+static void wait_for_work(struct stream *stream)
 {
     int status = 0, mode = RELAXED;
 
-    if (!real.at_once || real.cuThreadExchangeStreamCaptureMode == NULL ||
+    if (!real.completes_work || real.cuThreadExchangeStreamCaptureMode == NULL ||
         real.cuStreamIsCapturing == NULL || real.cuStreamSynchronize == NULL)
         return;
     /* During a capture of another stream, only the relaxed mode permits this thread to wait. */
@@ -371,7 +372,7 @@ static void settle(struct stream *stream)
 TIMED_CALLS(X)
 #undef X
 
-/* The wrappers above replace the calls that the driver itself finds. */
+/* Returns the wrappers above in place of the functions of the other driver. */
 int cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags,
                         int *found)
 {

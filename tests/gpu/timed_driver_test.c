@@ -29,7 +29,7 @@ struct row {
     char modeled[32];
 };
 
-static const char *timed, *simulator;
+static const char *timed_driver, *simulator;
 static struct row rows[ROWS];
 static size_t row_count;
 
@@ -63,10 +63,10 @@ static void read_rows(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
-static void exchange(struct xseg_allocator *allocator, size_t bytes)
+static void allocate_and_trim(struct xseg_allocator *allocator, size_t bytes)
 {
     void *blocks[BLOCKS];
-    struct xseg_trim_options how = {sizeof(how)};
+    struct xseg_trim_options options = {sizeof(options)};
 
     for (unsigned i = 0; i < BLOCKS; i++)
         if (xseg_alloc(allocator, 0, bytes, NULL, &blocks[i]) != XSEG_OK)
@@ -74,42 +74,42 @@ static void exchange(struct xseg_allocator *allocator, size_t bytes)
     for (unsigned i = 0; i < BLOCKS; i++)
         if (xseg_free(allocator, blocks[i]) != XSEG_OK)
             _exit(3);
-    how.wait = true;
-    if (xseg_trim(allocator, NULL, &how, NULL) != XSEG_OK)
+    options.wait = true;
+    if (xseg_trim(allocator, NULL, &options, NULL) != XSEG_OK)
         _exit(4);
 }
 
-static void *exchange_large(void *allocator)
+static void *allocate_large(void *allocator)
 {
     for (unsigned i = 0; i < 20; i++)
-        exchange(allocator, 20 * MIB);
+        allocate_and_trim(allocator, 20 * MIB);
     return NULL;
 }
 
-/* Uses an allocator on the timed simulator, and writes the counts of the simulator to a file. */
-static void work(bool has_two_threads, const char *counts)
+/* Uses an allocator on the timed simulator, and writes the simulator's own counts to a file. */
+static void run_child(bool has_two_threads, const char *counts_path)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator;
-    pthread_t other;
+    pthread_t thread;
     uint64_t (*calls)(const char *);
     uint64_t (*driver_time)(void);
 
-    options.driver = timed;
+    options.driver = timed_driver;
     if (xseg_open("expandable_segments:True", &options, &allocator) != XSEG_OK)
         _exit(1);
-    if (has_two_threads && pthread_create(&other, NULL, exchange_large, allocator) != 0)
+    if (has_two_threads && pthread_create(&thread, NULL, allocate_large, allocator) != 0)
         _exit(5);
-    exchange(allocator, 4096);
-    exchange(allocator, 20 * MIB);
-    exchange(allocator, 6 * MIB);
+    allocate_and_trim(allocator, 4096);
+    allocate_and_trim(allocator, 20 * MIB);
+    allocate_and_trim(allocator, 6 * MIB);
     if (has_two_threads)
-        (void)pthread_join(other, NULL);
+        (void)pthread_join(thread, NULL);
     if (xseg_close(allocator) != XSEG_OK)
         _exit(6);
 
     void *library = dlopen(simulator, RTLD_NOW | RTLD_NOLOAD);
-    FILE *file = fopen(counts, "w");
+    FILE *file = fopen(counts_path, "w");
     if (library == NULL || file == NULL)
         _exit(7);
     (void)symbol_find(library, "xseg_sim_calls", &calls);
@@ -125,22 +125,24 @@ static void work(bool has_two_threads, const char *counts)
     exit(0);
 }
 
-/* Run the work in a process, which writes the statistics at exit; then compare. */
+/* Runs run_child() in a process, whose exit writes the table; compares the table with the simulator's counts; and returns the
+ * driver time of the simulator. */
 static uint64_t time_and_compare(bool has_two_threads)
 {
-    char out[] = P_tmpdir "/gpu-timed-XXXXXX", counts[] = P_tmpdir "/gpu-timed-XXXXXX", name[64];
-    int fds[2] = {mkstemp(out), mkstemp(counts)}, status = 0;
+    char table_path[] = P_tmpdir "/gpu-timed-XXXXXX", counts_path[] = P_tmpdir "/gpu-timed-XXXXXX",
+         name[64];
+    int fds[2] = {mkstemp(table_path), mkstemp(counts_path)}, status = 0;
     uint64_t count, driver_time = 0;
 
     assert_true(fds[0] >= 0 && fds[1] >= 0);
-    assert_int_equal(setenv("GPU_TIMED_OUT", out, 1), 0);
+    assert_int_equal(setenv("GPU_TIMED_OUT", table_path, 1), 0);
     const pid_t child = fork();
     if (child == 0)
-        work(has_two_threads, counts);
+        run_child(has_two_threads, counts_path);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    read_rows(out);
-    FILE *file = fopen(counts, "r");
+    read_rows(table_path);
+    FILE *file = fopen(counts_path, "r");
     assert_non_null(file);
     assert_int_equal(fscanf(file, "all %" SCNu64, &driver_time), 1);
     while (fscanf(file, "%63s %" SCNu64, name, &count) == 2) {
@@ -149,8 +151,8 @@ static uint64_t time_and_compare(bool has_two_threads)
         assert_int_equal(row == NULL ? 0 : row->calls, count);
     }
     (void)fclose(file);
-    (void)unlink(out);
-    (void)unlink(counts);
+    (void)unlink(table_path);
+    (void)unlink(counts_path);
     (void)close(fds[0]);
     (void)close(fds[1]);
     return driver_time;
@@ -173,10 +175,12 @@ TEST(counts_equal_those_of_the_simulator)
 TEST(calls_of_all_threads_are_counted)
 {
     (void)time_and_compare(true);
+    /* The second thread requests 20 times 40 blocks of 20 MiB, which reuse some pages. */
     assert_true(find_row("cuMemCreate", "all")->calls > 100);
 }
 
-/* Each size has its row, and cuMemRelease(), which has no size, has the row of the memory that it releases. */
+/* Each size has a row, and cuMemRelease(), which has no size, has the row of the memory that it releases.  Pages have 20 MiB
+ * (20971520 bytes) or 2 MiB (2097152 bytes). */
 TEST(each_size_has_separate_counts)
 {
     (void)time_and_compare(false);
@@ -206,7 +210,7 @@ TEST(a_missing_driver_is_an_error_of_open)
     if (child == 0) {
         (void)setenv("GPU_TIMED_DRIVER", "/no/such/driver", 1);
         (void)unsetenv("GPU_TIMED_OUT");
-        options.driver = timed;
+        options.driver = timed_driver;
         _exit(xseg_open(NULL, &options, &allocator) == XSEG_ERR_NO_DRIVER ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -217,7 +221,7 @@ int main(int argc, char **argv)
 {
     if (argc != 3)
         return 2;
-    timed = argv[1];
+    timed_driver = argv[1];
     simulator = argv[2];
     (void)setenv("GPU_TIMED_DRIVER", simulator, 1);
     return test_run();

@@ -92,7 +92,7 @@ class Simulated(gpu_pack.Packed):
         self.assertIn("XSEG_REFERENCE=FOLDER", self.report())
 
     def test_counts_are_equal(self):
-        environment = pathlib.Path(gpu_pack.PLACES.source, "tests/support/torch_environment.py")
+        environment = pathlib.Path(gpu_pack.PATHS.source, "tests/support/torch_environment.py")
         process = subprocess.run([sys.executable, environment, "--offline", "python"], check=False, capture_output=True,
                                  text=True)
         if process.returncode == 77:

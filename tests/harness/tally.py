@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Summarizes `meson test`: slow tests, failures, reasons of skipped tests, and the totals: tally.py FOLDER STATUS [--interrupted]
+"""Summarizes `meson test`: slow tests, failures, reasons for skipped tests, and the totals.
+
+tally.py FOLDER STATUS [--interrupted]
 
 Each case of a TAP program counts as one test.  The exit status is 1 after a failure, or if no test ran."""
 import json
@@ -8,7 +10,7 @@ import re
 import sys
 import xml.etree.ElementTree as xml
 
-GOOD = ("OK", "EXPECTEDFAIL")
+SUCCESSES = ("OK", "EXPECTEDFAIL")
 
 
 def read_cases(path):
@@ -31,7 +33,7 @@ def count_test(test, cases):
     result = test["result"]
     if result == "INTERRUPT":
         return [0, 0, 0]
-    if result in GOOD and not cases:
+    if result in SUCCESSES and not cases:
         return [1, 0, 0]
     if result == "EXPECTEDFAIL":
         return [1, 0, 0]
@@ -41,7 +43,7 @@ def count_test(test, cases):
         return [0, 1, 0]
     passed, failed, skipped = cases
     # JUnit does not count a crash after the last case and a timeout.
-    return [passed, failed or int(result not in GOOD), skipped]
+    return [passed, failed or int(result not in SUCCESSES), skipped]
 
 
 def describe(test):
@@ -50,7 +52,7 @@ def describe(test):
     return "\n    ".join([f"{test['name']} ({test['result'].lower()})"] + lines[:50])
 
 
-def skips(test):
+def skipped_cases(test):
     """The skipped cases of a test: pairs of a name and the reason that the test printed."""
     lines = (test["stdout"] or "").splitlines()
     matches = [re.match(r"(?:ok|not ok) \d+(?: - )?(.*?) *# SKIP\S* *(.*)", line, re.I) for line in lines]
@@ -59,12 +61,12 @@ def skips(test):
     if cases or test["result"] != "SKIP":
         return cases
     plan = [match[1] for match in (re.match(r"1\.\.0 *# SKIP\S* *(.*)", line, re.I) for line in lines) if match]
-    text = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
-    reason = re.sub(r"^(\w+\.py: )?(skipped:? )?", "", "".join(text[:1]).strip())
+    message = plan or lines[-1:] or (test.get("stderr") or "").splitlines()[-1:]
+    reason = re.sub(r"^(\w+\.py: )?(skipped:? )?", "", "".join(message[:1]).strip())
     return [(name, reason or "no reason")]
 
 
-def by_reason(skipped):
+def group_by_reason(skipped):
     """One line for each reason, the most frequent reason first; it names at most three of the cases."""
     cases = {}
     for name, reason in skipped:
@@ -74,20 +76,20 @@ def by_reason(skipped):
 
 
 def tally(logs):
-    """The totals of a run, descriptions of failed tests, and the skipped cases with their reasons."""
-    total, failures, skipped = [0, 0, 0], [], []
+    """The numbers of passed, failed and skipped cases, descriptions of failed tests, and skipped cases with their reasons."""
+    totals, failures, skipped = [0, 0, 0], [], []
     if not (logs / "testlog.json").exists():
-        return total, failures, skipped
+        return totals, failures, skipped
     junit = logs / "testlog.junit.xml"
     cases = read_cases(junit) if junit.exists() else {}
     for line in (logs / "testlog.json").read_text().splitlines():
         test = json.loads(line)
         counts = count_test(test, cases.get(test["name"]))
-        total = [a + b for a, b in zip(total, counts)]
+        totals = [total + count for total, count in zip(totals, counts)]
         if counts[1]:
             failures.append(describe(test))
-        skipped += skips(test)
-    return total, failures, skipped
+        skipped += skipped_cases(test)
+    return totals, failures, skipped
 
 
 def slowest(logs, count):
@@ -99,22 +101,22 @@ def slowest(logs, count):
 
 def main(folder, status, *options):
     logs = pathlib.Path(folder, "meson-logs")
-    total, failures, skipped = tally(logs)
+    totals, failures, skipped = tally(logs)
     if options:
         print("interrupted: unfinished tests are not counted")
-    elif int(status) != 0 and total[1] == 0:
+    elif int(status) != 0 and totals[1] == 0:
         print(f"meson test returned status {status}, but no test failed")
-        total[1] = 1
+        totals[1] = 1
     for line in slowest(logs, 10):
         print(f"slow: {line}")
-    for text in failures:
-        print(f"failed: {text}")
-    for line in by_reason(skipped):
+    for description in failures:
+        print(f"failed: {description}")
+    for line in group_by_reason(skipped):
         print(f"skipped: {line}")
-    if sum(total) == 0:
+    if sum(totals) == 0:
         print("no test ran")
-    print("{} passed, {} failed, {} skipped".format(*total))
-    return 0 if total[1] == 0 and total[0] > 0 else 1
+    print("{} passed, {} failed, {} skipped".format(*totals))
+    return 0 if totals[1] == 0 and totals[0] > 0 else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The examples at the beginning of each public header compile in C11 and in C++17, and the parts of programs on the pages
-compile in C11.  The suite install compiles the complete programs of the pages.
+"""The examples at the beginning of each public header compile in C11 and in C++17, and the C examples of README.md and docs
+that are not complete programs compile in C11.  The suite install compiles the complete programs.
 
 examples.py ROOT CC... [-- CXX...]   prints TAP
 
 An example is a block of the header's comment that is indented by five columns and contains statements.  It begins with its
-functions; the statements after them become the body of a function.  PRELUDE declares the names that an example does not.
+functions; the statements after them become the body of a function.  PRELUDE declares the names that the examples do not.
 """
 import pathlib
 import re
@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 # Headers without examples: xseg.h includes all headers, and version.h contains only constants.
-WITHOUT = {"xseg.h", "version.h"}
+WITHOUT_EXAMPLES = {"xseg.h", "version.h"}
 COMMON = """#include <stdio.h>
 #include <stdlib.h>
 #include <xseg/{header}>
@@ -61,7 +61,7 @@ def page_examples(page):
             yield "", block
 
 
-def build(compilers, include, header, folder):
+def compile_examples(compilers, include, header, folder):
     """Compile the examples of a header or a page; returns the messages of the compilers, or an empty string."""
     errors, is_page = "", header.suffix == ".md"
     for functions, statements in page_examples(header) if is_page else examples(header):
@@ -79,19 +79,19 @@ def build(compilers, include, header, folder):
     return errors
 
 
-def main(root, *words):
+def main(root, *arguments):
     """Print TAP; returns the exit status."""
-    include, words = pathlib.Path(root) / "include", list(words)
-    end = words.index("--") if "--" in words else len(words)
-    compilers = {language: compiler for language, compiler in (("c", words[:end]), ("cc", words[end + 1:])) if compiler}
-    headers = [header for header in sorted((include / "xseg").glob("*.h")) if header.name not in WITHOUT]
+    include, arguments = pathlib.Path(root) / "include", list(arguments)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    compilers = {language: compiler for language, compiler in (("c", arguments[:end]), ("cc", arguments[end + 1:])) if compiler}
+    headers = [header for header in sorted((include / "xseg").glob("*.h")) if header.name not in WITHOUT_EXAMPLES]
     pages = [pathlib.Path(root) / "README.md", *sorted(pathlib.Path(root).glob("docs/*.md"))]
     headers += [page for page in pages if list(page_examples(page))]
     failed = 0
     print(f"1..{len(headers)}")
     with tempfile.TemporaryDirectory() as folder:
         for number, header in enumerate(headers, 1):
-            errors = build(compilers, include, header, pathlib.Path(folder))
+            errors = compile_examples(compilers, include, header, pathlib.Path(folder))
             failed += bool(errors)
             print(f"{'not ok' if errors else 'ok'} {number} - the examples of {header.name} compile")
             print("".join(f"# {line}\n" for line in errors.splitlines()), end="", flush=True)

@@ -13,7 +13,7 @@ class Absent(Exception):
 
 def start(*command, **variables):
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, cwd="/",
+    return subprocess.run([str(argument) for argument in command], capture_output=True, text=True, check=False, cwd="/",
                           stdin=subprocess.DEVNULL, env={**clean, **variables})
 
 

@@ -12,7 +12,7 @@ CHROOT = 'mount --bind /proc "$0/proc" && mount --bind /dev "$0/dev" && exec chr
 
 
 def run(*command, **options):
-    result = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    result = subprocess.run([str(argument) for argument in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, check=False, **options)
     if result.returncode:
         sys.exit(f"{' '.join(map(str, command))}: status {result.returncode}\n{result.stdout}")
@@ -51,5 +51,5 @@ class FreshRoot:
 
 
 def missing_requirement(programs):
-    absent = [name for name in programs if not shutil.which(name)]
-    return "requires root" if os.geteuid() else f"not installed: {', '.join(absent)}" if absent else ""
+    missing = [name for name in programs if not shutil.which(name)]
+    return "requires root" if os.geteuid() else f"not installed: {', '.join(missing)}" if missing else ""

@@ -108,7 +108,7 @@ def packages_contain_every_file(tree, root):
              for line in path.read_text(encoding="utf-8").splitlines()]
     patterns = [line.split()[0] for line in lines]
     expect(len(patterns) == len(set(patterns)) > 4, f"duplicate or missing patterns: {patterns}")
-    files = {re.sub("^usr/lib/", "usr/lib/processor/", f"usr/{name}") for name in files_of(tree)}
+    files = {re.sub("^usr/lib/", "usr/lib/multiarch/", f"usr/{name}") for name in files_of(tree)}
     for name in files:
         matches = [pattern for pattern in patterns if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"{pattern}/*")]
         expect(len(matches) == 1, f"src/package/debian: patterns that match {name}: {matches}")
@@ -148,8 +148,8 @@ def files_contain_no_build_paths(tree):
             expect(str(folder) not in path.read_text(), f"{path.name} contains {folder}")
 
 
-def loads_libxseg(program):
-    """Whether a program depends on libxseg.so."""
+def depends_on_libxseg(program):
+    """Whether libxseg.so is a dependency of a program."""
     return "[libxseg.so.0]" in run("readelf", "-d", program)
 
 
@@ -159,7 +159,7 @@ def pkg_config_builds_programs(tree, language, is_static, version):
     if is_static:
         flags = ["-l:libxseg.a" if flag == "-lxseg" else flag for flag in flags]
     program = tree.compile(f"use.{language}", *flags, output=f"use-{language}-{is_static}")
-    expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
+    expect(depends_on_libxseg(program) != is_static, "linked with the other kind of library")
     output = tree.start(program, **({} if is_static else {"LD_LIBRARY_PATH": str(tree.libdir)}))
     expect(output == f"{version}\n", f"printed version: {output}")
 
@@ -188,7 +188,7 @@ def cmake_program_runs(tree, folder, language, is_static, version):
     if not tree.compilers[language]:
         raise Absent("no C++ compiler is installed; run .ci/setup g++")
     program = folder / f"use-{language}-{'static' if is_static else 'shared'}"
-    expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
+    expect(depends_on_libxseg(program) != is_static, "linked with the other kind of library")
     output = tree.start(program)
     expect(output == f"{version}\n", f"printed version: {output}")
 
@@ -205,13 +205,13 @@ def tool_runs(tree, version):
 
 def tool_reports_missing_simulator(tree):
     """The tool reports a missing simulator, and loads a simulator of another folder."""
-    other = tree.scratch / "other"
-    other.mkdir()
+    other_folder = tree.scratch / "other"
+    other_folder.mkdir()
     for path in tree.libdir.glob("libxseg-sim.so*"):
-        path.rename(other / path.name)
+        path.rename(other_folder / path.name)
     failed = start(tree.bindir / "xseg", "probe")
-    succeeded = start(tree.bindir / "xseg", "probe", LD_LIBRARY_PATH=str(other))
-    for path in other.iterdir():
+    succeeded = start(tree.bindir / "xseg", "probe", LD_LIBRARY_PATH=str(other_folder))
+    for path in other_folder.iterdir():
         path.rename(tree.libdir / path.name)
     expect(failed.returncode == 2 and "libxseg-sim.so.0" in failed.stderr and
            "--driver cuda" in failed.stderr, f"status {failed.returncode}: {failed.stderr}")
@@ -293,28 +293,28 @@ def library_alone_works(tree, folder, root, version):
     expect(output == f"{version}\n", output)
 
 
-def build_as_subproject(source, folder, like, scratch):
+def build_as_subproject(source, folder, main_tree, scratch):
     """Build and install xseg as a subproject of another project, with another prefix, and build the programs of that project."""
-    outer = source.parents[1]
+    superproject = source.parents[1]
     for name in ("subproject/meson.build", "use.c"):
-        shutil.copy(HERE / name, outer)
-    configure(like, outer, folder, "--buildtype=plain", "--force-fallback-for=xseg", "-Dxseg:simulator=enabled",
+        shutil.copy(HERE / name, superproject)
+    configure(main_tree, superproject, folder, "--buildtype=plain", "--force-fallback-for=xseg", "-Dxseg:simulator=enabled",
               "-Dxseg:tools=enabled", project="xseg:")
     names = [os.path.relpath(name, folder) for target in json.loads(run("meson", "introspect", "--targets", folder))
              if target["installed"] for name in target["filename"]]
     run("ninja", "-C", folder, *names, "use-shared", "use-static")
-    tree = Installed(folder, None, like.compilers, scratch, like.cuda)
+    tree = Installed(folder, None, main_tree.compilers, scratch, main_tree.cuda)
     tree.install()
     output = run(tree.bindir / "xseg", "--version")
     expect("plain build" in output and "commit unknown)" in output, output)
     return tree
 
 
-def superproject_program_runs(tree, like, is_static, version):
+def superproject_program_runs(tree, main_tree, is_static, version):
     """A program of the project that contains xseg prints the version."""
     program = tree.build / f"use-{'static' if is_static else 'shared'}"
-    expect(loads_libxseg(program) != is_static, "linked with the other kind of library")
-    output = like.start(program)
+    expect(depends_on_libxseg(program) != is_static, "linked with the other kind of library")
+    output = main_tree.start(program)
     expect(output == f"{version}\n", f"printed version: {output}")
 
 
@@ -364,17 +364,17 @@ def cases(root, build, compilers, cuda, scratch):
             lambda kind=(language, is_static): cmake_program_runs(tree, folder, *kind, version)
     yield "a program that links the simulator with CMake reloads the library", \
         lambda: (require("cmake"), library_reloads(tree, folder / "reload"))
-    other = {}
+    superproject = {}
     yield "the source archive is unpacked", lambda: unpack_archive(root, source)
     yield "missing packages disable the tool and the tests", lambda: missing_packages_disable_parts(tree, source)
     yield "the library requires no package", lambda: library_requires_no_package(tree, source)
     yield "meson builds xseg as a subproject with another prefix", \
-        lambda: other.update(tree=build_as_subproject(source, scratch / "build", tree, scratch))
+        lambda: superproject.update(tree=build_as_subproject(source, scratch / "build", tree, scratch))
     for is_static in (False, True):
         yield f"a meson project uses its subproject's {'static' if is_static else 'shared'} library", \
-            lambda is_static=is_static: superproject_program_runs(other["tree"], tree, is_static, version)
-    yield "the installation works in its configured prefix", lambda: prefix_works(other["tree"], root, version)
-    yield "the installation works after its prefix is moved", lambda: moved_prefix_works(other["tree"], scratch, version)
+            lambda is_static=is_static: superproject_program_runs(superproject["tree"], tree, is_static, version)
+    yield "the installation works in its configured prefix", lambda: prefix_works(superproject["tree"], root, version)
+    yield "the installation works after its prefix is moved", lambda: moved_prefix_works(superproject["tree"], scratch, version)
     yield "the library works without tool and simulator", lambda: library_alone_works(tree, scratch / "build", root, version)
 
 

@@ -101,11 +101,11 @@ def check_packages(root, packages, version):
     check_use(root, version)
     print("ok - upgraded packages work", flush=True)
 
-    root.copy_packages(packages["other"])
+    root.copy_packages(packages["next soname"])
     root.install("/packages/libxseg2_*.deb")
-    other = compile_program(root, "-l:libxseg.so.2", "other")
-    expect("libxseg.so.2 => /" in root.run("ldd packages/other"), "the program loads another library")
-    expect(root.run(shared) == root.run(other) == f"{version}\n", "a program fails while both sonames are installed")
+    next_soname = compile_program(root, "-l:libxseg.so.2", "next-soname")
+    expect("libxseg.so.2 => /" in root.run("ldd packages/next-soname"), "the program loads another library")
+    expect(root.run(shared) == root.run(next_soname) == f"{version}\n", "a program fails while both sonames are installed")
     check_use(root, version)
     print("ok - libraries of two sonames coexist", flush=True)
 
@@ -119,8 +119,8 @@ def check_packages(root, packages, version):
     root.run(f"apt-get purge -y -q --autoremove {' '.join(NAMES)} libxseg2")
     remaining = sorted(root.state() - before)
     expect(not remaining, f"the removal leaves {remaining}")
-    lost = sorted(before - root.state())
-    expect(not lost, f"the removal also deletes {lost}")
+    deleted = sorted(before - root.state())
+    expect(not deleted, f"the removal also deletes {deleted}")
     print("ok - the removal leaves no files", flush=True)
 
 
@@ -139,8 +139,8 @@ def main():
         print(run("lintian", "--fail-on", "error", *packages["first"].glob("*.deb")), end="")
         print("ok - lintian reports no errors", flush=True)
         run(ROOT / "src/package/deb", "--revision", "2", packages["next"])
-        (folder / "other").mkdir()
-        packages["other"] = build_next_soname(folder / "other")
+        (folder / "next-soname").mkdir()
+        packages["next soname"] = build_next_soname(folder / "next-soname")
         root = Root(arguments.root or folder / "root")
         if not arguments.root:
             root.create("bookworm")

@@ -17,7 +17,7 @@ from checks import FOREIGN, Absent, expect
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from page_blocks import pages, shell_blocks, wrapped  # noqa: E402 pylint: disable=wrong-import-position
 
-# Beginnings of commands.
+# By the beginnings of commands.
 ELSEWHERE = {
     ".ci/setup": "installs packages for the whole system",
     "apt-get install": "installs packages for the whole system",
@@ -72,7 +72,7 @@ def entry(command):
     return max((start for start in ELSEWHERE if command.startswith(start)), key=len, default=None)
 
 
-def other_commands_exist(root):
+def commands_of_elsewhere_exist(root):
     """The scripts, options, suites and tests that the commands of ELSEWHERE name exist, and each entry has a command."""
     used = set()
     for page, command in [(page, command) for page in pages(root) for block in shell_blocks(page) for command in block]:
@@ -128,10 +128,11 @@ exec {shlex.join(tree.compilers["c"])} -std=c11 {shlex.join(WARNINGS)} "${{@/#-I
 
     def run(self, commands):
         """The standard output of the commands of a block."""
-        done = self.start(commands)
+        completed = self.start(commands)
         status = sum(FAILS.get(re.sub(" +#.*", "", command), 0) for command in commands)
-        expect(done.returncode == status, f"{commands}: status {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        expect(completed.returncode == status,
+               f"{commands}: status {completed.returncode}\n{completed.stdout}{completed.stderr}")
+        return completed.stdout
 
     def run_page(self, page):
         """The commands of a page run, and its complete program prints the documented output, and a message without a driver."""
@@ -147,9 +148,9 @@ exec {shlex.join(tree.compilers["c"])} -std=c11 {shlex.join(WARNINGS)} "${{@/#-I
                 if not os.path.exists(self.environment["PYTHONPATH"]):
                     raise Absent("the package cuda-bindings is not installed; run .ci/setup --bindings")
                 self.write("program.py", python[0])
-            printed = wrapped(self.run(commands))
+            actual = wrapped(self.run(commands))
             if source and program:
-                expect(output in (None, printed), f"{page.name}: {commands[-1]} prints\n{printed}")
+                expect(output in (None, actual), f"{page.name}: {commands[-1]} prints\n{actual}")
                 if "xseg_error_message" in program:
                     failed = self.start([re.search(r"\./\S+", commands[-1])[0]], XSEG_DRIVER="libno-such-driver.so")
                     expect(failed.returncode == 1 and "libno-such-driver.so" in failed.stderr,
@@ -158,9 +159,9 @@ exec {shlex.join(tree.compilers["c"])} -std=c11 {shlex.join(WARNINGS)} "${{@/#-I
 
 def cases(tree, root):
     """Name and function of each case."""
-    found = []
-    yield "commands of pages that run elsewhere exist", lambda: other_commands_exist(root)
-    yield "the shell of pages is set up", lambda: found.append(Shell(tree, root))
+    shells = []
+    yield "commands of pages that run elsewhere exist", lambda: commands_of_elsewhere_exist(root)
+    yield "the shell of pages is set up", lambda: shells.append(Shell(tree, root))
     for page in pages(root):
         if any(not entry(command) for block in shell_blocks(page) for command in block):
-            yield f"commands of {page.name} run as printed", lambda page=page: found[0].run_page(page)
+            yield f"commands of {page.name} run as printed", lambda page=page: shells[0].run_page(page)

@@ -39,7 +39,7 @@ static struct {
     size_t (*error_message)(char *, size_t);
 } xseg;
 
-static void look_up(const char *name, void *function)
+static void resolve_function(const char *name, void *function)
 {
     void *address = dlsym(xseg.library, name);
 
@@ -51,15 +51,15 @@ static void load_library(const char *path)
 {
     xseg.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     check(xseg.library != NULL, "dlopen");
-    look_up("xseg_open", &xseg.open);
-    look_up("xseg_alloc", &xseg.alloc);
-    look_up("xseg_free", &xseg.free);
-    look_up("xseg_close", &xseg.close);
-    look_up("xseg_error_message", &xseg.error_message);
+    resolve_function("xseg_open", &xseg.open);
+    resolve_function("xseg_alloc", &xseg.alloc);
+    resolve_function("xseg_free", &xseg.free);
+    resolve_function("xseg_close", &xseg.close);
+    resolve_function("xseg_error_message", &xseg.error_message);
 }
 
 struct usage {
-    size_t files, threads, heap_bytes, mappings, own_mappings;
+    size_t files, threads, heap_bytes, mappings, library_mappings;
 };
 
 static size_t count_entries(const char *path)
@@ -83,7 +83,7 @@ static struct usage current_usage(void)
     check(maps != NULL, "/proc/self/maps");
     while (fgets(line, sizeof(line), maps) != NULL) {
         usage.mappings++;
-        usage.own_mappings += strstr(line, "libxseg.so") != NULL;
+        usage.library_mappings += strstr(line, "libxseg.so") != NULL;
     }
     (void)fclose(maps);
     usage.files = count_entries("/proc/self/fd");
@@ -103,8 +103,8 @@ static void check_no_growth(const char *resource, size_t first, size_t last)
 
 static pthread_barrier_t failed, closed;
 
-/* Have an error message in this thread until the library is closed. */
-static void *fail(void *unused)
+/* Keep an error message in this thread until the library is closed. */
+static void *keep_error(void *unused)
 {
     struct xseg_allocator *allocator = NULL;
 
@@ -119,7 +119,7 @@ static void *fail(void *unused)
 static pthread_barrier_t in_call, proceed;
 
 /* Log callback: block xseg_alloc() while it opens the device. */
-static void block_call(void *context, enum xseg_log_level level, const char *line)
+static void block_in_log(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     (void)level;
@@ -135,7 +135,7 @@ static void *use_during_close(void *unused)
     struct xseg_allocator *allocator = NULL;
     void *block = NULL;
 
-    options.log = block_call;
+    options.log = block_in_log;
     check(xseg.open(NULL, &options, &allocator) == XSEG_OK, "xseg_open");
     check(xseg.alloc(allocator, 0, 512, NULL, &block) == XSEG_OK, "xseg_alloc during dlclose");
     check(xseg.free(allocator, block) == XSEG_OK, "xseg_free after dlclose");
@@ -143,7 +143,7 @@ static void *use_during_close(void *unused)
     return unused;
 }
 
-static void use(void)
+static void use_library(void)
 {
     struct xseg_allocator *allocator = NULL;
     void *block[2] = {NULL, NULL};
@@ -161,11 +161,11 @@ static void run_round(const char *path)
     pthread_t thread;
 
     load_library(path);
-    check(pthread_create(&thread, NULL, fail, NULL) == 0, "pthread_create");
-    use();
+    check(pthread_create(&thread, NULL, keep_error, NULL) == 0, "pthread_create");
+    use_library();
     (void)pthread_barrier_wait(&failed);
     check(dlclose(xseg.library) == 0, "dlclose");
-    check(current_usage().own_mappings > 0, "the library is unmapped after dlclose");
+    check(current_usage().library_mappings > 0, "the library is unmapped after dlclose");
     (void)pthread_barrier_wait(&closed);
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 
@@ -177,18 +177,18 @@ static void run_round(const char *path)
     check(pthread_join(thread, NULL) == 0, "pthread_join");
 }
 
-int main(int count, char **argument)
+int main(int argc, char **argv)
 {
     struct usage first = {0}, last = {0};
     char leaks[1024];
 
-    check(count == 2, "usage: reload LIBRARY");
+    check(argc == 2, "usage: reload LIBRARY");
     check(pthread_barrier_init(&failed, NULL, 2) == 0, "pthread_barrier_init");
     check(pthread_barrier_init(&closed, NULL, 2) == 0, "pthread_barrier_init");
     check(pthread_barrier_init(&in_call, NULL, 2) == 0, "pthread_barrier_init");
     check(pthread_barrier_init(&proceed, NULL, 2) == 0, "pthread_barrier_init");
     for (int round = 0; round < ROUNDS; round++) {
-        run_round(argument[1]);
+        run_round(argv[1]);
         if (xseg_sim_leaks(leaks, sizeof(leaks)) > 0) {
             (void)fprintf(stderr, "reload: leaked driver objects: %s\n", leaks);
             return 1;
@@ -200,8 +200,8 @@ int main(int count, char **argument)
     }
     check_no_growth("open files", first.files, last.files);
     check_no_growth("threads", first.threads, last.threads);
-    check_no_growth("bytes of the heap", first.heap_bytes, last.heap_bytes);
+    check_no_growth("heap bytes", first.heap_bytes, last.heap_bytes);
     check_no_growth("mappings", first.mappings, last.mappings);
-    check_no_growth("mappings of libxseg.so", first.own_mappings, last.own_mappings);
+    check_no_growth("mappings of libxseg.so", first.library_mappings, last.library_mappings);
     return 0;
 }

@@ -7,10 +7,10 @@
 
 static int fail(const char *operation)
 {
-    char text[512] = "";
+    char message[512] = "";
 
-    (void)xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "%s: %s\n", operation, text);
+    (void)xseg_error_message(message, sizeof(message));
+    (void)fprintf(stderr, "%s: %s\n", operation, message);
     return 1;
 }
 
@@ -29,7 +29,7 @@ int main(void)
     if (!info.is_expandable)
         return fail("xseg_block_query: block is not expandable");
     if (xseg_close(allocator) != XSEG_ERR_BUSY)
-        return fail("xseg_close with a live block");
+        return fail("xseg_close with an allocated block");
     if (xseg_free(allocator, block) != XSEG_OK)
         return fail("xseg_free");
     if (xseg_close(allocator) != XSEG_OK)

@@ -14,9 +14,9 @@ static void expect(xseg_status status)
 {
     if (status == XSEG_OK)
         return;
-    std::string text(xseg_error_message(nullptr, 0) + 1, '\0');
-    xseg_error_message(&text[0], text.size());
-    throw std::runtime_error(text);
+    std::string message(xseg_error_message(nullptr, 0) + 1, '\0');
+    xseg_error_message(&message[0], message.size());
+    throw std::runtime_error(message);
 }
 
 struct closer {
@@ -47,7 +47,7 @@ class block
     void *address = nullptr;
 };
 
-static std::uint64_t live_blocks(xseg_allocator *allocator)
+static std::uint64_t allocated_blocks(xseg_allocator *allocator)
 {
     struct xseg_statistics stats = {};
     xseg_scope scope = XSEG_SCOPE_ALL;
@@ -66,10 +66,10 @@ int main()
         const std::unique_ptr<xseg_allocator, closer> allocator(opened);
         {
             const block small(opened, 512), large(opened, std::size_t{64} << 20);
-            if (live_blocks(opened) != 2)
-                throw std::runtime_error("statistics do not count two live blocks");
+            if (allocated_blocks(opened) != 2)
+                throw std::runtime_error("statistics do not count two allocated blocks");
         }
-        if (live_blocks(opened) != 0)
+        if (allocated_blocks(opened) != 0)
             throw std::runtime_error("statistics count freed blocks");
     } catch (const std::exception &error) {
         std::fprintf(stderr, "%s\n", error.what());

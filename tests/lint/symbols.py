@@ -13,11 +13,11 @@ DECLARATION = re.compile(r"XSEG_API[^;{]*?\b(xseg_\w+)\s*\(")
 OWN_HEADERS = ("sim.h", "ipc.h")
 
 
-def declared(root, own=None):
+def declared(root, own_header=None):
     """The functions that a header of OWN_HEADERS declares, or the functions of libxseg.so."""
     names = set()
     for header in (root / "include/xseg").glob("*.h"):
-        if header.name == own or (own is None and header.name not in OWN_HEADERS):
+        if header.name == own_header or (own_header is None and header.name not in OWN_HEADERS):
             names |= set(DECLARATION.findall(header.read_text()))
     return names
 

@@ -4,7 +4,7 @@
 
 #include "tests/model/run.h"
 
-/* Any slot; while there are captures, often one of those. */
+/* A random slot; during captures often one that takes part in a capture. */
 static unsigned any_slot(struct run *run)
 {
     const unsigned captured = model_captures(&run->model) > 0 ? run_captured_slot(run) : MODEL_NONE;
@@ -25,7 +25,7 @@ static struct model_queue *queue_of(struct run *run, unsigned slot)
 }
 
 /* An allocated block, or NULL. */
-static struct model_block *any_live(struct run *run)
+static struct model_block *any_allocated_block(struct run *run)
 {
     struct model *model = &run->model;
 
@@ -40,7 +40,7 @@ static struct model_block *any_live(struct run *run)
 
 /* --- Allocation. --- */
 
-/* The pool that a request names, or MODEL_NONE. */
+/* A random pool for a request, or MODEL_NONE. */
 static unsigned any_pool(struct run *run)
 {
     const unsigned pool = run_pool(run);
@@ -58,7 +58,7 @@ static unsigned pool_id(const struct run *run, const struct xseg_pool *pool)
     return i;
 }
 
-/* The expected size of a block. */
+/* Check the size of a block against PyTorch's rules. */
 static void check_size(const struct run *run, const struct xseg_block_info *info,
                        const struct xseg_pool_options *options)
 {
@@ -76,7 +76,7 @@ static void check_size(const struct run *run, const struct xseg_block_info *info
         assert_true(info->bytes - rounded <= MIB);
 }
 
-static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes, unsigned pool)
+static void add_block(struct run *run, unsigned slot, void *ptr, size_t bytes, unsigned pool)
 {
     const struct xseg_block_info info = env_block(run->allocator, ptr);
     struct model_block block = {.ptr = ptr, .bytes = info.bytes, .requested = bytes};
@@ -87,12 +87,12 @@ static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes,
     block.pool = segment.pool = pool_id(run, block.fallback ? info.fallback_pool : info.pool);
     block.is_small = info.is_small;
     if (block.pool != pool) {
-        /* A fallback allocation under memory pressure. */
+        /* Under memory pressure the default pool allocates from a pool with use_on_oom. */
         assert_true(block.fallback);
         assert_null(info.pool);
         assert_int_equal(pool, 0);
         assert_true(run->model.pool[block.pool].options.use_on_oom);
-        assert_true(run->model.pool[block.pool].holders > 0);
+        assert_true(run->model.pool[block.pool].references > 0);
         assert_false(run->model.pool[block.pool].is_captured);
         assert_true(run->options.is_low_on_memory);
         run->fallbacks++;
@@ -100,9 +100,9 @@ static void enter_block(struct run *run, unsigned slot, void *ptr, size_t bytes,
     assert_ptr_equal(info.stream, entry_of(run, slot)->handle);
     assert_int_equal(info.requested, bytes);
     check_size(run, &info, &run->model.pool[block.pool].options);
-    const char *wrong = model_alloc(&run->model, &block, &segment);
-    if (wrong != NULL)
-        fail_msg("%p of %zu bytes on stream %p: %s", ptr, bytes, (void *)info.stream, wrong);
+    const char *error = model_alloc(&run->model, &block, &segment);
+    if (error != NULL)
+        fail_msg("%p of %zu bytes on stream %p: %s", ptr, bytes, (void *)info.stream, error);
 }
 
 /* Whether a request may fail for lack of memory. */
@@ -111,12 +111,12 @@ static bool may_fail(const struct run *run, unsigned pool)
     const struct xseg_pool_options *options = &run->model.pool[pool].options;
 
     return run->options.is_low_on_memory || options->limit_bytes != 0 ||
-           (options->memory.alloc != NULL && run->own_fails);
+           (options->memory.alloc != NULL && run->memory_functions_fail);
 }
 
 /*
- * Whether an allocation must poll pending blocks.  After low memory this is not required if its own arena has none
- * pending: then completed blocks may or may not be reclaimed.
+ * Whether an allocation must poll pending blocks.  After memory pressure the poll is optional if no block of the arena of
+ * the request is pending.
  */
 static bool must_poll(const struct run *run, unsigned slot, unsigned pool, size_t bytes)
 {
@@ -137,16 +137,17 @@ void step_alloc(struct run *run)
 {
     struct model *model = &run->model;
     struct xseg_request request = {sizeof(request)};
-    const unsigned slot = any_slot(run), named = any_pool(run);
+    const unsigned slot = any_slot(run), requested_pool = any_pool(run);
     void *ptr = NULL;
 
     if (model->blocks >= MODEL_BLOCKS / 2)
         return;
-    request.bytes = run_size(run);
+    request.bytes = run_random_bytes(run);
     request.stream = run_handle(run, slot);
-    request.pool = named == MODEL_NONE ? NULL : model->pool[named].pool;
-    run->own_fails = run_random(run, 4) == 0;
-    const unsigned pool = named != MODEL_NONE ? named : model_pool_of(model, run->slot[slot].entry);
+    request.pool = requested_pool == MODEL_NONE ? NULL : model->pool[requested_pool].pool;
+    run->memory_functions_fail = run_random(run, 4) == 0;
+    const unsigned pool =
+        requested_pool != MODEL_NONE ? requested_pool : model_pool_of(model, run->slot[slot].entry);
     const unsigned before = model->blocks;
     const bool captured = model_captures(model) > 0;
     const bool polls = must_poll(run, slot, pool, request.bytes);
@@ -162,31 +163,31 @@ void step_alloc(struct run *run)
     run_lookup(run, slot);
     model_name_entry(model, run->slot[slot].entry);
     if (status == XSEG_OK) {
-        enter_block(run, slot, ptr, request.bytes, pool);
+        add_block(run, slot, ptr, request.bytes, pool);
         return;
     }
     assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
     assert_true(may_fail(run, pool));
-    run->oom++;
+    run->rejected++;
 }
 
 void step_prewarm(struct run *run)
 {
     struct xseg_scope scope = {sizeof(scope), .device = 0, .one_stream = true};
-    const unsigned slot = any_slot(run), named = any_pool(run);
+    const unsigned slot = any_slot(run), requested_pool = any_pool(run);
 
     scope.stream = run_handle(run, slot);
-    scope.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
-    run->own_fails = false;
+    scope.pool = requested_pool == MODEL_NONE ? NULL : run->model.pool[requested_pool].pool;
+    run->memory_functions_fail = false;
     run_expect_lookup(run, slot);
     run_set_context(run);
-    const xseg_status status = xseg_prewarm(run->allocator, &scope, run_size(run));
-    run->may_reclaim = may_fail(run, named == MODEL_NONE ? 0 : named);
+    const xseg_status status = xseg_prewarm(run->allocator, &scope, run_random_bytes(run));
+    run->may_reclaim = may_fail(run, requested_pool == MODEL_NONE ? 0 : requested_pool);
     run_lookup(run, slot);
     model_name_entry(&run->model, run->slot[slot].entry);
     if (status != XSEG_OK) {
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
-        assert_true(may_fail(run, named == MODEL_NONE ? 0 : named));
+        assert_true(may_fail(run, requested_pool == MODEL_NONE ? 0 : requested_pool));
     }
 }
 
@@ -194,7 +195,7 @@ void step_prewarm(struct run *run)
 
 void step_free(struct run *run)
 {
-    struct model_block *block = any_live(run);
+    struct model_block *block = any_allocated_block(run);
 
     run_set_context(run);
     if (block != NULL) {
@@ -206,19 +207,19 @@ void step_free(struct run *run)
     }
 }
 
-/* Events after queued work of some streams; returns their number. */
-static size_t some_events(struct run *run, xseg_event *events, struct model_fence *until)
+/* Up to three events after queued work of random streams; returns the number of events. */
+static size_t random_events(struct run *run, xseg_event *events, struct model_fence *until)
 {
     size_t count = 0;
 
     for (unsigned slot = 0; slot < RUN_SLOTS && count < 3; slot++) {
         const unsigned at = run->slot[slot].queue;
         const struct model_queue *queue = &run->model.queue[at];
-        const uint64_t open = queue->queued - queue->completed;
+        const uint64_t pending = queue->queued - queue->completed;
 
-        if (open == 0 || run_random(run, 2) == 0)
+        if (pending == 0 || run_random(run, 2) == 0)
             continue;
-        until->position[at] = queue->completed + 1 + run_random(run, open);
+        until->position[at] = queue->completed + 1 + run_random(run, pending);
         events[count++] = run->queue[at].event[until->position[at] % RUN_WORK];
     }
     return count;
@@ -226,13 +227,13 @@ static size_t some_events(struct run *run, xseg_event *events, struct model_fenc
 
 void step_free_after(struct run *run)
 {
-    struct model_block *block = any_live(run);
+    struct model_block *block = any_allocated_block(run);
     struct model_fence until = {0};
     xseg_event events[3];
 
     if (block == NULL || block->uses == MODEL_USES)
         return;
-    const size_t count = some_events(run, events, &until);
+    const size_t count = random_events(run, events, &until);
     run_set_context(run);
     const xseg_status status = xseg_free_after(run->allocator, block->ptr, events, count);
     if (model_captures(&run->model) > 0) {
@@ -240,7 +241,7 @@ void step_free_after(struct run *run)
         return;
     }
     assert_ok(status);
-    /* Blocks of the library's own stream, which waits for the events, need not wait. */
+    /* The library's own stream waits for the events, so a block that it orders needs no use. */
     if (run_is_library_stream(run, block))
         model_free(&run->model, block);
     else
@@ -249,7 +250,8 @@ void step_free_after(struct run *run)
 
 /* --- Use. --- */
 
-static void use(struct run *run, struct model_block *block, unsigned slot)
+/* Record a use of a block by the stream of a slot. */
+static void use_block(struct run *run, struct model_block *block, unsigned slot)
 {
     run_set_context(run);
     char *ptr = block->ptr;
@@ -262,14 +264,14 @@ static void use(struct run *run, struct model_block *block, unsigned slot)
 
 void step_record_stream(struct run *run)
 {
-    struct model_block *block = any_live(run);
+    struct model_block *block = any_allocated_block(run);
 
     if (block != NULL && block->uses + 1 < MODEL_USES)
-        use(run, block, any_slot(run));
+        use_block(run, block, any_slot(run));
 }
 
-/* In a capture, a block of one stream is used by another stream of the capture, and freed. */
-void step_capture_share(struct run *run)
+/* In a capture, record a use of a block by another stream of the capture, and free the block. */
+void step_capture_use(struct run *run)
 {
     struct model *model = &run->model;
     const unsigned slot = run_captured_slot(run), other = (unsigned)run_random(run, RUN_SLOTS);
@@ -283,14 +285,14 @@ void step_capture_share(struct run *run)
         if (block->state != MODEL_ALLOCATED || block->entry != run->slot[slot].entry ||
             block->uses > 1)
             continue;
-        use(run, block, other);
+        use_block(run, block, other);
         env_free(run->allocator, ptr);
         model_free(model, model_find(model, ptr));
         return;
     }
 }
 
-/* Queue work on a stream, on a block or on nothing. */
+/* Queue work on a stream, which accesses a block or no memory. */
 static void queue_work(struct run *run, unsigned slot, const struct model_block *block)
 {
     const unsigned at = run->slot[slot].queue;
@@ -307,8 +309,8 @@ void step_work(struct run *run)
 {
     const unsigned slot = any_slot(run);
     const struct model_queue *queue = queue_of(run, slot);
-    struct model_block *block = any_live(run);
-    const bool announced_first = run_random(run, 2) == 0;
+    struct model_block *block = any_allocated_block(run);
+    const bool records_first = run_random(run, 2) == 0;
 
     /* Work on the legacy stream would invalidate captures of blocking streams. */
     if (queue->queued - queue->completed + 1 >= RUN_WORK || queue->capture != 0 ||
@@ -319,15 +321,15 @@ void step_work(struct run *run)
         return;
     }
     const void *ptr = block->ptr;
-    if (announced_first)
-        use(run, block, slot);
+    if (records_first)
+        use_block(run, block, slot);
     queue_work(run, slot, model_find(&run->model, ptr));
-    if (!announced_first)
-        use(run, block, slot);
+    if (!records_first)
+        use_block(run, block, slot);
 }
 
-/* Wait for the last work of a stream, and for all work on which it depends. */
-static void finish(struct run *run, unsigned slot)
+/* Wait for the last work of a stream, and for all work on which that work depends. */
+static void finish_stream(struct run *run, unsigned slot)
 {
     const struct model_queue *queue = queue_of(run, slot);
     const unsigned at = run->slot[slot].queue;
@@ -343,7 +345,7 @@ void step_finish(struct run *run)
     if (run_random(run, 4) == 0)
         xseg_sim_finish_all();
     else
-        finish(run, slot);
+        finish_stream(run, slot);
 }
 
 void step_synchronize(struct run *run)
@@ -358,7 +360,7 @@ void step_synchronize(struct run *run)
     run->may_reclaim = run->is_synchronized = run->may_have_polled;
 }
 
-/* A stream is retired, and a stream with the same handle or another one takes its slot. */
+/* Retire the stream of a slot, and replace it by a stream with the same handle or another one. */
 void step_retire(struct run *run)
 {
     struct model *model = &run->model;
@@ -373,16 +375,16 @@ void step_retire(struct run *run)
     const bool is_busy =
         entry->is_known && (captured || model_is_origin(model, run->slot[slot].entry));
     assert_int_equal(status, is_busy ? XSEG_ERR_BUSY : XSEG_OK);
-    /* A stream that is unknown to the library may be capturing; it is not destroyed then. */
+    /* The library accepts an unknown stream that is capturing, but the driver must not destroy it. */
     if (is_busy || model->queue[at].capture != 0)
         return;
     model_retire(model, run->slot[slot].entry);
-    const bool again = run_random(run, 2) == 0;
-    if (!again) {
+    const bool reuses_handle = run_random(run, 2) == 0;
+    if (!reuses_handle) {
         driver_stream_destroy(0, run->queue[at].handle);
         run->queue[at].exists = false;
     }
-    run_fill_slot(run, slot, again);
+    run_fill_slot(run, slot, reuses_handle);
 }
 
 /* --- Trim. --- */
@@ -392,57 +394,57 @@ static uint64_t reserved_bytes(struct run *run)
     return env_stats(run->allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* A trim that kept everything reports all cached memory. */
-static void check_kept(struct run *run, const struct xseg_trim_result *done)
+/* Expect that a trim of all memory reports all memory that it kept. */
+static void check_kept(struct run *run, const struct xseg_trim_result *result)
 {
     const struct xseg_statistics stats = env_stats(run->allocator);
 
-    assert_int_equal(done->kept_fragmented + done->kept_busy + done->kept_pool + done->kept_capture,
-                     stats.reserved_bytes[XSEG_STAT_ALL].current -
-                         stats.active_bytes[XSEG_STAT_ALL].current);
-    assert_int_equal(done->kept_pending, stats.active_bytes[XSEG_STAT_ALL].current -
-                                             stats.allocated_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(
+        result->kept_fragmented + result->kept_busy + result->kept_pool + result->kept_capture,
+        stats.reserved_bytes[XSEG_STAT_ALL].current - stats.active_bytes[XSEG_STAT_ALL].current);
+    assert_int_equal(result->kept_pending, stats.active_bytes[XSEG_STAT_ALL].current -
+                                               stats.allocated_bytes[XSEG_STAT_ALL].current);
 }
 
 void step_trim(struct run *run)
 {
-    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_result result = {sizeof(result)};
     struct xseg_scope scope = {sizeof(scope), .device = 0};
     struct xseg_trim_options options = {sizeof(options)};
-    const unsigned slot = any_slot(run), named = any_pool(run);
+    const unsigned slot = any_slot(run), requested_pool = any_pool(run);
     const uint64_t before = reserved_bytes(run);
     const bool captured = model_captures(&run->model) > 0;
 
     options.wait = run_random(run, 3) == 0;
     scope.one_stream = run_random(run, 3) == 0;
     scope.stream = run_handle(run, slot);
-    scope.pool = named == MODEL_NONE ? NULL : run->model.pool[named].pool;
+    scope.pool = requested_pool == MODEL_NONE ? NULL : run->model.pool[requested_pool].pool;
     model_poll(&run->model);
     run_set_context(run);
-    assert_ok(xseg_trim(run->allocator, &scope, &options, &done));
+    assert_ok(xseg_trim(run->allocator, &scope, &options, &result));
     run->may_reclaim = true;
     run->saved_may_be_released =
-        run->saved_may_be_released || (named == run->saved_pool && done.released > 0);
+        run->saved_may_be_released || (requested_pool == run->saved_pool && result.released > 0);
     if (scope.one_stream)
         run_lookup(run, slot);
     if (options.wait && !captured)
         run_expect_nothing_pending(run);
-    assert_int_equal(done.released, before - reserved_bytes(run));
-    assert_int_equal(done.kept_failed, 0);
-    assert_true(captured ? done.released == 0 : done.kept_capture == 0);
-    assert_true(!options.wait || done.kept_busy == 0);
+    assert_int_equal(result.released, before - reserved_bytes(run));
+    assert_int_equal(result.kept_failed, 0);
+    assert_true(captured ? result.released == 0 : result.kept_capture == 0);
+    assert_true(!options.wait || result.kept_busy == 0);
     if (!scope.one_stream && scope.pool == NULL)
-        check_kept(run, &done);
+        check_kept(run, &result);
 }
 
 /* --- Other steps. --- */
 
-/* Blocks of device 1, with any current context and any captures on device 0. */
+/* Allocate, free or trim on device 1, with any current context and any captures on device 0. */
 void step_second_device(struct run *run)
 {
     run_set_context(run);
     if (run->device1_blocks < RUN_DEVICE1 && run_random(run, 2) == 0) {
-        const xseg_status status = xseg_alloc(run->allocator, 1, run_size(run), NULL,
+        const xseg_status status = xseg_alloc(run->allocator, 1, run_random_bytes(run), NULL,
                                               &run->device1_block[run->device1_blocks]);
 
         if (status == XSEG_OK)
@@ -461,7 +463,7 @@ void step_second_device(struct run *run)
 void step_bad_input(struct run *run)
 {
     struct model *model = &run->model;
-    struct model_block *block = any_live(run);
+    struct model_block *block = any_allocated_block(run);
     const unsigned pool = (unsigned)run_random(run, model->pools), slot = any_slot(run);
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
@@ -484,7 +486,7 @@ void step_bad_input(struct run *run)
                      XSEG_ERR_ARGUMENT);
     request.bytes = 1;
     request.pool = model->pool[pool].pool;
-    if (request.pool != NULL && model->pool[pool].holders == 0) {
+    if (request.pool != NULL && model->pool[pool].references == 0) {
         assert_int_equal(xseg_alloc_with(run->allocator, &request, &ptr), XSEG_ERR_ARGUMENT);
         assert_int_equal(xseg_pool_retain(request.pool), XSEG_ERR_ARGUMENT);
         assert_int_equal(xseg_pool_release(request.pool), XSEG_ERR_ARGUMENT);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Best fit against PyTorch's rules in their simplest form: an array of blocks in the order of addresses, scanned for
- * each request.  Best fit by size, then by the registration of segments, then by address.  A block that can still grow
- * is skipped if the next block is effectively smaller.  Growth uses the first unmapped range that is long enough, by
- * registration and address, and finally empty segments, which are registered again.  Blocks are split and coalesced.
- * The result does not depend on the order of the driver's addresses: ascending, descending or shuffled.  Requests are
- * small and large, for expandable segments, classic segments or both.  They use either entry point, on two streams and
- * in a pool with no_split, with alignments, uses by other streams and trims.  After each step every address and every
- * current value and peak is that of the model, and the audits pass.
+ * Random programs that compare the choice of blocks with PyTorch's rules in their simplest form: an array of blocks in the
+ * order of addresses, which is scanned for each request.
+ *
+ * The rules: best fit by size, then by the registration of segments, then by address.  A block that can still grow is skipped
+ * if the next block is smaller when both have grown.  Growth uses the first unmapped range that is long enough, by
+ * registration and address, and finally empty segments, which are registered again.  Blocks are split and coalesced.  The
+ * order of the driver's addresses (ascending, descending or shuffled) has no effect.
+ *
+ * Requests are small and large, for expandable segments, classic segments or both.  They use either entry point, on two
+ * streams and in a pool with no_split, with alignments, uses by other streams and trims.  After each step every address and
+ * every current value and peak equals that of the model, and the audits pass.
  */
-
 #include <inttypes.h>
 
 #include "src/core/block/arena.h"
@@ -18,25 +20,26 @@
 #include "tests/support/env.h"
 #include "tests/support/random_program.h"
 
-#define PARTS   4096u
-#define HELD    300u
-#define OWNERS  3u /* two streams, and a pool that does not split, on the first of them */
-#define USERS   2u
-#define NOWHERE UINT32_MAX
+#define BLOCKS_MAX    4096u
+#define ALLOCATED_MAX 300u
+#define OWNERS        3u /* two streams, and a pool that does not split, on the first of them */
+#define USERS         2u
+#define NONE          UINT32_MAX
 
-/* A block, in the segment that begins at `segment`. */
-struct part {
+/* A block of the segment that begins at `segment`. */
+struct block {
     uint64_t base, bytes, requested;
     uint64_t segment, segment_bytes;
-    uint64_t registered;   /* how many registrations of segments there had been */
-    uint64_t event[USERS]; /* pending: pieces of work on each stream that it waits for */
-    uint64_t freed;        /* pending: how many blocks had been freed before */
+    uint64_t registered;   /* number of the registration of its segment */
+    uint64_t event[USERS]; /* pending: number of kernels on each stream for which it waits */
+    uint64_t freed;        /* pending: number of earlier frees */
     enum xseg_block_state state;
-    bool expandable, used[USERS]; /* used: live; pending: it waits for the stream's event */
+    bool expandable;
+    bool used[USERS]; /* allocated: the stream uses it; pending: it waits for the stream's event */
 };
 
 struct arena {
-    struct part part[PARTS];
+    struct block block[BLOCKS_MAX];
     unsigned count;
     bool is_small, splits;
 };
@@ -44,21 +47,23 @@ struct arena {
 struct env {
     struct xseg_allocator *allocator;
     xseg_stream owner[OWNERS], user[USERS];
-    struct xseg_pool *pool;                  /* of the last owner */
-    struct arena arena[OWNERS][2];           /* small, large */
-    uint64_t launched[USERS], passed[USERS]; /* pieces of work */
-    uint64_t peak[4];                        /* of the first statistics in expect_stats() */
-    uint64_t grown, shrunk, registered, freed;
+    struct xseg_pool *pool;                     /* of the last owner */
+    struct arena arena[OWNERS][2];              /* small, large */
+    uint64_t launched[USERS], completed[USERS]; /* number of kernels */
+    uint64_t peak[4];                           /* of the first four statistics in expect_stats() */
+    uint64_t grown, shrunk;     /* number of allocations and releases of device memory */
+    uint64_t registered, freed; /* number of registrations of segments, and of frees */
     struct {
         uint64_t base;
         struct arena *arena;
-    } held[HELD];
+    } allocated[ALLOCATED_MAX];
     unsigned count;
-    bool expandable;       /* as configured now */
-    struct arena *touched; /* by the last step; NULL: any */
+    bool expandable;             /* as configured */
+    struct arena *changed_arena; /* by the last step; NULL: all */
 };
 
-struct wish {
+/* Allocation parameters.  span: bytes that contain an aligned block of `bytes` at any 512-byte boundary. */
+struct params {
     uint64_t bytes, requested, alignment, span;
     bool expandable;
 };
@@ -72,143 +77,147 @@ static uint64_t below(uint64_t bound)
 
 /* --- The array. --- */
 
-static uint64_t end_of(const struct part *part)
+static uint64_t end_of(const struct block *block)
 {
-    return part->base + part->bytes;
+    return block->base + block->bytes;
 }
 
-/* The neighbor in the same segment, or NULL. */
-static struct part *next_to(struct arena *arena, struct part *part)
+/* The adjacent blocks in the same segment, or NULL. */
+static struct block *next_block(struct arena *arena, struct block *block)
 {
-    struct part *next = part + 1;
+    struct block *next = block + 1;
 
-    return next < arena->part + arena->count && next->segment == part->segment ? next : NULL;
+    return next < arena->block + arena->count && next->segment == block->segment ? next : NULL;
 }
 
-static struct part *before(struct arena *arena, struct part *part)
+static struct block *previous_block(struct arena *arena, struct block *block)
 {
-    return part > arena->part && part[-1].segment == part->segment ? part - 1 : NULL;
+    return block > arena->block && block[-1].segment == block->segment ? block - 1 : NULL;
 }
 
-static void insert(struct arena *arena, unsigned at, const struct part *part)
+static void insert_block(struct arena *arena, unsigned index, const struct block *block)
 {
-    const struct part copy = *part;
+    const struct block copy = *block;
 
-    assert_true(arena->count < PARTS);
-    memmove(&arena->part[at + 1], &arena->part[at], (arena->count - at) * sizeof(copy));
-    arena->part[at] = copy;
+    assert_true(arena->count < BLOCKS_MAX);
+    memmove(&arena->block[index + 1], &arena->block[index], (arena->count - index) * sizeof(copy));
+    arena->block[index] = copy;
     arena->count++;
 }
 
-static void drop(struct arena *arena, unsigned at)
+static void remove_block(struct arena *arena, unsigned index)
 {
     arena->count--;
-    memmove(&arena->part[at], &arena->part[at + 1], (arena->count - at) * sizeof(struct part));
+    memmove(&arena->block[index], &arena->block[index + 1],
+            (arena->count - index) * sizeof(struct block));
 }
 
-/* Split a part at an address inside it. */
-static void split(struct arena *arena, unsigned at, uint64_t address)
+/* Split a block at an address inside it; other addresses have no effect. */
+static void split_block(struct arena *arena, unsigned index, uint64_t address)
 {
-    struct part rest = arena->part[at];
+    struct block remainder = arena->block[index];
 
-    if (address <= rest.base || address >= end_of(&rest))
+    if (address <= remainder.base || address >= end_of(&remainder))
         return;
-    arena->part[at].bytes = address - rest.base;
-    rest.bytes = end_of(&rest) - address;
-    rest.base = address;
-    insert(arena, at + 1, &rest);
+    arena->block[index].bytes = address - remainder.base;
+    remainder.bytes = end_of(&remainder) - address;
+    remainder.base = address;
+    insert_block(arena, index + 1, &remainder);
 }
 
-/* Split a part; the part with the index `stays` loses its requested size. */
-static void split_off(struct arena *arena, unsigned at, uint64_t address, unsigned stays)
+/* Split a block, and clear the requested size of one of its two parts. */
+static void split_off(struct arena *arena, unsigned index, uint64_t address, unsigned unsized_index)
 {
     const unsigned count = arena->count;
 
-    split(arena, at, address);
+    split_block(arena, index, address);
     if (arena->count != count)
-        arena->part[stays].requested = 0;
+        arena->block[unsized_index].requested = 0;
 }
 
-/* Set the state of a part and coalesce it with neighbors in the same state; returns its new index.  The coalesced part
- * has the requested size of this part. */
-static unsigned become(struct arena *arena, unsigned at, enum xseg_block_state state)
+/* Set the state of a block and coalesce it with adjacent blocks in the same state; returns its new index.  The coalesced
+ * block has the requested size of this block. */
+static unsigned set_state(struct arena *arena, unsigned index, enum xseg_block_state state)
 {
-    struct part *part = &arena->part[at], *next = next_to(arena, part), *prev = before(arena, part);
+    struct block *block = &arena->block[index], *next = next_block(arena, block),
+                 *previous = previous_block(arena, block);
 
-    part->state = state;
-    memset(part->used, 0, sizeof(part->used));
+    block->state = state;
+    memset(block->used, 0, sizeof(block->used));
     if (next != NULL && next->state == state) {
-        part->bytes += next->bytes;
-        drop(arena, at + 1);
+        block->bytes += next->bytes;
+        remove_block(arena, index + 1);
     }
-    if (prev != NULL && prev->state == state) {
-        prev->bytes += part->bytes;
-        prev->requested = part->requested;
-        drop(arena, at);
-        at--;
+    if (previous != NULL && previous->state == state) {
+        previous->bytes += block->bytes;
+        previous->requested = block->requested;
+        remove_block(arena, index);
+        index--;
     }
-    return at;
+    return index;
 }
 
-static unsigned part_at(const struct arena *arena, uint64_t base)
+static unsigned block_at(const struct arena *arena, uint64_t base)
 {
     for (unsigned i = 0; i < arena->count; i++)
-        if (arena->part[i].base == base)
+        if (arena->block[i].base == base)
             return i;
-    fail_msg("nothing begins at %#llx", (unsigned long long)base);
-    return NOWHERE;
+    fail_msg("no block begins at %#llx", (unsigned long long)base);
+    return NONE;
 }
 
 /* --- The rules. --- */
 
-/* Whether a part is after another in the order of registration, then of addresses. */
-static bool is_after(const struct part *part, const struct part *other)
+/* Whether a block is after another one in the order of registration, then of addresses. */
+static bool is_after(const struct block *block, const struct block *other)
 {
-    return part->registered > other->registered ||
-           (part->registered == other->registered && part->base > other->base);
+    return block->registered > other->registered ||
+           (block->registered == other->registered && block->base > other->base);
 }
 
-/* The first cached part of this many bytes after a part that has as many; NULL: any. */
-static unsigned part_from(const struct arena *arena, uint64_t bytes, const struct part *after)
+/* The smallest cached block of at least this size; of equal sizes the first one.  after: of the blocks of exactly this size
+ * only those after this block; NULL: all. */
+static unsigned next_cached(const struct arena *arena, uint64_t bytes, const struct block *after)
 {
-    unsigned best = NOWHERE;
+    unsigned best = NONE;
 
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *part = &arena->part[i],
-                          *found = &arena->part[best == NOWHERE ? 0 : best];
+        const struct block *block = &arena->block[i],
+                           *found = &arena->block[best == NONE ? 0 : best];
 
-        if (part->state == XSEG_BLOCK_CACHED &&
-            (part->bytes > bytes ||
-             (part->bytes == bytes && (after == NULL || is_after(part, after)))) &&
-            (best == NOWHERE || part->bytes < found->bytes ||
-             (part->bytes == found->bytes && is_after(found, part))))
+        if (block->state == XSEG_BLOCK_CACHED &&
+            (block->bytes > bytes ||
+             (block->bytes == bytes && (after == NULL || is_after(block, after)))) &&
+            (best == NONE || block->bytes < found->bytes ||
+             (block->bytes == found->bytes && is_after(found, block))))
             best = i;
     }
     return best;
 }
 
-/* The size that a part could grow to. */
-static uint64_t effective_bytes(struct arena *arena, unsigned at)
+/* The size of a block with the unmapped range after it. */
+static uint64_t effective_bytes(struct arena *arena, unsigned index)
 {
-    const struct part *next = next_to(arena, &arena->part[at]);
+    const struct block *next = next_block(arena, &arena->block[index]);
 
-    return arena->part[at].bytes +
+    return arena->block[index].bytes +
            (next != NULL && next->state == XSEG_BLOCK_UNMAPPED ? next->bytes : 0);
 }
 
-static unsigned find(struct arena *arena, const struct wish *wish)
+/* The cached block that serves a request, or NONE: the best fit that is not skipped because it can still grow. */
+static unsigned best_fit(struct arena *arena, const struct params *params)
 {
-    unsigned at = part_from(arena, wish->span, NULL);
+    unsigned index = next_cached(arena, params->span, NULL);
 
-    while (at != NOWHERE && arena->part[at].expandable) {
-        const unsigned next = part_from(arena, arena->part[at].bytes, &arena->part[at]);
+    while (index != NONE && arena->block[index].expandable) {
+        const unsigned next = next_cached(arena, arena->block[index].bytes, &arena->block[index]);
 
-        if (wish->expandable &&
-            (next == NOWHERE || effective_bytes(arena, next) >= effective_bytes(arena, at)))
+        if (params->expandable &&
+            (next == NONE || effective_bytes(arena, next) >= effective_bytes(arena, index)))
             break;
-        at = next;
+        index = next;
     }
-    return at;
+    return index;
 }
 
 static uint64_t page_bytes(const struct arena *arena)
@@ -216,209 +225,217 @@ static uint64_t page_bytes(const struct arena *arena)
     return (arena->is_small ? 2 : 20) * MIB;
 }
 
-/* Map the required part of an unmapped range, in whole pages. */
-static unsigned map(struct env *env, struct arena *arena, unsigned at, uint64_t bytes)
+/* Map the first pages of an unmapped range. */
+static unsigned map_pages(struct env *env, struct arena *arena, unsigned index, uint64_t bytes)
 {
     env->grown++;
-    split_off(arena, at, arena->part[at].base + xseg_round_up(bytes, page_bytes(arena)), at + 1);
-    return become(arena, at, XSEG_BLOCK_CACHED);
+    split_off(arena, index, arena->block[index].base + xseg_round_up(bytes, page_bytes(arena)),
+              index + 1);
+    return set_state(arena, index, XSEG_BLOCK_CACHED);
 }
 
-/* End of the cached and unmapped parts from here. */
-static uint64_t reach(struct arena *arena, unsigned at)
+/* The size of the candidate range: the adjacent cached and unmapped blocks from a block on. */
+static uint64_t available_bytes(struct arena *arena, unsigned index)
 {
     uint64_t bytes = 0;
 
-    for (struct part *part = &arena->part[at];
-         part != NULL && (part->state == XSEG_BLOCK_CACHED || part->state == XSEG_BLOCK_UNMAPPED);
-         part = next_to(arena, part))
-        bytes += part->bytes;
+    for (struct block *block = &arena->block[index];
+         block != NULL &&
+         (block->state == XSEG_BLOCK_CACHED || block->state == XSEG_BLOCK_UNMAPPED);
+         block = next_block(arena, block))
+        bytes += block->bytes;
     return bytes;
 }
 
-static bool is_empty_segment(const struct part *part)
+static bool is_empty_segment(const struct block *block)
 {
-    return part->state == XSEG_BLOCK_UNMAPPED && part->bytes == part->segment_bytes;
+    return block->state == XSEG_BLOCK_UNMAPPED && block->bytes == block->segment_bytes;
 }
 
-/* The first unmapped range after a part, with empty segments last; NULL: the first of all. */
-static unsigned next_unmapped(const struct arena *arena, const struct part *after)
+/* The next unmapped range in the order of registration and addresses, with empty segments last; after: NULL for the first
+ * one. */
+static unsigned next_unmapped(const struct arena *arena, const struct block *after)
 {
-    unsigned best = NOWHERE;
+    unsigned best = NONE;
 
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *part = &arena->part[i],
-                          *found = &arena->part[best == NOWHERE ? 0 : best];
-        const int empty = is_empty_segment(part);
+        const struct block *block = &arena->block[i],
+                           *found = &arena->block[best == NONE ? 0 : best];
+        const int is_empty = is_empty_segment(block);
 
-        if (part->state != XSEG_BLOCK_UNMAPPED ||
-            (after != NULL && (empty < is_empty_segment(after) ||
-                               (empty == is_empty_segment(after) && !is_after(part, after)))))
+        if (block->state != XSEG_BLOCK_UNMAPPED ||
+            (after != NULL && (is_empty < is_empty_segment(after) ||
+                               (is_empty == is_empty_segment(after) && !is_after(block, after)))))
             continue;
-        if (best == NOWHERE || empty < is_empty_segment(found) ||
-            (empty == is_empty_segment(found) && is_after(found, part)))
+        if (best == NONE || is_empty < is_empty_segment(found) ||
+            (is_empty == is_empty_segment(found) && is_after(found, block)))
             best = i;
     }
     return best;
 }
 
 /* Grow from the first unmapped range that is long enough. */
-static unsigned grow(struct env *env, struct arena *arena, const struct wish *wish)
+static unsigned grow(struct env *env, struct arena *arena, const struct params *params)
 {
-    for (unsigned i = next_unmapped(arena, NULL); i != NOWHERE;
-         i = next_unmapped(arena, &arena->part[i])) {
-        unsigned at = i;
-        const struct part *prev = before(arena, &arena->part[i]);
+    for (unsigned i = next_unmapped(arena, NULL); i != NONE;
+         i = next_unmapped(arena, &arena->block[i])) {
+        unsigned index = i;
+        const struct block *previous = previous_block(arena, &arena->block[i]);
 
-        if (prev != NULL && prev->state == XSEG_BLOCK_CACHED)
-            at--;
-        if (reach(arena, at) < wish->span)
+        if (previous != NULL && previous->state == XSEG_BLOCK_CACHED)
+            index--;
+        if (available_bytes(arena, index) < params->span)
             continue;
-        if (is_empty_segment(&arena->part[at])) {
-            arena->part[at].registered = ++env->registered;
-            arena->part[at].requested = 0;
+        if (is_empty_segment(&arena->block[index])) {
+            arena->block[index].registered = ++env->registered;
+            arena->block[index].requested = 0;
         }
-        if (arena->part[at].state == XSEG_BLOCK_UNMAPPED)
-            at = map(env, arena, at, xseg_min(wish->span, arena->part[at].bytes));
-        while (arena->part[at].bytes < wish->span)
-            at = map(env, arena, at + 1,
-                     xseg_min(wish->span - arena->part[at].bytes, arena->part[at + 1].bytes));
-        return at;
+        if (arena->block[index].state == XSEG_BLOCK_UNMAPPED)
+            index = map_pages(env, arena, index, xseg_min(params->span, arena->block[index].bytes));
+        while (arena->block[index].bytes < params->span)
+            index = map_pages(
+                env, arena, index + 1,
+                xseg_min(params->span - arena->block[index].bytes, arena->block[index + 1].bytes));
+        return index;
     }
-    return NOWHERE;
+    return NONE;
 }
 
-/* Allocate from a cached part; returns the address. */
-static uint64_t allocate_from(struct env *env, struct arena *arena, unsigned at,
-                              const struct wish *wish)
+/* Allocate from a cached block; returns the address. */
+static uint64_t allocate_from(struct env *env, struct arena *arena, unsigned index,
+                              const struct params *params)
 {
-    const uint64_t base = xseg_round_up(arena->part[at].base, wish->alignment);
+    const uint64_t base = xseg_round_up(arena->block[index].base, params->alignment);
 
-    if (base != arena->part[at].base) {
-        split(arena, at, base);
-        arena->part[at].requested = arena->part[at].bytes;
-        at++;
+    if (base != arena->block[index].base) {
+        split_block(arena, index, base);
+        arena->block[index].requested = arena->block[index].bytes;
+        index++;
     }
-    const uint64_t rest = arena->part[at].bytes - wish->bytes;
-    if (arena->splits && (arena->is_small || wish->expandable ? rest >= 512 : rest > MIB))
-        split(arena, at, base + wish->bytes);
-    arena->part[at].state = XSEG_BLOCK_ALLOCATED;
-    arena->part[at].requested = wish->requested;
-    assert_true(env->count < HELD);
-    env->held[env->count].arena = arena;
-    env->held[env->count++].base = base;
+    const uint64_t remainder = arena->block[index].bytes - params->bytes;
+    if (arena->splits &&
+        (arena->is_small || params->expandable ? remainder >= 512 : remainder > MIB))
+        split_block(arena, index, base + params->bytes);
+    arena->block[index].state = XSEG_BLOCK_ALLOCATED;
+    arena->block[index].requested = params->requested;
+    assert_true(env->count < ALLOCATED_MAX);
+    env->allocated[env->count].arena = arena;
+    env->allocated[env->count++].base = base;
     return base;
 }
 
 /* --- Steps of the model and the library. --- */
 
 /* Add a new segment, at the address that the library chose. */
-static unsigned learn(struct env *env, struct arena *arena, const struct wish *wish, void *ptr)
+static unsigned add_segment(struct env *env, struct arena *arena, const struct params *params,
+                            void *ptr)
 {
     const struct xseg_block_info info = env_block(env->allocator, ptr);
-    struct part part = {.expandable = wish->expandable};
-    unsigned at = 0;
+    struct block block = {.expandable = params->expandable};
+    unsigned index = 0;
 
-    part.base = part.segment = (uint64_t)(uintptr_t)info.segment_base;
-    part.bytes = part.segment_bytes = info.segment_bytes;
-    part.state = wish->expandable ? XSEG_BLOCK_UNMAPPED : XSEG_BLOCK_CACHED;
-    part.registered = ++env->registered;
-    assert_int_equal(info.is_expandable, wish->expandable);
-    while (at < arena->count && arena->part[at].base < part.base)
-        at++;
-    assert_true(at == 0 || end_of(&arena->part[at - 1]) <= part.base);
-    assert_true(at == arena->count || end_of(&part) <= arena->part[at].base);
-    insert(arena, at, &part);
-    if (wish->expandable)
-        return map(env, arena, at, wish->span);
+    block.base = block.segment = (uint64_t)(uintptr_t)info.segment_base;
+    block.bytes = block.segment_bytes = info.segment_bytes;
+    block.state = params->expandable ? XSEG_BLOCK_UNMAPPED : XSEG_BLOCK_CACHED;
+    block.registered = ++env->registered;
+    assert_int_equal(info.is_expandable, params->expandable);
+    while (index < arena->count && arena->block[index].base < block.base)
+        index++;
+    assert_true(index == 0 || end_of(&arena->block[index - 1]) <= block.base);
+    assert_true(index == arena->count || end_of(&block) <= arena->block[index].base);
+    insert_block(arena, index, &block);
+    if (params->expandable)
+        return map_pages(env, arena, index, params->span);
     env->grown++;
-    const uint64_t least = xseg_round_up(wish->span, 2 * MIB);
-    const uint64_t usual = arena->is_small          ? 2 * MIB
-                           : wish->bytes < 10 * MIB ? 20 * MIB
-                                                    : xseg_round_up(wish->bytes, 2 * MIB);
-    assert_int_equal(part.bytes, xseg_max(least, usual));
-    return at;
+    const uint64_t min_bytes = xseg_round_up(params->span, 2 * MIB);
+    const uint64_t default_bytes = arena->is_small ? 2 * MIB
+                                   : params->bytes < 10 * MIB
+                                       ? 20 * MIB
+                                       : xseg_round_up(params->bytes, 2 * MIB);
+    assert_int_equal(block.bytes, xseg_max(min_bytes, default_bytes));
+    return index;
 }
 
-/* The pending part that was freed first among those that wait for a stream's event, if that event has completed. */
+/* The block that was freed first among the pending blocks that wait for a completed event of a stream, or NONE. */
 static unsigned first_completed(struct env *env, unsigned user, struct arena **out)
 {
-    unsigned first = NOWHERE;
+    unsigned first = NONE;
 
     for (unsigned i = 0; i < OWNERS * 2; i++) {
         struct arena *arena = &env->arena[i / 2][i % 2];
 
-        for (unsigned at = 0; at < arena->count; at++) {
-            const struct part *part = &arena->part[at];
+        for (unsigned index = 0; index < arena->count; index++) {
+            const struct block *block = &arena->block[index];
 
-            if (part->state != XSEG_BLOCK_PENDING_FREE || !part->used[user] ||
-                part->event[user] > env->passed[user] ||
-                (first != NOWHERE && (*out)->part[first].freed < part->freed))
+            if (block->state != XSEG_BLOCK_PENDING_FREE || !block->used[user] ||
+                block->event[user] > env->completed[user] ||
+                (first != NONE && (*out)->block[first].freed < block->freed))
                 continue;
-            first = at;
+            first = index;
             *out = arena;
         }
     }
     return first;
 }
 
-/* Reclaim completed blocks: by stream, the newest first, and on each in the order of the frees. */
+/* Reclaim blocks whose events have completed: by stream, the newest stream first, and for each stream in the order of the
+ * frees. */
 static void poll_pending(struct env *env)
 {
     struct arena *arena = NULL;
-    unsigned at;
+    unsigned index;
 
     for (unsigned user = USERS; user-- > 0;)
-        while ((at = first_completed(env, user, &arena)) != NOWHERE) {
-            struct part *part = &arena->part[at];
+        while ((index = first_completed(env, user, &arena)) != NONE) {
+            struct block *block = &arena->block[index];
             bool waits = false;
 
-            part->used[user] = false;
+            block->used[user] = false;
             for (unsigned other = 0; other < USERS; other++)
-                waits = waits || part->used[other];
+                waits = waits || block->used[other];
             if (!waits)
-                (void)become(arena, at, XSEG_BLOCK_CACHED);
+                (void)set_state(arena, index, XSEG_BLOCK_CACHED);
         }
 }
 
 static size_t random_bytes(bool is_small)
 {
-    static const size_t most[] = {4 * KIB, 4 * KIB, 64 * KIB, 300 * KIB, MIB};
+    static const size_t max_bytes[] = {4 * KIB, 4 * KIB, 64 * KIB, 300 * KIB, MIB};
 
     if (is_small)
-        return 1 + below(most[below(COUNT_OF(most))]);
+        return 1 + below(max_bytes[below(COUNT_OF(max_bytes))]);
     return MIB + 1 + below(below(4) == 0 ? 60 * MIB : 12 * MIB);
 }
 
 static void step_alloc(struct env *env)
 {
     const unsigned owner = (unsigned)below(8) == 0 ? 2 : (unsigned)below(3) / 2;
-    const bool is_small = below(6) != 0, is_plain = owner != 2 && below(2) == 0;
+    const bool is_small = below(6) != 0, is_simple = owner != 2 && below(2) == 0;
     struct arena *arena = &env->arena[owner][!is_small];
     void *ptr = NULL;
 
-    if (env->count == HELD)
+    if (env->count == ALLOCATED_MAX)
         return;
     struct xseg_request request = {sizeof(request), .bytes = random_bytes(is_small)};
     request.stream = env->owner[owner];
     request.pool = owner == 2 ? env->pool : NULL;
-    request.alignment = !is_plain && below(8) == 0 ? (size_t)1 << below(22) : 0;
-    struct wish wish = {.requested = request.bytes, .expandable = env->expandable};
-    wish.bytes = xseg_round_up(request.bytes, 512);
-    wish.alignment = xseg_max(request.alignment, 512);
-    wish.span = wish.bytes + wish.alignment - 512;
-    env->touched = arena;
+    request.alignment = !is_simple && below(8) == 0 ? (size_t)1 << below(22) : 0;
+    struct params params = {.requested = request.bytes, .expandable = env->expandable};
+    params.bytes = xseg_round_up(request.bytes, 512);
+    params.alignment = xseg_max(request.alignment, 512);
+    params.span = params.bytes + params.alignment - 512;
+    env->changed_arena = arena;
     poll_pending(env);
-    unsigned at = find(arena, &wish);
-    if (at == NOWHERE && env->expandable)
-        at = grow(env, arena, &wish);
-    if (is_plain)
+    unsigned index = best_fit(arena, &params);
+    if (index == NONE && env->expandable)
+        index = grow(env, arena, &params);
+    if (is_simple)
         ptr = env_alloc(env->allocator, request.bytes, request.stream);
     else
         assert_ok(xseg_alloc_with(env->allocator, &request, &ptr));
-    if (at == NOWHERE)
-        at = learn(env, arena, &wish, ptr);
-    assert_int_equal((uintptr_t)ptr, allocate_from(env, arena, at, &wish));
+    if (index == NONE)
+        index = add_segment(env, arena, &params, ptr);
+    assert_int_equal((uintptr_t)ptr, allocate_from(env, arena, index, &params));
 }
 
 static void step_free(struct env *env)
@@ -426,23 +443,23 @@ static void step_free(struct env *env)
     if (env->count == 0)
         return;
     const unsigned i = (unsigned)below(env->count);
-    struct arena *arena = env->held[i].arena;
-    const unsigned at = part_at(arena, env->held[i].base);
-    struct part *part = &arena->part[at];
+    struct arena *arena = env->allocated[i].arena;
+    const unsigned index = block_at(arena, env->allocated[i].base);
+    struct block *block = &arena->block[index];
     bool is_used = false;
 
-    env->touched = arena;
-    env_free(env->allocator, (void *)(uintptr_t)part->base);
-    env->held[i] = env->held[--env->count];
+    env->changed_arena = arena;
+    env_free(env->allocator, (void *)(uintptr_t)block->base);
+    env->allocated[i] = env->allocated[--env->count];
     for (unsigned user = 0; user < USERS; user++) {
-        part->event[user] = env->launched[user];
-        is_used = is_used || part->used[user];
+        block->event[user] = env->launched[user];
+        is_used = is_used || block->used[user];
     }
-    part->freed = env->freed++;
+    block->freed = env->freed++;
     if (is_used)
-        part->state = XSEG_BLOCK_PENDING_FREE;
+        block->state = XSEG_BLOCK_PENDING_FREE;
     else
-        (void)become(arena, at, XSEG_BLOCK_CACHED);
+        (void)set_state(arena, index, XSEG_BLOCK_CACHED);
 }
 
 static void step_record_stream(struct env *env)
@@ -452,11 +469,11 @@ static void step_record_stream(struct env *env)
     if (env->count == 0)
         return;
     const unsigned i = (unsigned)below(env->count);
-    struct arena *arena = env->held[i].arena;
-    struct part *part = &arena->part[part_at(arena, env->held[i].base)];
-    env->touched = arena;
-    assert_ok(xseg_record_stream(env->allocator, (void *)(uintptr_t)part->base, env->user[user]));
-    part->used[user] = true;
+    struct arena *arena = env->allocated[i].arena;
+    struct block *block = &arena->block[block_at(arena, env->allocated[i].base)];
+    env->changed_arena = arena;
+    assert_ok(xseg_record_stream(env->allocator, (void *)(uintptr_t)block->base, env->user[user]));
+    block->used[user] = true;
     if (below(2) == 0) {
         assert_ok(xseg_sim_launch(env->user[user], UINT64_MAX));
         env->launched[user]++;
@@ -468,43 +485,43 @@ static void step_finish(struct env *env)
     const unsigned user = (unsigned)below(USERS);
 
     assert_ok(xseg_sim_finish(env->user[user]));
-    env->passed[user] = env->launched[user];
+    env->completed[user] = env->launched[user];
 }
 
-/* Release the whole pages of a cached part, or an empty classic segment. */
-static void trim_part(struct env *env, struct arena *arena, unsigned at)
+/* Release the whole pages of a cached block, or an empty classic segment. */
+static void trim_block(struct env *env, struct arena *arena, unsigned index)
 {
-    const struct part part = arena->part[at];
+    const struct block block = arena->block[index];
     const uint64_t page = page_bytes(arena);
-    const uint64_t begin = part.segment + xseg_round_up(part.base - part.segment, page);
-    const uint64_t end = part.segment + xseg_round_down(end_of(&part) - part.segment, page);
+    const uint64_t begin = block.segment + xseg_round_up(block.base - block.segment, page);
+    const uint64_t end = block.segment + xseg_round_down(end_of(&block) - block.segment, page);
 
-    if (!part.expandable && part.bytes == part.segment_bytes) {
+    if (!block.expandable && block.bytes == block.segment_bytes) {
         env->shrunk++;
-        drop(arena, at);
+        remove_block(arena, index);
         return;
     }
-    if (!part.expandable || begin >= end)
+    if (!block.expandable || begin >= end)
         return;
     env->shrunk++;
-    split_off(arena, at, end, at + 1);
-    if (begin != part.base) {
-        split_off(arena, at, begin, at);
-        at++;
+    split_off(arena, index, end, index + 1);
+    if (begin != block.base) {
+        split_off(arena, index, begin, index);
+        index++;
     }
-    (void)become(arena, at, XSEG_BLOCK_UNMAPPED);
+    (void)set_state(arena, index, XSEG_BLOCK_UNMAPPED);
 }
 
-/* By size: the remainders of a part are smaller than all parts that follow. */
+/* Trim the cached blocks in the order of size: the remainders of a block are smaller than all later blocks. */
 static void trim_arena(struct env *env, struct arena *arena)
 {
-    unsigned at = part_from(arena, 0, NULL);
+    unsigned index = next_cached(arena, 0, NULL);
 
-    while (at != NOWHERE) {
-        const struct part part = arena->part[at];
+    while (index != NONE) {
+        const struct block block = arena->block[index];
 
-        trim_part(env, arena, at);
-        at = part_from(arena, part.bytes, &part);
+        trim_block(env, arena, index);
+        index = next_cached(arena, block.bytes, &block);
     }
 }
 
@@ -514,11 +531,11 @@ static void step_trim(struct env *env)
 
     for (unsigned user = 0; options.wait && user < USERS; user++) {
         assert_ok(xseg_sim_finish(env->user[user]));
-        env->passed[user] = env->launched[user];
+        env->completed[user] = env->launched[user];
     }
     assert_ok(xseg_trim(env->allocator, NULL, &options, NULL));
     poll_pending(env);
-    /* A retained pool keeps its memory. */
+    /* A trim skips the retained pool. */
     for (unsigned i = 0; i < (OWNERS - 1) * 2; i++)
         trim_arena(env, &env->arena[i / 2][i % 2]);
 }
@@ -532,16 +549,16 @@ static void step_configure(struct env *env)
 
 /* --- Invariants. --- */
 
-static void expect_parts(struct env *env, struct arena *arena)
+static void expect_arena(struct env *env, struct arena *arena)
 {
     const struct xseg_extent *extent = NULL;
     struct xseg_block_view view = {0};
     struct xseg_violation violation = {0};
 
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *expected = &arena->part[i];
+        const struct block *expected = &arena->block[i];
 
-        if (before(arena, &arena->part[i]) == NULL) {
+        if (previous_block(arena, &arena->block[i]) == NULL) {
             assert_null(view.extent);
             extent = xseg_page_map_find(&env->allocator->page_map, expected->base);
             assert_non_null(extent);
@@ -560,33 +577,33 @@ static void expect_parts(struct env *env, struct arena *arena)
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-/* Sums of the model's parts that a statistic counts, in the order of the table in expect_stats(). */
+/* The values of the statistics in the model, in the order of expect_stats(). */
 struct sums {
-    uint64_t of[9];
+    uint64_t value[9];
 };
 
 static void add_arena(struct arena *arena, struct sums *sums)
 {
     for (unsigned i = 0; i < arena->count; i++) {
-        const struct part *part = &arena->part[i];
-        const bool live = part->state == XSEG_BLOCK_ALLOCATED;
-        const bool active = live || part->state == XSEG_BLOCK_PENDING_FREE;
-        const bool fragment = part->state == XSEG_BLOCK_CACHED && !part->expandable &&
-                              part->bytes != part->segment_bytes;
+        const struct block *block = &arena->block[i];
+        const bool is_allocated = block->state == XSEG_BLOCK_ALLOCATED;
+        const bool is_active = is_allocated || block->state == XSEG_BLOCK_PENDING_FREE;
+        const bool is_inactive_split = block->state == XSEG_BLOCK_CACHED && !block->expandable &&
+                                       block->bytes != block->segment_bytes;
         const uint64_t each[] = {
-            live,
-            live ? part->bytes : 0,
-            active ? part->bytes : 0,
-            part->state != XSEG_BLOCK_UNMAPPED ? part->bytes : 0,
-            active,
-            !part->expandable && part->base == part->segment,
-            fragment,
-            fragment ? part->bytes : 0,
-            active ? part->requested : 0,
+            is_allocated,
+            is_allocated ? block->bytes : 0,
+            is_active ? block->bytes : 0,
+            block->state != XSEG_BLOCK_UNMAPPED ? block->bytes : 0,
+            is_active,
+            !block->expandable && block->base == block->segment,
+            is_inactive_split,
+            is_inactive_split ? block->bytes : 0,
+            is_active ? block->requested : 0,
         };
 
         for (unsigned k = 0; k < COUNT_OF(each); k++)
-            sums->of[k] += each[k];
+            sums->value[k] += each[k];
     }
 }
 
@@ -609,36 +626,37 @@ static void expect_stats(struct env *env)
     };
     for (unsigned k = 0; k < COUNT_OF(stat); k++)
         for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++)
-            if (stat[k][i].current != group[i].of[k])
-                fail_msg("statistic %u of group %u is %" PRIu64 ", for %" PRIu64, k, i,
-                         stat[k][i].current, group[i].of[k]);
+            if (stat[k][i].current != group[i].value[k])
+                fail_msg("statistic %u of group %u is %" PRIu64 " instead of %" PRIu64, k, i,
+                         stat[k][i].current, group[i].value[k]);
     for (unsigned k = 0; k < COUNT_OF(env->peak); k++) {
-        env->peak[k] = xseg_max(env->peak[k], group[XSEG_STAT_ALL].of[k]);
+        env->peak[k] = xseg_max(env->peak[k], group[XSEG_STAT_ALL].value[k]);
         assert_int_equal(stat[k][XSEG_STAT_ALL].peak, env->peak[k]);
     }
     assert_int_equal(stats.num_device_alloc, env->grown);
     assert_int_equal(stats.num_device_free, env->shrunk);
 }
 
-/* The library's report of a block and its neighbors. */
+/* Compare the library's description of a random block and its neighbors. */
 static void expect_block(struct env *env)
 {
     if (env->count == 0)
         return;
     const unsigned i = (unsigned)below(env->count);
-    struct arena *arena = env->held[i].arena;
-    struct part *part = &arena->part[part_at(arena, env->held[i].base)];
+    struct arena *arena = env->allocated[i].arena;
+    struct block *block = &arena->block[block_at(arena, env->allocated[i].base)];
     const struct xseg_block_info info =
-        env_block(env->allocator, (void *)(uintptr_t)(part->base + below(part->bytes)));
-    const struct part *next = next_to(arena, part), *prev = before(arena, part);
+        env_block(env->allocator, (void *)(uintptr_t)(block->base + below(block->bytes)));
+    const struct block *next = next_block(arena, block), *previous = previous_block(arena, block);
 
-    assert_int_equal((uintptr_t)info.base, part->base);
-    assert_int_equal(info.bytes, part->bytes);
-    assert_int_equal(info.requested, part->requested);
+    assert_int_equal((uintptr_t)info.base, block->base);
+    assert_int_equal(info.bytes, block->bytes);
+    assert_int_equal(info.requested, block->requested);
     assert_int_equal(info.free_after,
                      next != NULL && next->state == XSEG_BLOCK_CACHED ? next->bytes : 0);
-    assert_int_equal(info.free_before,
-                     prev != NULL && prev->state == XSEG_BLOCK_CACHED ? prev->bytes : 0);
+    assert_int_equal(info.free_before, previous != NULL && previous->state == XSEG_BLOCK_CACHED
+                                           ? previous->bytes
+                                           : 0);
 }
 
 static void step(struct env *env)
@@ -647,7 +665,7 @@ static void step(struct env *env)
     /* Phases of filling and draining create unmapped ranges. */
     const bool fills = program.step / 400 % 2 == 0;
 
-    env->touched = NULL;
+    env->changed_arena = NULL;
     if (action < (fills ? 110u : 70u))
         step_alloc(env);
     else if (action < 180)
@@ -662,7 +680,7 @@ static void step(struct env *env)
         step_configure(env);
 }
 
-static void play(uint64_t seed, bool expandable)
+static void run_program(uint64_t seed, bool expandable)
 {
     const unsigned long steps = program_number("XSEG_TEST_STEPS", 13000);
     struct env *env = calloc(1, sizeof(*env));
@@ -671,7 +689,7 @@ static void play(uint64_t seed, bool expandable)
     assert_non_null(env);
     program.seed = seed_state = seed;
     env->expandable = expandable;
-    /* With history, allocation takes the slow path, which must choose the same blocks. */
+    /* With history:state requests use the slow path, which must choose the same blocks. */
     (void)snprintf(config, sizeof(config),
                    "expandable_segments:%s,history:%s,expandable_segments_reserve:%s",
                    expandable ? "True" : "False", seed % 2 == 0 ? "state" : "nothing",
@@ -691,12 +709,12 @@ static void play(uint64_t seed, bool expandable)
         expect_stats(env);
         expect_block(env);
         for (unsigned i = 0; i < OWNERS * 2; i++)
-            if (program.step % 8 == 0 || env->touched == NULL ||
-                env->touched == &env->arena[i / 2][i % 2])
-                expect_parts(env, &env->arena[i / 2][i % 2]);
+            if (program.step % 8 == 0 || env->changed_arena == NULL ||
+                env->changed_arena == &env->arena[i / 2][i % 2])
+                expect_arena(env, &env->arena[i / 2][i % 2]);
     }
     while (env->count > 0)
-        env_free(env->allocator, (void *)(uintptr_t)env->held[--env->count].base);
+        env_free(env->allocator, (void *)(uintptr_t)env->allocated[--env->count].base);
     assert_ok(xseg_pool_release(env->pool));
     env_close(env->allocator, env->owner[1], env->user[0], env->user[1]);
     free(env);
@@ -706,11 +724,11 @@ static void play(uint64_t seed, bool expandable)
 TEST_PROGRAM(expandable_segments_are_chosen_by_pytorchs_rules)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play(seed * 7919, true);
+        run_program(seed * 7919, true);
 }
 
 TEST_PROGRAM(classic_segments_are_chosen_by_pytorchs_rules)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play(seed * 104729, false);
+        run_program(seed * 104729, false);
 }

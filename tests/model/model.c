@@ -13,16 +13,16 @@ static bool has_completed(const struct model *model, const struct model_fence *u
     return true;
 }
 
-static void wait_also(struct model_fence *until, unsigned queue, uint64_t position)
+static void fence_extend(struct model_fence *until, unsigned queue, uint64_t position)
 {
     if (until->position[queue] < position)
         until->position[queue] = position;
 }
 
-static void wait_for_all(struct model_fence *until, const struct model_fence *more)
+static void fence_merge(struct model_fence *until, const struct model_fence *other)
 {
     for (unsigned i = 0; i < MODEL_QUEUES; i++)
-        wait_also(until, i, more->position[i]);
+        fence_extend(until, i, other->position[i]);
 }
 
 static bool is_empty(const struct model_nodes *nodes)
@@ -33,18 +33,18 @@ static bool is_empty(const struct model_nodes *nodes)
     return true;
 }
 
-static bool is_within(const struct model_nodes *inner, const struct model_nodes *outer)
+static bool is_subset(const struct model_nodes *subset, const struct model_nodes *set)
 {
     for (unsigned i = 0; i < MODEL_NODES / 64; i++)
-        if ((inner->word[i] & ~outer->word[i]) != 0)
+        if ((subset->word[i] & ~set->word[i]) != 0)
             return false;
     return true;
 }
 
-void model_add(struct model_nodes *to, const struct model_nodes *more)
+void model_add_nodes(struct model_nodes *set, const struct model_nodes *other)
 {
     for (unsigned i = 0; i < MODEL_NODES / 64; i++)
-        to->word[i] |= more->word[i];
+        set->word[i] |= other->word[i];
 }
 
 void model_capture_node(struct model *model, unsigned queue)
@@ -58,43 +58,44 @@ struct model_fence model_enqueue(struct model *model, unsigned queue)
 {
     struct model_queue *own = &model->queue[queue];
 
-    wait_also(&own->order, queue, own->queued);
-    /* Captured work does not wait. */
-    for (unsigned i = 0; own->capture == 0 && own->kind != MODEL_APART && i < model->queues; i++) {
+    fence_extend(&own->order, queue, own->queued);
+    /* Captured work does not wait for the legacy stream. */
+    for (unsigned i = 0; own->capture == 0 && own->kind != MODEL_NON_BLOCKING && i < model->queues;
+         i++) {
         const struct model_queue *other = &model->queue[i];
 
-        if (other->kind == MODEL_APART || (own->kind == other->kind))
+        if (other->kind == MODEL_NON_BLOCKING || (own->kind == other->kind))
             continue;
-        wait_for_all(&own->order, &other->order);
+        fence_merge(&own->order, &other->order);
     }
     return own->order;
 }
 
 void model_retire(struct model *model, unsigned entry)
 {
-    struct model_entry *known = &model->entry[entry];
+    struct model_entry *stream = &model->entry[entry];
 
-    known->retired = true;
-    known->retired_until = model_enqueue(model, known->queue);
+    stream->retired = true;
+    stream->retired_until = model_enqueue(model, stream->queue);
 }
 
-/* The positions that an event after an entry's work waits for, according to the library. */
+/* The fence of an event that the library records after the work of an entry. */
 static struct model_fence event_on(struct model *model, unsigned entry)
 {
-    const struct model_entry *known = &model->entry[entry];
+    const struct model_entry *stream = &model->entry[entry];
 
-    return known->retired ? known->retired_until : model_enqueue(model, known->queue);
+    return stream->retired ? stream->retired_until : model_enqueue(model, stream->queue);
 }
 
 /* The position of an entry's own work. */
 static struct model_fence work_of(const struct model *model, unsigned entry)
 {
-    const struct model_entry *known = &model->entry[entry];
+    const struct model_entry *stream = &model->entry[entry];
     struct model_fence until = {0};
 
-    wait_also(&until, known->queue,
-              known->retired ? known->retired_until.position[known->queue]
-                             : model->queue[known->queue].queued);
+    fence_extend(&until, stream->queue,
+                 stream->retired ? stream->retired_until.position[stream->queue]
+                                 : model->queue[stream->queue].queued);
     return until;
 }
 
@@ -123,8 +124,8 @@ static bool accepts(const struct model *model, const struct model_route *route, 
     const struct model_queue *queue = &model->queue[at];
 
     if (!route->is_capture)
-        return (route->slots >> at & 1) != 0;
-    /* An invalid capture has no ID any more: only its origin is known. */
+        return (route->queues >> at & 1) != 0;
+    /* An invalid capture has no ID: the library knows only its origin. */
     if (queue->capture == 0 || queue->is_invalid)
         return queue->is_invalid && route->entry == entry;
     return route->capture == queue->capture;
@@ -153,8 +154,8 @@ static bool overlap(const char *a, uint64_t a_bytes, const char *b, uint64_t b_b
     return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Whether work of another stream on freed memory has not completed. */
-static bool has_work(const struct model *model, const struct model_block *block)
+/* Whether work of another stream on the freed memory of a block has not completed. */
+static bool has_foreign_work(const struct model *model, const struct model_block *block)
 {
     const unsigned own = model->entry[block->entry].queue;
 
@@ -173,26 +174,26 @@ static bool has_work(const struct model *model, const struct model_block *block)
 /* Whether all work of an entry that the library can know has completed, and the stream is retired. */
 static bool is_retired(const struct model *model, unsigned entry)
 {
-    const struct model_entry *known = &model->entry[entry];
+    const struct model_entry *stream = &model->entry[entry];
 
-    return known->retired && has_completed(model, &known->retired_until);
+    return stream->retired && has_completed(model, &stream->retired_until);
 }
 
 /* A segment belongs to one pool and one stream, until that stream is retired and has completed. */
 static const char *record_segment(struct model *model, const struct model_segment *segment)
 {
     for (unsigned i = 0; i < model->segments; i++) {
-        struct model_segment *known = &model->segment[i];
+        struct model_segment *recorded = &model->segment[i];
 
-        if (!overlap(known->base, known->bytes, segment->base, segment->bytes))
+        if (!overlap(recorded->base, recorded->bytes, segment->base, segment->bytes))
             continue;
-        if (known->base != segment->base || known->bytes != segment->bytes)
+        if (recorded->base != segment->base || recorded->bytes != segment->bytes)
             return "its segment overlaps another one";
-        if (known->pool != segment->pool)
-            return "its segment is that of another pool";
-        if (known->entry != segment->entry && !is_retired(model, known->entry))
-            return "its segment is that of a stream which is still there";
-        known->entry = segment->entry;
+        if (recorded->pool != segment->pool)
+            return "its segment belongs to another pool";
+        if (recorded->entry != segment->entry && !is_retired(model, recorded->entry))
+            return "its segment belongs to a stream that is not retired";
+        recorded->entry = segment->entry;
         return NULL;
     }
     if (model->segments == MODEL_SEGMENTS)
@@ -209,7 +210,7 @@ const char *model_alloc(struct model *model, const struct model_block *block,
             return model->block[i].state == MODEL_ALLOCATED
                        ? "it overlaps an allocated block"
                        : "it overlaps a block that other streams still use";
-    if (has_work(model, block))
+    if (has_foreign_work(model, block))
         return "another stream's work on its memory has not completed";
     model->block[model->blocks++] = *block;
     model->allocations++;
@@ -218,10 +219,10 @@ const char *model_alloc(struct model *model, const struct model_block *block,
 
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry)
 {
-    const bool may = is_retired(model, block->entry);
+    const bool is_allowed = is_retired(model, block->entry);
 
     block->entry = entry;
-    return may;
+    return is_allowed;
 }
 
 bool model_may_reuse_entry(const struct model *model, unsigned entry)
@@ -231,7 +232,7 @@ bool model_may_reuse_entry(const struct model *model, unsigned entry)
 
 void model_use(struct model *model, struct model_block *block, unsigned entry)
 {
-    const bool inside = model->queue[model->entry[entry].queue].capture != 0;
+    const bool is_in_capture = model->queue[model->entry[entry].queue].capture != 0;
     struct model_use *use = block->use;
 
     if (entry == block->entry)
@@ -243,21 +244,20 @@ void model_use(struct model *model, struct model_block *block, unsigned entry)
         use->entry = entry;
         block->uses++;
     }
-    /* Uses count as captured only while the library knows of a capture. */
-    use->inside = use->inside || (inside && model_captures(model) > 0);
-    use->outside = use->outside || !(inside && model_captures(model) > 0);
+    /* A use is captured only while the library knows of a capture. */
+    use->is_outside = use->is_outside || !(is_in_capture && model_captures(model) > 0);
 }
 
 /* --- Free. --- */
 
-/* The memory can be reused, also while the stream's own work on it continues. */
-static void cache(struct model *model, struct model_block *block)
+/* Make the memory of a block available, also while work of its own stream on it continues. */
+static void cache_block(struct model *model, struct model_block *block)
 {
     struct model_ghost ghost = {.ptr = block->ptr, .bytes = block->bytes};
 
     ghost.until = work_of(model, block->entry);
     for (unsigned i = 0; i < block->uses; i++)
-        wait_for_all(&ghost.until, &block->use[i].until);
+        fence_merge(&ghost.until, &block->use[i].until);
     if (!has_completed(model, &ghost.until) && model->ghosts < MODEL_GHOSTS) {
         model->ghost[model->ghosts++] = ghost;
         model->ghost_total++;
@@ -265,7 +265,7 @@ static void cache(struct model *model, struct model_block *block)
     *block = model->block[--model->blocks];
 }
 
-void model_forget_ghosts(struct model *model)
+void model_remove_ghosts(struct model *model)
 {
     unsigned kept = 0;
 
@@ -275,84 +275,86 @@ void model_forget_ghosts(struct model *model)
     model->ghosts = kept;
 }
 
-/* Record an event after each use, the last one first. */
-static void record(struct model *model, struct model_block *block)
+/* Record an event after each use, the latest use first. */
+static void record_events(struct model *model, struct model_block *block)
 {
     for (unsigned i = block->uses; i > 0; i--) {
         struct model_use *use = &block->use[i - 1];
 
-        use->until = use->entry == MODEL_SIDE ? model->side : event_on(model, use->entry);
+        use->until =
+            use->entry == MODEL_WAIT_STREAM ? model->wait_stream : event_on(model, use->entry);
     }
     block->state = MODEL_PENDING;
 }
 
 /* Add the predecessors of a queue to a block, if the queue is in the block's capture or the block has none yet. */
-static bool mark(const struct model *model, unsigned entry, struct model_block *block)
+static bool add_predecessors(const struct model *model, unsigned entry, struct model_block *block)
 {
     const struct model_queue *queue = &model->queue[model->entry[entry].queue];
 
-    if (entry == MODEL_SIDE || model->entry[entry].retired || !model->entry[entry].named ||
+    if (entry == MODEL_WAIT_STREAM || model->entry[entry].retired || !model->entry[entry].named ||
         queue->capture == 0 || queue->is_invalid ||
         (block->capture != 0 && block->capture != queue->capture))
         return false;
     block->capture = queue->capture;
-    model_add(&block->marks, &queue->predecessors);
+    model_add_nodes(&block->predecessors, &queue->predecessors);
     return true;
 }
 
-static void defer(struct model *model, struct model_block *block)
+static void defer_block(struct model *model, struct model_block *block)
 {
-    bool all = model->reuse;
+    bool is_reusable = model->reuse;
 
     block->state = MODEL_DEFERRED;
-    block->freed = ++model->frees;
+    block->freed = ++model->deferred_frees;
     block->capture = 0;
-    memset(&block->marks, 0, sizeof(block->marks));
-    all = all && mark(model, block->entry, block);
-    for (unsigned i = 0; all && i < block->uses; i++)
-        all = !block->use[i].outside && mark(model, block->use[i].entry, block);
-    if (!all || is_empty(&block->marks))
+    memset(&block->predecessors, 0, sizeof(block->predecessors));
+    is_reusable = is_reusable && add_predecessors(model, block->entry, block);
+    for (unsigned i = 0; is_reusable && i < block->uses; i++)
+        is_reusable =
+            !block->use[i].is_outside && add_predecessors(model, block->use[i].entry, block);
+    if (!is_reusable || is_empty(&block->predecessors))
         block->capture = 0;
 }
 
 void model_free(struct model *model, struct model_block *block)
 {
     if (block->uses == 0)
-        cache(model, block);
+        cache_block(model, block);
     else if (model_captures(model) > 0)
-        defer(model, block);
+        defer_block(model, block);
     else
-        record(model, block);
+        record_events(model, block);
 }
 
 void model_free_after(struct model *model, struct model_block *block,
                       const struct model_fence *events)
 {
     if (!has_completed(model, events)) {
-        wait_for_all(&model->side, events);
+        fence_merge(&model->wait_stream, events);
         memset(&block->use[block->uses], 0, sizeof(block->use[0]));
-        block->use[block->uses].entry = MODEL_SIDE;
-        block->use[block->uses++].outside = true;
+        block->use[block->uses].entry = MODEL_WAIT_STREAM;
+        block->use[block->uses++].is_outside = true;
     }
     model_free(model, block);
 }
 
 /* --- Reclaim. --- */
 
-/* Remove completed uses; without uses the block is free.  Returns whether it is. */
+/* Remove the uses that have ended; returns true if none remains: then the block is cached. */
 static bool end_uses(struct model *model, struct model_block *block,
-                     bool (*is_over)(const struct model *model, const struct model_use *use,
-                                     unsigned entry),
+                     bool (*has_ended)(const struct model *model, const struct model_use *use,
+                                       unsigned entry),
                      unsigned entry)
 {
     unsigned kept = 0;
 
     for (unsigned i = 0; i < block->uses; i++)
-        if (!is_over(model, &block->use[i], entry))
+        if (!has_ended(model, &block->use[i], entry))
             block->use[kept++] = block->use[i];
     block->uses = kept;
     if (kept == 0)
-        cache(model, block);
+        cache_block(model, block);
     return kept == 0;
 }
 
@@ -360,7 +362,7 @@ static bool was_only_captured(const struct model *model, const struct model_use 
                               unsigned entry)
 {
     (void)model, (void)entry;
-    return !use->outside;
+    return !use->is_outside;
 }
 
 static bool use_has_completed(const struct model *model, const struct model_use *use,
@@ -376,7 +378,7 @@ static bool is_of_entry(const struct model *model, const struct model_use *use, 
     return use->entry == entry;
 }
 
-/* The deferred block of a pool, or of all, that was freed first, or NULL. */
+/* The deferred block of a pool, or of all pools, that was freed first, or NULL. */
 static struct model_block *first_deferred(struct model *model, unsigned pool)
 {
     struct model_block *first = NULL;
@@ -391,14 +393,14 @@ static struct model_block *first_deferred(struct model *model, unsigned pool)
     return first;
 }
 
-/* Deferred blocks of a pool, or of all, become pending for their uses outside the capture. */
-static void settle(struct model *model, unsigned pool)
+/* Deferred blocks of a pool, or of all pools, become pending for their uses outside the capture. */
+static void settle_deferred(struct model *model, unsigned pool)
 {
     struct model_block *block;
 
     while ((block = first_deferred(model, pool)) != NULL)
         if (!end_uses(model, block, was_only_captured, 0))
-            record(model, block);
+            record_events(model, block);
 }
 
 void model_name_entry(struct model *model, unsigned entry)
@@ -410,14 +412,14 @@ void model_name_entry(struct model *model, unsigned entry)
 void model_settle(struct model *model)
 {
     if (model_captures(model) == 0)
-        settle(model, MODEL_NONE);
+        settle_deferred(model, MODEL_NONE);
 }
 
 void model_poll(struct model *model)
 {
     if (model_captures(model) > 0)
         return;
-    settle(model, MODEL_NONE);
+    settle_deferred(model, MODEL_NONE);
     for (unsigned i = model->blocks; i > 0; i--)
         if (model->block[i - 1].state == MODEL_PENDING)
             (void)end_uses(model, &model->block[i - 1], use_has_completed, 0);
@@ -437,8 +439,9 @@ void model_before_alloc(struct model *model, unsigned entry)
         struct model_block *block = &model->block[i - 1];
 
         if (block->state == MODEL_DEFERRED && block->entry == entry &&
-            block->capture == queue->capture && is_within(&block->marks, &queue->predecessors))
-            cache(model, block);
+            block->capture == queue->capture &&
+            is_subset(&block->predecessors, &queue->predecessors))
+            cache_block(model, block);
     }
 }
 
@@ -449,25 +452,25 @@ void model_synchronize(struct model *model, unsigned entry)
             (void)end_uses(model, &model->block[i - 1], is_of_entry, entry);
 }
 
-/* No capture is active: deferred blocks do not wait for nodes any more. */
+/* No capture is active any more: deferred blocks do not wait for nodes. */
 static void forget_captures(struct model *model)
 {
     for (unsigned i = 0; i < model->blocks; i++)
         model->block[i].capture = 0;
 }
 
-void model_end_route(struct model *model, unsigned at)
+void model_end_route(struct model *model, unsigned index)
 {
-    const struct model_route ended = model->route[at];
+    const struct model_route ended = model->route[index];
 
-    memmove(&model->route[at], &model->route[at + 1],
-            (model->routes - at - 1) * sizeof(model->route[0]));
+    memmove(&model->route[index], &model->route[index + 1],
+            (model->routes - index - 1) * sizeof(model->route[0]));
     model->routes--;
     if (model_captures(model) > 0)
         return;
     forget_captures(model);
     if (model->reuse)
-        settle(model, ended.pool);
+        settle_deferred(model, ended.pool);
 }
 
 void model_mark(struct model *model)
@@ -493,7 +496,7 @@ bool model_was_reclaimed(struct model *model, struct model_block *block, bool is
     if (block->state == MODEL_DEFERRED) {
         if (end_uses(model, block, was_only_captured, 0))
             return true;
-        record(model, block);
+        record_events(model, block);
     }
     return end_uses(model, block, use_has_completed, 0);
 }
@@ -502,8 +505,8 @@ void model_restore(struct model *model, unsigned pool, const struct model_block 
                    unsigned count)
 {
     for (unsigned i = model->blocks; i > 0; i--)
-        if (model_holds(&model->block[i - 1], pool))
-            cache(model, &model->block[i - 1]);
+        if (model_belongs_to_pool(&model->block[i - 1], pool))
+            cache_block(model, &model->block[i - 1]);
     for (unsigned i = 0; i < count; i++) {
         struct model_block *block = &model->block[model->blocks++];
 
@@ -522,7 +525,7 @@ struct model_sums model_sum(const struct model *model, unsigned pool, unsigned s
     for (unsigned i = 0; i < model->blocks; i++) {
         const struct model_block *block = &model->block[i];
 
-        if ((pool != MODEL_NONE && !model_holds(block, pool)) ||
+        if ((pool != MODEL_NONE && !model_belongs_to_pool(block, pool)) ||
             (size != 0 && block->is_small != (size == 1)))
             continue;
         sums.allocations += block->state == MODEL_ALLOCATED;
@@ -534,17 +537,17 @@ struct model_sums model_sum(const struct model *model, unsigned pool, unsigned s
     return sums;
 }
 
-static void raise(uint64_t *peak, uint64_t value)
+static void update_peak(uint64_t *peak, uint64_t value)
 {
     if (*peak < value)
         *peak = value;
 }
 
-void model_note_peaks(struct model *model)
+void model_update_peaks(struct model *model)
 {
     const struct model_sums sums = model_sum(model, MODEL_NONE, 0);
 
-    raise(&model->peak_allocated, sums.allocated);
-    raise(&model->peak_active, sums.active);
-    raise(&model->peak_requested, sums.requested);
+    update_peak(&model->peak_allocated, sums.allocated);
+    update_peak(&model->peak_active, sums.active);
+    update_peak(&model->peak_requested, sums.requested);
 }

@@ -8,11 +8,11 @@
  *
  *   queue     a stream of the driver: work is queued at positions 1, 2, ..., and the simulator reports the completed
  *             position
- *   entry     a stream as the library sees it.  The entry of a retired stream stays; if its handle is reused, that is
- *             a new entry, on the same queue or on another
+ *   entry     a stream as the library sees it.  The entry of a retired stream remains; if its handle is reused, the new
+ *             stream has a new entry, on the same queue or on another one
  *   fence     a position on each queue (a vector clock), completed once every queue has reached its position
- *   order     the fence of a queue's next event.  Work on the legacy stream waits for all blocking streams, and vice
- *             versa
+ *   order     the fence of a queue's next event.  Work on the legacy stream waits for all blocking streams, and work on
+ *             these streams waits for the legacy stream
  *   ghost     memory that was freed while work on it was queued.  Until the work has completed, only its stream may
  *             reuse it
  *   predecessors
@@ -38,9 +38,9 @@
 #define MODEL_ROUTES   8u
 #define MODEL_NODES    256u
 
-/* IDs of no entry and no queue. */
-#define MODEL_SIDE 1000u /* the stream on which the library waits for users' events */
-#define MODEL_NONE 2000u
+/* IDs that no entry, queue or pool has. */
+#define MODEL_WAIT_STREAM 1000u /* the library's own stream, which waits for users' events */
+#define MODEL_NONE        2000u
 
 struct model_fence {
     uint64_t position[MODEL_QUEUES];
@@ -50,29 +50,30 @@ struct model_nodes {
     uint64_t word[MODEL_NODES / 64];
 };
 
-enum model_kind { MODEL_LEGACY, MODEL_BLOCKING, MODEL_APART };
+enum model_kind { MODEL_LEGACY, MODEL_BLOCKING, MODEL_NON_BLOCKING };
 
 struct model_queue {
     enum model_kind kind;
     uint64_t queued, completed;
     struct model_fence order;
-    uint64_t capture; /* the ID of the capture in which it takes part; 0: none */
-    bool is_invalid;  /* that capture is invalid */
+    uint64_t capture; /* ID of the capture in which it takes part; 0: none */
+    bool is_invalid;  /* the capture is invalid */
     struct model_nodes predecessors;
 };
 
 struct model_entry {
     xseg_stream handle;
     unsigned queue;
-    bool is_known, retired;
-    bool named; /* in a call during a capture: only then the library queries its nodes */
-    struct model_fence retired_until;
+    bool is_known; /* to the library */
+    bool retired;
+    bool named; /* by a call during a capture: only then the library queries its nodes */
+    struct model_fence retired_until; /* its work at the retirement */
 };
 
 struct model_use {
     unsigned entry;
-    bool outside, inside;
-    struct model_fence until; /* once recorded */
+    bool is_outside;          /* the stream has used the block outside a capture, too */
+    struct model_fence until; /* of the event, once it is recorded */
 };
 
 enum model_state { MODEL_ALLOCATED, MODEL_PENDING, MODEL_DEFERRED };
@@ -82,15 +83,14 @@ struct model_block {
     uint64_t bytes, requested;
     unsigned entry, pool;
     bool is_small;
-    bool
-        fallback; /* a fallback allocation: the memory is the pool's, the block the default pool's */
+    bool fallback; /* a fallback allocation of the default pool from the memory of `pool` */
     enum model_state state;
     uint64_t freed;                   /* deferred: the number of frees before it */
     struct model_use use[MODEL_USES]; /* in the order of their recording */
     unsigned uses;
-    /* Deferred: reclaimed in this capture after these nodes; 0: at its end. */
+    /* Deferred: the block can be reclaimed in this capture after these nodes; 0: only at the end of the capture. */
     uint64_t capture;
-    struct model_nodes marks;
+    struct model_nodes predecessors;
 };
 
 struct model_ghost {
@@ -109,16 +109,16 @@ struct model_segment {
 struct model_pool {
     struct xseg_pool *pool; /* NULL once it is destroyed */
     struct xseg_pool_options options;
-    unsigned holders; /* references: the user's, and one for each route and capture */
-    bool is_captured; /* used during a capture: it has no fallback allocations */
+    unsigned references; /* of the user, and one for each route and capture */
+    bool is_captured;    /* it was used during a capture, so it serves no fallback allocations */
 };
 
 struct model_route {
     unsigned pool;
     bool is_capture;
-    uint64_t slots;   /* route: a bit for each queue that the predicate accepts */
+    uint64_t queues;  /* route: a bit for each queue that the predicate accepts */
     unsigned entry;   /* capture: its origin */
-    uint64_t capture; /* its ID, once the driver has begun it */
+    uint64_t capture; /* capture: its ID, once it has begun in the driver */
 };
 
 struct model {
@@ -131,13 +131,12 @@ struct model {
     struct model_segment segment[MODEL_SEGMENTS];
     struct model_route route[MODEL_ROUTES]; /* in the order of their begin */
     unsigned queues, entries, pools, blocks, ghosts, segments, routes;
-    unsigned marks;          /* of the device, as capturing */
-    struct model_fence side; /* what the side stream waits for */
-    unsigned nodes;          /* of all captures so far */
-    uint64_t allocations;    /* successful ones so far */
-    uint64_t frees;          /* deferred ones so far */
+    unsigned marks;                 /* number of marks of the device as capturing */
+    struct model_fence wait_stream; /* what the library's own stream waits for */
+    /* Totals since the begin: captured nodes, successful allocations, deferred frees, ghosts. */
+    unsigned nodes;
+    uint64_t allocations, deferred_frees, ghost_total;
     uint64_t peak_allocated, peak_active, peak_requested;
-    uint64_t ghost_total; /* so far */
 };
 
 /* Sums of allocated blocks; of allocated and pending blocks. */
@@ -147,9 +146,9 @@ struct model_sums {
 
 /* --- Positions and nodes. --- */
 
-void model_add(struct model_nodes *to, const struct model_nodes *more);
+void model_add_nodes(struct model_nodes *set, const struct model_nodes *other);
 
-/* Queue work or an event; returns what it waits for. */
+/* Queue work or an event; returns the fence that it waits for. */
 struct model_fence model_enqueue(struct model *model, unsigned queue);
 
 /* Retire a stream, with an event after its work. */
@@ -160,7 +159,7 @@ void model_capture_node(struct model *model, unsigned queue);
 
 /* --- Lookup. --- */
 
-/* Active captures as far as the library knows. */
+/* The number of captures that are active as far as the library knows, including marks. */
 unsigned model_captures(const struct model *model);
 
 /* Whether a capture that has not ended began on an entry. */
@@ -174,14 +173,14 @@ struct model_block *model_find(struct model *model, const void *ptr);
 
 /* --- Steps. --- */
 
-/* Add a block.  Returns NULL, or the description of an error. */
+/* Add a block.  Returns NULL, or the violated rule. */
 const char *model_alloc(struct model *model, const struct model_block *block,
                         const struct model_segment *segment);
 
-/* The library reports that a block of a retired stream belongs to another stream; returns false if it must not. */
+/* The library reports that another stream orders a block of a retired stream; returns false if this is too early. */
 bool model_reassign(struct model *model, struct model_block *block, unsigned entry);
 
-/* Whether an entry may be reused for another stream: its own is retired, and has completed. */
+/* Whether the library may reuse an entry for another stream: its stream is retired and has completed. */
 bool model_may_reuse_entry(const struct model *model, unsigned entry);
 
 /* An entry uses a block. */
@@ -194,21 +193,21 @@ void model_free(struct model *model, struct model_block *block);
 void model_free_after(struct model *model, struct model_block *block,
                       const struct model_fence *events);
 
-/* A call names an entry, perhaps during a capture. */
+/* A call names an entry; the model records this during captures. */
 void model_name_entry(struct model *model, unsigned entry);
 
 /* An allocation on an entry begins: reclaim what can be reclaimed. */
 void model_before_alloc(struct model *model, unsigned entry);
 
-/* If no capture is active: record events for blocks freed in a capture, then poll them. */
+/* If no capture is active: record the events of blocks that were freed in a capture; model_poll() then polls them. */
 void model_settle(struct model *model);
 void model_poll(struct model *model);
 
 /* The user has synchronized an entry. */
 void model_synchronize(struct model *model, unsigned entry);
 
-/* End the route or capture with the index `at`. */
-void model_end_route(struct model *model, unsigned at);
+/* End the route or capture with an index. */
+void model_end_route(struct model *model, unsigned index);
 
 /* The device is marked as capturing once more, or once less. */
 void model_mark(struct model *model);
@@ -219,17 +218,17 @@ void model_unmark(struct model *model);
 bool model_was_reclaimed(struct model *model, struct model_block *block, bool is_synchronized);
 
 /* Whether a block belongs to a private pool, other than as a fallback allocation. */
-static inline bool model_holds(const struct model_block *block, unsigned pool)
+static inline bool model_belongs_to_pool(const struct model_block *block, unsigned pool)
 {
     return block->pool == pool && !block->fallback;
 }
 
-/* Restore a pool: exactly these blocks of it are allocated. */
+/* Restore a pool: exactly the saved blocks of it are allocated. */
 void model_restore(struct model *model, unsigned pool, const struct model_block *saved,
                    unsigned count);
 
 /* Remove ghosts whose work has completed. */
-void model_forget_ghosts(struct model *model);
+void model_remove_ghosts(struct model *model);
 
 /* --- Statistics. --- */
 
@@ -237,6 +236,6 @@ void model_forget_ghosts(struct model *model);
 struct model_sums model_sum(const struct model *model, unsigned pool, unsigned size);
 
 /* Update the peaks after a step. */
-void model_note_peaks(struct model *model);
+void model_update_peaks(struct model *model);
 
 #endif

@@ -6,28 +6,28 @@
 
 /* --- Pools. --- */
 
-static void *own_alloc(void *self, size_t bytes, int device, xseg_stream stream)
+static void *custom_alloc(void *self, size_t bytes, int device, xseg_stream stream)
 {
     struct run *run = self;
-    void *ptr = run->own_fails ? NULL : driver_alloc(0, bytes);
+    void *ptr = run->memory_functions_fail ? NULL : driver_alloc(0, bytes);
 
     (void)stream;
     assert_int_equal(device, 0);
-    run->own_bytes += ptr != NULL ? bytes : 0;
+    run->memory_function_bytes += ptr != NULL ? bytes : 0;
     return ptr;
 }
 
-static void own_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
+static void custom_free(void *self, void *ptr, size_t bytes, int device, xseg_stream stream)
 {
     struct run *run = self;
 
     (void)stream;
     assert_int_equal(device, 0);
-    run->own_bytes -= bytes;
+    run->memory_function_bytes -= bytes;
     driver_free(0, ptr);
 }
 
-/* A pool is destroyed once, without references and blocks. */
+/* Expect that a pool is destroyed once, without blocks and memory. */
 static void on_destroy_pool(void *context, const struct xseg_statistics *last)
 {
     struct model_pool *pool = context;
@@ -43,21 +43,21 @@ void step_pool(struct run *run)
     struct model *model = &run->model;
     struct model_pool *pool = &model->pool[model->pools];
     struct xseg_pool_options options = {sizeof(options)};
-    unsigned held = 0;
+    unsigned retained = 0;
 
     for (unsigned i = 1; i < model->pools; i++)
-        held += model->pool[i].holders > 0;
-    if (model->pools == MODEL_POOLS || held > 3)
+        retained += model->pool[i].references > 0;
+    if (model->pools == MODEL_POOLS || retained > 3)
         return;
     options.no_split = run_random(run, 5) == 0;
     options.use_on_oom = run_random(run, 4) == 0;
     options.limit_bytes = run_random(run, 5) == 0 ? (20 + run_random(run, 80)) * MIB : 0;
     if (run_random(run, 4) == 0)
-        options.memory = (struct xseg_pool_memory){own_alloc, own_free, run};
+        options.memory = (struct xseg_pool_memory){custom_alloc, custom_free, run};
     options.on_destroy = on_destroy_pool;
     options.on_destroy_context = pool;
     pool->options = options;
-    pool->holders = 1;
+    pool->references = 1;
     run_set_context(run);
     assert_ok(xseg_pool_create(run->allocator, 0, &options, &pool->pool));
     model->pools++;
@@ -73,14 +73,14 @@ void step_release(struct run *run)
 
     for (unsigned i = 0; i < model->routes; i++)
         routes += model->route[i].pool == at;
-    if (at == 0 || pool->holders == 0)
+    if (at == 0 || pool->references == 0)
         return;
     if (run_random(run, 3) == 0) {
         assert_ok(xseg_pool_retain(pool->pool));
-        pool->holders++;
-    } else if (pool->holders > routes) {
+        pool->references++;
+    } else if (pool->references > routes) {
         assert_ok(xseg_pool_release(pool->pool));
-        pool->holders--;
+        pool->references--;
     }
 }
 
@@ -95,7 +95,7 @@ static bool accepts(void *self, xseg_stream stream)
 
         for (unsigned slot = 0; !route->is_capture && slot < RUN_SLOTS; slot++)
             if (run->queue[run->slot[slot].queue].handle == stream)
-                return (route->slots >> run->slot[slot].queue & 1) != 0;
+                return (route->queues >> run->slot[slot].queue & 1) != 0;
     }
     return false;
 }
@@ -129,21 +129,21 @@ static void add_route(struct model *model, struct model_route route)
     model->route[model->routes++] = route;
     model->pool[route.pool].is_captured =
         model->pool[route.pool].is_captured || route.is_capture || model->marks > 0;
-    model->pool[route.pool].holders++;
+    model->pool[route.pool].references++;
 }
 
 /* The predicate serves one route at a time; a second route accepts all streams. */
 void step_route(struct run *run)
 {
     struct model *model = &run->model;
-    struct model_route route = {.pool = free_pool(run), .slots = UINT64_MAX};
+    struct model_route route = {.pool = free_pool(run), .queues = UINT64_MAX};
     bool (*predicate)(void *, xseg_stream) = NULL;
 
     if (route.pool == 0)
         return;
     if (!has_route(model) && run_random(run, 4) != 0) {
         predicate = accepts;
-        route.slots = run_random(run, UINT64_C(1) << 40);
+        route.queues = run_random(run, UINT64_C(1) << 40);
     }
     assert_ok(xseg_route_begin(model->pool[route.pool].pool, predicate, run));
     add_route(model, route);
@@ -151,12 +151,13 @@ void step_route(struct run *run)
 
 /* --- Checkpoints. --- */
 
-/* Whether a checkpoint or a restore of a pool can succeed. */
-static bool is_quiet(const struct model *model, unsigned pool, bool without_uses)
+/* Whether a checkpoint of a pool can succeed, or a restore (without_uses). */
+static bool is_idle(const struct model *model, unsigned pool, bool without_uses)
 {
     for (unsigned i = 0; i < model->blocks; i++)
-        if (model_holds(&model->block[i], pool) && (model->block[i].state != MODEL_ALLOCATED ||
-                                                    (without_uses && model->block[i].uses > 0)))
+        if (model_belongs_to_pool(&model->block[i], pool) &&
+            (model->block[i].state != MODEL_ALLOCATED ||
+             (without_uses && model->block[i].uses > 0)))
             return false;
     return model_captures(model) == 0;
 }
@@ -171,7 +172,7 @@ void step_checkpoint(struct run *run)
         return;
     model_poll(model);
     const xseg_status status = xseg_pool_checkpoint(model->pool[pool].pool, &checkpoint);
-    assert_int_equal(status, is_quiet(model, pool, false) ? XSEG_OK : XSEG_ERR_BUSY);
+    assert_int_equal(status, is_idle(model, pool, false) ? XSEG_OK : XSEG_ERR_BUSY);
     if (status != XSEG_OK)
         return;
     xseg_checkpoint_destroy(run->checkpoint);
@@ -180,35 +181,36 @@ void step_checkpoint(struct run *run)
     run->saved_count = 0;
     run->saved_may_be_released = false;
     for (unsigned i = 0; i < model->blocks; i++)
-        if (model_holds(&model->block[i], pool))
+        if (model_belongs_to_pool(&model->block[i], pool))
             run->saved[run->saved_count++] = model->block[i];
 }
 
-/* The callbacks of a restore, compared with the expected ones. */
-struct account {
+/* The number of callbacks of a restore. */
+struct restore_counts {
     const struct run *run;
-    unsigned freed, revived;
+    unsigned freed, allocated_again;
 };
 
-static void log_line(void *self, void *ptr, bool freed)
+/* Count a callback, and expect that its block is allocated in the model, or saved in the checkpoint. */
+static void count_callback(void *self, void *ptr, bool freed)
 {
-    struct account *account = self;
-    const struct model *model = &account->run->model;
+    struct restore_counts *counts = self;
+    const struct model *model = &counts->run->model;
     bool found = false;
 
     for (unsigned i = 0; freed && i < model->blocks; i++)
         found = found || (model->block[i].ptr == ptr &&
-                          model_holds(&model->block[i], account->run->saved_pool));
-    for (unsigned i = 0; !freed && i < account->run->saved_count; i++)
-        found = found || account->run->saved[i].ptr == ptr;
+                          model_belongs_to_pool(&model->block[i], counts->run->saved_pool));
+    for (unsigned i = 0; !freed && i < counts->run->saved_count; i++)
+        found = found || counts->run->saved[i].ptr == ptr;
     assert_true(found);
-    account->freed += freed;
-    account->revived += !freed;
-    assert_true(freed || account->revived <= account->run->saved_count);
+    counts->freed += freed;
+    counts->allocated_again += !freed;
+    assert_true(freed || counts->allocated_again <= counts->run->saved_count);
 }
 
 /* Whether a fallback allocation overlaps a block of the checkpoint. */
-static bool is_taken(const struct run *run)
+static bool is_overlapped(const struct run *run)
 {
     const struct model *model = &run->model;
 
@@ -223,33 +225,34 @@ static bool is_taken(const struct run *run)
 void step_restore(struct run *run)
 {
     struct model *model = &run->model;
-    struct account account = {run, 0, 0};
-    unsigned live = 0;
+    struct restore_counts counts = {run, 0, 0};
+    unsigned allocated = 0;
 
     if (run->checkpoint == NULL)
         return;
     const struct model_pool *pool = &model->pool[run->saved_pool];
-    if (pool->holders == 0) {
-        assert_int_equal(xseg_pool_restore(pool->pool, run->checkpoint, log_line, &account),
+    if (pool->references == 0) {
+        assert_int_equal(xseg_pool_restore(pool->pool, run->checkpoint, count_callback, &counts),
                          XSEG_ERR_ARGUMENT);
         return;
     }
     model_poll(model);
     for (unsigned i = 0; i < model->blocks; i++)
-        live += model_holds(&model->block[i], run->saved_pool);
-    const bool quiet = is_quiet(model, run->saved_pool, true) && !is_taken(run);
-    if (model->blocks - live + run->saved_count >= MODEL_BLOCKS)
+        allocated += model_belongs_to_pool(&model->block[i], run->saved_pool);
+    const bool can_restore = is_idle(model, run->saved_pool, true) && !is_overlapped(run);
+    if (model->blocks - allocated + run->saved_count >= MODEL_BLOCKS)
         return;
-    const xseg_status status = xseg_pool_restore(pool->pool, run->checkpoint, log_line, &account);
-    if (!quiet || !run->saved_may_be_released)
-        assert_int_equal(status, quiet ? XSEG_OK : XSEG_ERR_BUSY);
+    const xseg_status status =
+        xseg_pool_restore(pool->pool, run->checkpoint, count_callback, &counts);
+    if (!can_restore || !run->saved_may_be_released)
+        assert_int_equal(status, can_restore ? XSEG_OK : XSEG_ERR_BUSY);
     if (status != XSEG_OK) {
         assert_int_equal(status, XSEG_ERR_BUSY);
-        assert_int_equal(account.freed + account.revived, 0);
+        assert_int_equal(counts.freed + counts.allocated_again, 0);
         return;
     }
-    assert_int_equal(account.freed, live);
-    assert_int_equal(account.revived, run->saved_count);
+    assert_int_equal(counts.freed, allocated);
+    assert_int_equal(counts.allocated_again, run->saved_count);
     model_restore(model, run->saved_pool, run->saved, run->saved_count);
     run->restored++;
 }
@@ -260,29 +263,30 @@ void step_check_live(struct run *run)
     const unsigned pool = (unsigned)run_random(run, model->pools);
     void *ptr[MODEL_BLOCKS + 2];
     size_t count = 0;
-    bool exactly = false;
+    bool is_exact = false;
 
     if (pool == 0)
         return;
     for (unsigned i = 0; i < model->blocks; i++)
-        if (model_holds(&model->block[i], pool) && model->block[i].state == MODEL_ALLOCATED)
+        if (model_belongs_to_pool(&model->block[i], pool) &&
+            model->block[i].state == MODEL_ALLOCATED)
             ptr[count++] = model->block[i].ptr;
     if (model->pool[pool].pool == NULL) {
         assert_int_equal(count, 0);
         return;
     }
     ptr[count] = count > 0 ? ptr[run_random(run, count)] : NULL;
-    assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count, &exactly));
-    assert_true(exactly);
+    assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count, &is_exact));
+    assert_true(is_exact);
     if (count > 0) {
-        assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &exactly));
-        assert_true(exactly);
-        assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr + 1, count - 1, &exactly));
-        assert_false(exactly);
+        assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &is_exact));
+        assert_true(is_exact);
+        assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr + 1, count - 1, &is_exact));
+        assert_false(is_exact);
     }
-    ptr[count] = &exactly;
-    assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &exactly));
-    assert_false(exactly);
+    ptr[count] = &is_exact;
+    assert_ok(xseg_pool_check_live(model->pool[pool].pool, ptr, count + 1, &is_exact));
+    assert_false(is_exact);
 }
 
 /* --- Captures. --- */
@@ -295,7 +299,7 @@ static unsigned slot_of_entry(const struct run *run, unsigned entry)
     return MODEL_NONE;
 }
 
-/* The driver's side of a capture begins. */
+/* Begin a capture in the driver. */
 static void begin_in_driver(struct run *run, struct model_route *route)
 {
     const unsigned slot = slot_of_entry(run, route->entry);
@@ -339,7 +343,7 @@ void step_capture(struct run *run)
         begin_in_driver(run, &model->route[model->routes - 1]);
 }
 
-/* The device counts as capturing, whether a stream is captured or not. */
+/* Mark the device as capturing, or unmark it, whether a stream is captured or not. */
 void step_mark(struct run *run)
 {
     struct model *model = &run->model;
@@ -359,7 +363,7 @@ void step_unmark(struct run *run)
     model_unmark(&run->model);
 }
 
-/* The route of a capture, begun in the driver or not; NULL: none found. */
+/* A random route, if it is that of a capture; or NULL. */
 static struct model_route *any_capture(struct run *run)
 {
     struct model *model = &run->model;
@@ -398,7 +402,7 @@ static void join(struct run *run, unsigned later, unsigned earlier)
         memset(&to->predecessors, 0, sizeof(to->predecessors));
     to->capture = from->capture;
     to->is_invalid = false;
-    model_add(&to->predecessors, &from->predecessors);
+    model_add_nodes(&to->predecessors, &from->predecessors);
 }
 
 void step_capture_join(struct run *run)
@@ -409,7 +413,7 @@ void step_capture_join(struct run *run)
     if (slot == MODEL_NONE || other == slot)
         return;
     const unsigned from = run->slot[slot].queue, to = run->slot[other].queue;
-    /* A stream on which another capture is about to begin must not join this one. */
+    /* A stream that is the origin of another capture must not join this one before its capture has begun in the driver. */
     if (run->model.queue[to].capture == run->model.queue[from].capture ||
         (run->model.queue[to].capture == 0 &&
          !model_is_origin(&run->model, run->slot[other].entry)))
@@ -429,7 +433,7 @@ void step_capture_invalidate(struct run *run)
             run->model.queue[i].is_invalid = true;
 }
 
-/* The driver's end of a capture; a valid capture yields a graph. */
+/* End a capture in the driver; a valid capture yields a graph. */
 static void end_in_driver(struct run *run, const struct model_route *route)
 {
     struct model *model = &run->model;
@@ -449,10 +453,10 @@ static void end_in_driver(struct run *run, const struct model_route *route)
 
 /* --- End of routes and captures. --- */
 
-void step_end_route_at(struct run *run, unsigned at)
+void step_end_route_at(struct run *run, unsigned index)
 {
     struct model *model = &run->model;
-    const struct model_route route = model->route[at];
+    const struct model_route route = model->route[index];
     struct xseg_pool *pool = model->pool[route.pool].pool;
 
     if (route.is_capture)
@@ -461,8 +465,8 @@ void step_end_route_at(struct run *run, unsigned at)
                      XSEG_ERR_ARGUMENT);
     run_set_context(run);
     assert_ok(route.is_capture ? xseg_capture_end(pool) : xseg_route_end(pool));
-    model->pool[route.pool].holders--;
-    model_end_route(model, at);
+    model->pool[route.pool].references--;
+    model_end_route(model, index);
 }
 
 void step_route_end(struct run *run)
@@ -482,7 +486,7 @@ void step_capture_end(struct run *run)
 
     if (route == NULL)
         return;
-    /* Other calls may follow between the end in the driver and in the library. */
+    /* Sometimes end the capture only in the driver, so that other calls precede the end in the library. */
     if (run_random(run, 4) == 0)
         end_in_driver(run, route);
     else

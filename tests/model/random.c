@@ -12,11 +12,11 @@
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 
-#define DEVICES  2
-#define STREAMS  3u
-#define HELD_MAX 400u
+#define DEVICES    2
+#define STREAMS    3u
+#define BLOCKS_MAX 400u
 
-struct held {
+struct block {
     char *ptr;
     size_t bytes;
     int device;
@@ -27,11 +27,13 @@ struct env {
     struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS];
     struct xseg_pool *pool[DEVICES];
-    struct held held[HELD_MAX];
+    struct block block[BLOCKS_MAX];
     unsigned count;
-    bool is_service; /* decay releases memory, under limits */
+    bool is_service; /* decay releases memory, and limits change */
     bool has_ages;
-    uint64_t memory, external, free_min; /* of each device; of device 0; device_free_min_mb */
+    uint64_t memory;   /* of each device */
+    uint64_t external; /* memory of device 0 that other processes use */
+    uint64_t free_min; /* device_free_min_mb in bytes */
 };
 
 static uint64_t seed_state;
@@ -43,64 +45,65 @@ static uint64_t below(uint64_t bound)
 
 static size_t random_bytes(void)
 {
-    static const size_t most[] = {4 * KIB, MIB, 10 * MIB, 60 * MIB};
+    static const size_t max_bytes[] = {4 * KIB, MIB, 10 * MIB, 60 * MIB};
     const uint64_t kind = below(5);
 
-    return kind < COUNT_OF(most) ? 1 + below(most[kind]) : (size_t)512 << below(18);
+    return kind < COUNT_OF(max_bytes) ? 1 + below(max_bytes[kind]) : (size_t)512 << below(18);
 }
 
 /* --- Checks. --- */
 
 static int by_address(const void *a, const void *b)
 {
-    const struct held *left = a, *right = b;
+    const struct block *first = a, *second = b;
 
-    return left->ptr < right->ptr ? -1 : left->ptr > right->ptr;
+    return first->ptr < second->ptr ? -1 : first->ptr > second->ptr;
 }
 
-static void expect_apart(struct env *env)
+static void expect_disjoint_blocks(struct env *env)
 {
-    qsort(env->held, env->count, sizeof(env->held[0]), by_address);
+    qsort(env->block, env->count, sizeof(env->block[0]), by_address);
     for (unsigned i = 1; i < env->count; i++)
-        assert_true(env->held[i - 1].ptr + env->held[i - 1].bytes <= env->held[i].ptr);
+        assert_true(env->block[i - 1].ptr + env->block[i - 1].bytes <= env->block[i].ptr);
 }
 
 static void expect_counts(struct env *env, int device)
 {
-    struct xseg_device *found = xseg_allocator_open_device(env->allocator, device);
+    struct xseg_device *opened = xseg_allocator_open_device(env->allocator, device);
     struct xseg_violation violation = {0};
     uint64_t count = 0;
 
     for (unsigned i = 0; i < env->count; i++)
-        count += env->held[i].device == device;
-    if (found == NULL) {
+        count += env->block[i].device == device;
+    if (opened == NULL) {
         assert_int_equal(count, 0);
         return;
     }
-    assert_int_equal(xseg_totals_read(&found->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
-                     count);
-    if (!xseg_device_audit(found, &violation))
+    assert_int_equal(
+        xseg_totals_read(&opened->totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current, count);
+    if (!xseg_device_audit(opened, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
 static void expect_block(struct env *env)
 {
-    const struct held *held = &env->held[below(env->count)];
-    const struct xseg_block_info info = env_block(env->allocator, held->ptr + below(held->bytes));
+    const struct block *block = &env->block[below(env->count)];
+    const struct xseg_block_info info = env_block(env->allocator, block->ptr + below(block->bytes));
 
-    assert_ptr_equal(info.base, held->ptr);
-    assert_int_equal(info.requested, held->bytes);
-    assert_true(info.bytes >= held->bytes);
+    assert_ptr_equal(info.base, block->ptr);
+    assert_int_equal(info.requested, block->bytes);
+    assert_true(info.bytes >= block->bytes);
     assert_int_equal(info.state, XSEG_BLOCK_ALLOCATED);
-    assert_int_equal(info.device, held->device);
+    assert_int_equal(info.device, block->device);
+    /* The age is accurate to 20 ms. */
     if (env->has_ages)
-        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - held->allocated_ns) / 1000000,
-                        (xseg_sim_clock() - held->allocated_ns) / 1000000 + 40);
+        assert_in_range(info.age_ms + 20, (xseg_sim_clock() - block->allocated_ns) / 1000000,
+                        (xseg_sim_clock() - block->allocated_ns) / 1000000 + 40);
     else
         assert_true(info.age_ms == UINT64_MAX);
 }
 
-/* Expect that memory was mapped only if the minimum remains free.  before: used bytes of each device */
+/* Expect that memory was mapped only if device_free_min_mb remains free.  before: used bytes of each device */
 static void expect_free_memory(const struct env *env, const uint64_t *before)
 {
     for (unsigned device = 0; device < DEVICES; device++) {
@@ -118,7 +121,7 @@ static void step_alloc(struct env *env)
     struct xseg_request request = {sizeof(request)};
     void *ptr = NULL;
 
-    if (env->count == HELD_MAX)
+    if (env->count == BLOCKS_MAX)
         return;
     request.device = (int)below(4) / 3;
     request.bytes = random_bytes();
@@ -131,7 +134,7 @@ static void step_alloc(struct env *env)
     assert_ok(status);
     if (request.alignment != 0)
         assert_int_equal((uintptr_t)ptr % request.alignment, 0);
-    env->held[env->count++] = (struct held){ptr, request.bytes, request.device, xseg_sim_clock()};
+    env->block[env->count++] = (struct block){ptr, request.bytes, request.device, xseg_sim_clock()};
 }
 
 static void step_free(struct env *env)
@@ -139,10 +142,10 @@ static void step_free(struct env *env)
     if (env->count == 0)
         return;
     const unsigned i = (unsigned)below(env->count);
-    char *ptr = env->held[i].ptr;
+    char *ptr = env->block[i].ptr;
 
     env_free(env->allocator, ptr);
-    env->held[i] = env->held[--env->count];
+    env->block[i] = env->block[--env->count];
     assert_int_equal(xseg_free(env->allocator, ptr), XSEG_ERR_NOT_ALLOCATED);
 }
 
@@ -150,20 +153,20 @@ static void step_record_stream(struct env *env)
 {
     if (env->count == 0)
         return;
-    const struct held *held = &env->held[below(env->count)];
+    const struct block *block = &env->block[below(env->count)];
     const xseg_stream stream = env->stream[below(STREAMS)];
 
-    if (held->device != 0)
+    if (block->device != 0)
         return;
-    /* The default stream is that of the current context, and none is current: it stays idle. */
+    /* No work for the default stream: it belongs to the current context, and no context is current. */
     if (stream != NULL)
         assert_ok(xseg_sim_launch(stream, below(2) == 0 ? UINT64_MAX : 1000));
-    assert_ok(xseg_record_stream(env->allocator, held->ptr, stream));
+    assert_ok(xseg_record_stream(env->allocator, block->ptr, stream));
 }
 
 static void step_trim(struct env *env)
 {
-    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_result result = {sizeof(result)};
     struct xseg_scope scope = XSEG_SCOPE_ALL;
     const struct xseg_trim_options options = {sizeof(options), .wait = below(2) == 0};
 
@@ -172,10 +175,10 @@ static void step_trim(struct env *env)
         scope.one_stream = true;
         scope.stream = env->stream[below(STREAMS)];
     }
-    assert_ok(xseg_trim(env->allocator, &scope, &options, &done));
+    assert_ok(xseg_trim(env->allocator, &scope, &options, &result));
     if (options.wait)
-        assert_int_equal(done.kept_busy, 0);
-    assert_int_equal(done.kept_failed, 0);
+        assert_int_equal(result.kept_busy, 0);
+    assert_int_equal(result.kept_failed, 0);
 }
 
 static void step_prewarm(struct env *env)
@@ -201,7 +204,7 @@ static void step_configure(struct env *env)
     assert_ok(xseg_config_set(env->allocator, config[below(COUNT_OF(config))]));
 }
 
-/* Limits change, time passes, and idle memory is released and allocated again. */
+/* Advance the clock, change the configuration and the memory that others use, and release the memory that is due. */
 static void step_service(struct env *env)
 {
     static const char *const config[] = {
@@ -217,12 +220,13 @@ static void step_service(struct env *env)
 
     xseg_sim_advance(below(200) * 1000000);
     if (below(8) == 0) {
-        const char *const chosen = config[below(COUNT_OF(config))];
-        const char *const key = strstr(chosen, "device_free_min_mb:");
+        const char *const string = config[below(COUNT_OF(config))];
+        const char *const free_min_value = strstr(string, "device_free_min_mb:");
 
-        assert_ok(xseg_config_set(env->allocator, chosen));
-        if (key != NULL)
-            env->free_min = strtoull(key + strlen("device_free_min_mb:"), NULL, 10) * MIB;
+        assert_ok(xseg_config_set(env->allocator, string));
+        if (free_min_value != NULL)
+            env->free_min =
+                strtoull(free_min_value + strlen("device_free_min_mb:"), NULL, 10) * MIB;
     }
     if (below(8) == 0) {
         env->external = below(100) * 2 * MIB;
@@ -242,11 +246,11 @@ static void step(struct env *env)
 {
     const uint64_t action = below(100);
     /* Phases of filling and draining create unmapped ranges. */
-    const bool fill = program.step / 100 % 2 == 0;
+    const bool fills = program.step / 100 % 2 == 0;
 
     if (env->is_service && below(4) == 0)
         step_service(env);
-    if (action < (fill ? 60u : 30u))
+    if (action < (fills ? 60u : 30u))
         step_alloc(env);
     else if (action < 85)
         step_free(env);
@@ -262,10 +266,11 @@ static void step(struct env *env)
         step_configure(env);
 }
 
-/* part: of the number of steps */
-static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t memory, unsigned part)
+/* divisor: of the number of steps */
+static void run_program(const char *config, bool real_bytes, uint64_t seed, uint64_t memory,
+                        unsigned divisor)
 {
-    const unsigned long steps = program_number("XSEG_TEST_STEPS", 1500) / part;
+    const unsigned long steps = program_number("XSEG_TEST_STEPS", 1500) / divisor;
     const struct xseg_sim_settings settings = {sizeof(settings), .devices = DEVICES,
                                                .memory_bytes = memory, .real_bytes = real_bytes};
     struct env env = {.allocator = env_open_quietly(&settings, config),
@@ -284,7 +289,7 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
             used[device] = xseg_sim_used(device);
         step(&env);
         expect_free_memory(&env, used);
-        expect_apart(&env);
+        expect_disjoint_blocks(&env);
         if (env.count > 0)
             expect_block(&env);
         for (int device = 0; device < DEVICES; device++)
@@ -293,7 +298,7 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
     assert_int_equal(env_stats(env.allocator).overwrites, 0);
     assert_ok(xseg_pool_release(env.pool[0]));
     while (env.count > 0)
-        env_free(env.allocator, env.held[--env.count].ptr);
+        env_free(env.allocator, env.block[--env.count].ptr);
     env_close(env.allocator, env.stream[1], env.stream[2]);
     program.seed = 0;
 }
@@ -301,40 +306,41 @@ static void play(const char *config, bool real_bytes, uint64_t seed, uint64_t me
 TEST_PROGRAM(programs_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("expandable_segments:True", false, seed * 7919, 16 * GIB, 1);
+        run_program("expandable_segments:True", false, seed * 7919, 16 * GIB, 1);
 }
 
 TEST_PROGRAM(programs_with_little_memory_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("expandable_segments:True", false, seed * 104729, 512 * MIB, 1);
+        run_program("expandable_segments:True", false, seed * 104729, 512 * MIB, 1);
 }
 
-/* With real bytes every allocated block is read, which takes longer. */
+/* With real bytes the checks of the debug fill read every block, which takes longer: a tenth of the steps. */
 TEST_PROGRAM(programs_with_debug_fill_match_the_model)
 {
-    play("debug_fill:True,history:all", false, 15485863, 512 * MIB, 1);
-    play("debug_fill:True", true, 32452843, 256 * MIB, 10);
+    run_program("debug_fill:True,history:all", false, 15485863, 512 * MIB, 1);
+    run_program("debug_fill:True", true, 32452843, 256 * MIB, 10);
 }
 
 TEST_PROGRAM(programs_with_guarded_blocks_match_the_model)
 {
-    play("unmap_on_free:True", false, 49979687, 16 * GIB, 1);
-    play("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, 1);
+    run_program("unmap_on_free:True", false, 49979687, 16 * GIB, 1);
+    run_program("guard_page:True,debug_fill:True", false, 67867967, 512 * MIB, 1);
 }
 
 TEST_PROGRAM(programs_with_decay_and_limits_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 4; seed++)
-        play("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
-             seed % 2 == 0 ? 512 * MIB : 16 * GIB, 1);
-    play("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, 1);
+        run_program("idle_ms:50,page_cache_mb:40", false, seed * 86028121,
+                    seed % 2 == 0 ? 512 * MIB : 16 * GIB, 1);
+    run_program("idle_ms:50,unmap_on_free:True", false, 86028157, 512 * MIB, 1);
 }
 
 TEST_PROGRAM(programs_with_ages_match_the_model)
 {
     for (uint64_t seed = 1; seed <= 2; seed++) {
-        play("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB, 1);
-        play("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939, 16 * GIB, 2);
+        run_program("idle_ms:50,history:state", false, seed * 122949823, 512 * MIB, 1);
+        run_program("idle_ms:50,history:state,unmap_on_free:True", false, seed * 141650939,
+                    16 * GIB, 2);
     }
 }

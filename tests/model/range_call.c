@@ -19,12 +19,12 @@ static const unsigned weights[OPERATIONS] = {
 
 /* --- Allowed results. --- */
 
-/* The error for a granule that is not in one of two uses; 0: none. */
+/* The error of a call if a granule has neither of two uses; 0: no error. */
 static unsigned reject(unsigned range, unsigned first, unsigned count, enum xseg_elastic_use use,
-                       enum xseg_elastic_use or)
+                       enum xseg_elastic_use alternative_use)
 {
     for (unsigned at = first; at < first + count; at++)
-        if (use_of(range, at) != use && use_of(range, at) != or)
+        if (use_of(range, at) != use && use_of(range, at) != alternative_use)
             return use_of(range, at) == XSEG_ELASTIC_CLAIMED ? BUSY : ARGUMENT;
     return 0;
 }
@@ -32,11 +32,11 @@ static unsigned reject(unsigned range, unsigned first, unsigned count, enum xseg
 static unsigned count_uses(unsigned range, unsigned first, unsigned count,
                            enum xseg_elastic_use use)
 {
-    unsigned found = 0;
+    unsigned matches = 0;
 
     for (unsigned at = first; at < first + count; at++)
-        found += use_of(range, at) == use;
-    return found;
+        matches += use_of(range, at) == use;
+    return matches;
 }
 
 static bool is_retained_somewhere(unsigned range)
@@ -68,14 +68,15 @@ static bool has_pending_alias(const struct call *call)
     return has;
 }
 
-/* Of a call that names one granule by its address. */
-static unsigned allow_address(const struct call *call, bool pending)
+/* The allowed results of a call that names one granule by its address; allows_pending: the call accepts a granule that is
+ * pending unmap. */
+static unsigned allow_address(const struct call *call, bool allows_pending)
 {
     switch (use_of(call->range, call->first)) {
     case XSEG_ELASTIC_ALLOCATED:
         return OK;
     case XSEG_ELASTIC_UNMAPPING:
-        return pending ? OK : NOT_ALLOCATED;
+        return allows_pending ? OK : NOT_ALLOCATED;
     case XSEG_ELASTIC_CLAIMED:
         return BUSY;
     default:
@@ -104,7 +105,7 @@ static unsigned allow_pool(const struct call *call)
     if (call->operation == RESUME)
         return state == XSEG_POOL_RUNNING      ? ARGUMENT
                : state == XSEG_POOL_TRANSITION ? PAUSED
-                                               : OK | SHORT;
+                                               : OK | OUT_OF_MEMORY;
     if (state != XSEG_POOL_RUNNING)
         return PAUSED;
     return claimed != 0 ? BUSY : OK | BUSY;
@@ -133,9 +134,9 @@ static unsigned allow_in_range(const struct call *call)
                 return ARGUMENT;
         return OK;
     case PREPARE:
-        return OK | SHORT;
+        return OK | OUT_OF_MEMORY;
     case QUOTA:
-        return OK | SHORT;
+        return OK | OUT_OF_MEMORY;
     default:
         break;
     }
@@ -149,7 +150,7 @@ static unsigned allow_in_range(const struct call *call)
     }
     if (call->operation == COMMIT) {
         error = reject(range, first, count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING);
-        return error != 0 ? error : (OK | SHORT | (has_pending_alias(call) ? BUSY : 0u));
+        return error != 0 ? error : (OK | OUT_OF_MEMORY | (has_pending_alias(call) ? BUSY : 0u));
     }
     if (pool_of(range) != pool_of(call->from))
         return ARGUMENT;
@@ -161,23 +162,23 @@ static unsigned allow_in_range(const struct call *call)
 
 static unsigned allow(const struct call *call)
 {
-    const bool is_gone = env.is_released[call->range];
+    const bool is_released = env.is_released[call->range];
     const struct registration *registration = &env.registration[call->slot % REGISTRATIONS];
 
     switch (call->operation) {
     case PIN:
     case EXPORT:
-        if (is_gone)
+        if (is_released)
             return NOT_ALLOCATED;
         return is_running(call->range) ? allow_address(call, false) : ANY & ~OK;
     case DMABUF:
-        if (is_gone)
+        if (is_released)
             return NOT_ALLOCATED;
         return is_running(call->range) ? allow_address(call, true) : ANY & ~OK;
     case UNPIN:
-        return !is_gone && is_pinned(call->range, call->first) ? OK : ARGUMENT | NOT_ALLOCATED;
+        return !is_released && is_pinned(call->range, call->first) ? OK : ARGUMENT | NOT_ALLOCATED;
     case REGISTER:
-        if (is_gone)
+        if (is_released)
             return NOT_ALLOCATED;
         if (!is_running(call->range))
             return ANY & ~OK;
@@ -187,12 +188,12 @@ static unsigned allow(const struct call *call)
                    ? NOT_ALLOCATED
                    : OK;
     case UNREGISTER:
-        return registration->is_inside ? BUSY : OK;
+        return registration->runs_callback ? BUSY : OK;
     case PAUSE:
     case RESUME:
         return allow_pool(call);
     case ALLOC:
-        return OK | SHORT;
+        return OK | OUT_OF_MEMORY;
     case DMABUF_CLOSE:
     case EXPORT_CLOSE:
     case FREE:
@@ -207,18 +208,17 @@ static unsigned allow(const struct call *call)
 /* --- Making a call. --- */
 
 /* Let a stream wait for all others, so that their work on the granules precedes the work that the call orders. */
-static void order(const struct call *call)
+static void wait_for_all_streams(const struct call *call)
 {
     for (unsigned i = 0; i < STREAMS; i++)
         if (i != call->stream)
             env_stream_wait(env.stream[call->stream], env.stream[i]);
 }
 
-/* The program's obligations before a call. */
 void call_prepare(const struct call *call)
 {
     if (call->operation == DECOMMIT || call->operation == UNHOLD)
-        order(call);
+        wait_for_all_streams(call);
     if (call->operation == PAUSE || call->operation == FINISH)
         xseg_sim_finish_all();
 }
@@ -241,7 +241,7 @@ xseg_status call_make(struct call *call)
     void *address = address_of(call->range, call->first);
     struct exported_handles exported;
     xseg_status status;
-    uint64_t unused = 0;
+    uint64_t offset_in_fd = 0;
 
     switch (call->operation) {
     case COMMIT:
@@ -260,7 +260,7 @@ xseg_status call_make(struct call *call)
         return xseg_unpin(env.allocator, address, PAGE);
     case DMABUF:
         return xseg_dmabuf_open(env.allocator, address, PAGE, XSEG_DMABUF_PIN, &call->descriptor,
-                                &unused);
+                                &offset_in_fd);
     case DMABUF_CLOSE:
         return xseg_dmabuf_close(env.allocator, call->descriptor);
     case EXPORT:
@@ -294,14 +294,13 @@ xseg_status call_make(struct call *call)
     }
 }
 
-/* Reserve the slot of a call that was drawn. */
 void call_reserve_slot(struct call *call)
 {
-    unsigned *exported = &env.exports[place_of(call->range, call->first)];
+    unsigned *exported = &env.exports[index_of(call->range, call->first)];
 
     switch (call->operation) {
     case DMABUF:
-        env.descriptor_place[call->slot] = place_of(call->range, call->first);
+        env.descriptor_index[call->slot] = index_of(call->range, call->first);
         env.descriptor[call->slot] = RESERVED_DESCRIPTOR;
         break;
     case DMABUF_CLOSE:
@@ -309,7 +308,7 @@ void call_reserve_slot(struct call *call)
         env.descriptor[call->slot] = RESERVED_DESCRIPTOR;
         break;
     case REGISTER:
-        /* Functions of it may run before xseg_register() returns. */
+        /* Callbacks of the registration may run before xseg_register() returns. */
         env.registration[call->slot] = (struct registration){
             RESERVED_ID, call->range, call->first, call->count, call->bytes != 0, false, {false}};
         break;
@@ -332,15 +331,15 @@ void call_reserve_slot(struct call *call)
 }
 
 /* Fill or empty the slot of a call that has returned. */
-static void settle_slot(const struct call *call, bool is_done)
+static void update_slot(const struct call *call, bool is_done)
 {
-    unsigned *exported = &env.exports[place_of(call->range, call->first)];
+    unsigned *exported = &env.exports[index_of(call->range, call->first)];
 
     switch (call->operation) {
     case DMABUF:
     case DMABUF_CLOSE:
         env.descriptor[call->slot] = is_done == (call->operation == DMABUF) ? call->descriptor : -1;
-        env.retains[env.descriptor_place[call->slot]] += !is_done                    ? 0
+        env.retains[env.descriptor_index[call->slot]] += !is_done                    ? 0
                                                          : call->operation == DMABUF ? 1
                                                                                      : -1;
         break;
@@ -362,17 +361,17 @@ static void settle_slot(const struct call *call, bool is_done)
     }
 }
 
-static void add_up(const struct call *call)
+static void add_to_sums(const struct call *call)
 {
-    const unsigned place = place_of(call->range, call->first);
+    const unsigned index = index_of(call->range, call->first);
 
     for (unsigned i = 0; i < call->count; i++) {
-        env.committed[place + i] += call->operation == COMMIT || call->operation == ALIAS;
-        env.committed[place + i] -= call->operation == DECOMMIT;
-        env.holds[place + i] += (call->operation == HOLD) - (call->operation == UNHOLD);
-        env.retains[place + i] += (call->operation == EXPORT) - (call->operation == EXPORT_CLOSE);
+        env.committed[index + i] += call->operation == COMMIT || call->operation == ALIAS;
+        env.committed[index + i] -= call->operation == DECOMMIT;
+        env.holds[index + i] += (call->operation == HOLD) - (call->operation == UNHOLD);
+        env.retains[index + i] += (call->operation == EXPORT) - (call->operation == EXPORT_CLOSE);
     }
-    env.pins[place] += (call->operation == PIN) - (call->operation == UNPIN);
+    env.pins[index] += (call->operation == PIN) - (call->operation == UNPIN);
     env.paused[pool_of(call->range)] += (call->operation == PAUSE) - (call->operation == RESUME);
     if (call->operation == RESUME)
         env.was_resumed[pool_of(call->range)] = true;
@@ -382,29 +381,29 @@ static void add_up(const struct call *call)
     }
 }
 
-void call_settle(struct call *call, unsigned allowed)
+void call_record_result(struct call *call, unsigned allowed)
 {
     char text[512] = "";
 
     if (call->status != XSEG_OK)
         (void)xseg_error_message(text, sizeof(text));
-    if (env.was_armed)
+    if (env.had_fault)
         allowed |= FAULT;
     (void)pthread_mutex_lock(&lock);
     if (traces)
         (void)fprintf(stderr, "#   %s range %u granules %u+%u from %u at %u: %d %s\n",
                       names[call->operation], call->range, call->first, call->count, call->from,
                       call->at, call->status, text);
-    PROMISE((allowed & IS(call->status)) != 0,
+    REQUIRE((allowed & IS(call->status)) != 0,
             "%s of granules %u+%u of range %u returned %d, allowed are %#x: %s",
             names[call->operation], call->first, call->count, call->range, call->status, allowed,
             text);
     tally.calls[call->operation]++;
     tally.failed += call->status != XSEG_OK;
     tally.busy += call->status == XSEG_ERR_BUSY;
-    settle_slot(call, call->status == XSEG_OK);
+    update_slot(call, call->status == XSEG_OK);
     if (call->status == XSEG_OK)
-        add_up(call);
+        add_to_sums(call);
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -419,7 +418,7 @@ static void draw_run(struct call *call)
         call->count = GRANULES - call->first;
 }
 
-/* Prefer granules of which the call can succeed; in a callback often those that the other call has claimed. */
+/* Draw granules, preferably with this use; in a callback often granules that the outer call has claimed. */
 static void draw_granules(struct call *call, enum xseg_elastic_use use)
 {
     if (env.is_nested && below(2) == 0)
@@ -431,12 +430,12 @@ static void draw_granules(struct call *call, enum xseg_elastic_use use)
     }
 }
 
-/* Draw a slot of a kind; false if there seems to be none. */
-static bool draw_slot(struct call *call, unsigned slots, bool (*is_meant)(unsigned slot))
+/* Draw a slot that is a candidate; returns false if none is found. */
+static bool draw_slot(struct call *call, unsigned slots, bool (*is_candidate)(unsigned slot))
 {
     for (unsigned tries = 0; tries < 8; tries++) {
         call->slot = (unsigned)below(slots);
-        if (is_meant(call->slot))
+        if (is_candidate(call->slot))
             return true;
     }
     return false;
@@ -447,7 +446,7 @@ bool call_has_block(unsigned slot)
     return !env.is_reserved[slot] && env.block[slot] != NULL;
 }
 
-static bool is_no_block(unsigned slot)
+static bool is_free_block_slot(unsigned slot)
 {
     return !env.is_reserved[slot] && env.block[slot] == NULL;
 }
@@ -457,7 +456,7 @@ bool call_has_descriptor(unsigned slot)
     return env.descriptor[slot] >= 0;
 }
 
-static bool is_no_descriptor(unsigned slot)
+static bool is_free_descriptor_slot(unsigned slot)
 {
     return env.descriptor[slot] == -1;
 }
@@ -467,21 +466,21 @@ bool call_has_registration(unsigned slot)
     return env.registration[slot].id != 0 && env.registration[slot].id != RESERVED_ID;
 }
 
-/* One whose functions wait for this call, if there is one. */
+/* Prefer a registration whose callback makes this call, which must be rejected. */
 static bool draw_unregister(struct call *call)
 {
     for (call->slot = 0; call->slot < REGISTRATIONS; call->slot++)
-        if (call_has_registration(call->slot) && env.registration[call->slot].is_inside)
+        if (call_has_registration(call->slot) && env.registration[call->slot].runs_callback)
             return true;
     return draw_slot(call, REGISTRATIONS, call_has_registration);
 }
 
-static bool is_no_registration(unsigned slot)
+static bool is_free_registration_slot(unsigned slot)
 {
     return env.registration[slot].id == 0;
 }
 
-/* The granules of the block that a live granule is in. */
+/* Draw the run of committed granules that xseg_export() exports as one block; only range 2 is exportable. */
 static bool draw_export(struct call *call)
 {
     draw_granules(call, XSEG_ELASTIC_ALLOCATED);
@@ -494,14 +493,14 @@ static bool draw_export(struct call *call)
     for (call->count = 1; use == XSEG_ELASTIC_ALLOCATED && call->first + call->count < GRANULES &&
                           use_of(2, call->first + call->count) == use;)
         call->count++;
-    return env.exports[place_of(2, call->first)] == 0;
+    return env.exports[index_of(2, call->first)] == 0;
 }
 
 static bool draw_export_close(struct call *call)
 {
     for (call->first = 0; call->first < GRANULES; call->first++) {
         call->range = 2;
-        call->count = env.exports[place_of(2, call->first)];
+        call->count = env.exports[index_of(2, call->first)];
         if (call->count != 0)
             return true;
     }
@@ -513,10 +512,10 @@ static bool draw_register(struct call *call)
     draw_granules(call, XSEG_ELASTIC_ALLOCATED);
     call->count = 1 + (unsigned)below(GRANULES - call->first);
     call->bytes = below(3) == 0; /* whether it pins */
-    return draw_slot(call, REGISTRATIONS, is_no_registration);
+    return draw_slot(call, REGISTRATIONS, is_free_registration_slot);
 }
 
-/* Draw the arguments; false if there is nothing to do.  The device memory lock is held. */
+/* Draw the arguments; returns false if no call is possible.  The caller holds the device memory lock. */
 static bool draw_arguments(struct call *call)
 {
     switch (call->operation) {
@@ -541,14 +540,14 @@ static bool draw_arguments(struct call *call)
     case UNPIN:
         draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         for (unsigned tries = 0; call->operation == UNPIN && tries < 16; tries++)
-            if (env.pins[place_of(call->range, call->first)] == 0)
+            if (env.pins[index_of(call->range, call->first)] == 0)
                 draw_run(call);
         call->count = 1;
         return true;
     case UNHOLD:
         for (unsigned tries = 0; tries < 16; tries++) {
             draw_run(call);
-            if (env.holds[place_of(call->range, call->first)] != 0)
+            if (env.holds[index_of(call->range, call->first)] != 0)
                 break;
         }
         call->count = 1;
@@ -556,7 +555,7 @@ static bool draw_arguments(struct call *call)
     case DMABUF:
         draw_granules(call, XSEG_ELASTIC_ALLOCATED);
         call->count = 1;
-        return draw_slot(call, DESCRIPTORS, is_no_descriptor);
+        return draw_slot(call, DESCRIPTORS, is_free_descriptor_slot);
     case DMABUF_CLOSE:
         return draw_slot(call, DESCRIPTORS, call_has_descriptor);
     case EXPORT:
@@ -569,7 +568,7 @@ static bool draw_arguments(struct call *call)
         return draw_unregister(call);
     case ALLOC:
         call->bytes = 1 + below(below(3) == 0 ? 12 * MIB : 2 * MIB);
-        return draw_slot(call, BLOCKS, is_no_block);
+        return draw_slot(call, BLOCKS, is_free_block_slot);
     case FREE:
         return draw_slot(call, BLOCKS, call_has_block);
     case PREPARE:
@@ -586,7 +585,6 @@ static bool draw_arguments(struct call *call)
     }
 }
 
-/* Draw a call and its allowed results. */
 bool call_draw(struct call *call)
 {
     uint64_t sum = 0, at;

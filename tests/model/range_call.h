@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One call about ranges, drawn at random, and the env that it changes: for model/range_calls.
+ * One random call about ranges, and the state that it changes: for model/range_calls.
  *
- * Threads: `lock` guards the sums and slots of the env, and what callbacks record.  Calls are drawn by the main thread.
+ * Threads: `lock` guards the sums and slots of `env`, and the records of callbacks.  The main thread draws the calls.
  */
 #ifndef XSEG_TESTS_RANGE_CALL_H
 #define XSEG_TESTS_RANGE_CALL_H
@@ -20,7 +20,7 @@
 
 #define RANGES        3u
 #define GRANULES      12u
-#define PLACES        (RANGES * GRANULES)
+#define ALL_GRANULES  (RANGES * GRANULES)
 #define STREAMS       3u
 #define BLOCKS        6u
 #define REGISTRATIONS 3u
@@ -62,23 +62,24 @@ enum {
     ARGUMENT = IS(XSEG_ERR_ARGUMENT),
     NOT_ALLOCATED = IS(XSEG_ERR_NOT_ALLOCATED),
     PAUSED = IS(XSEG_ERR_PAUSED),
-    SHORT = IS(XSEG_ERR_NO_MEMORY) | IS(XSEG_ERR_LIMIT),
+    OUT_OF_MEMORY = IS(XSEG_ERR_NO_MEMORY) | IS(XSEG_ERR_LIMIT),
     FAULT = IS(XSEG_ERR_DRIVER) | IS(XSEG_ERR_NO_MEMORY) | IS(XSEG_ERR_NO_ADDRESSES),
-    ANY = OK | BUSY | ARGUMENT | NOT_ALLOCATED | PAUSED | SHORT
+    ANY = OK | BUSY | ARGUMENT | NOT_ALLOCATED | PAUSED | OUT_OF_MEMORY
 };
 
 struct call {
     enum operation operation;
-    unsigned range, first, count, from, at, stream, slot;
-    uint64_t bytes;
-    /* The object that the call creates or ends.  A slot is reserved when the call is drawn. */
-    uint64_t id;
+    unsigned range, first, count, stream;
+    unsigned from, at; /* ALIAS: range and granule of the source */
+    unsigned slot;     /* of the object that the call creates or ends; it is reserved by a draw */
+    uint64_t bytes;    /* of a block, prepared memory or a quota; REGISTER: whether to pin */
+    uint64_t id;       /* of a registration */
     void *block;
     int descriptor;
-    unsigned allowed;
+    unsigned allowed; /* set of the allowed results */
     xseg_status status;
     struct child_case_thread thread;
-    atomic_bool is_late; /* the call of a second thread waited until the first thread continued */
+    atomic_bool has_waited; /* the call in a second thread has waited for the main thread */
 };
 
 /* A slot that a call is about to fill or to empty. */
@@ -88,10 +89,12 @@ struct call {
 struct registration {
     uint64_t id; /* 0: none */
     unsigned range, first, count;
-    bool pin, is_inside; /* is_inside: one of its functions runs in the main thread */
-    bool entered[PLACES];
+    bool pin;
+    bool runs_callback; /* one of its callbacks runs in the main thread */
+    bool entered[ALL_GRANULES];
 };
 
+/* An index from 0 to ALL_GRANULES - 1 is that of a granule among those of all ranges. */
 struct env {
     struct xseg_allocator *allocator;
     struct xseg_device *device;
@@ -101,29 +104,32 @@ struct env {
     uint64_t base[RANGES], observer;
     struct xseg_registrar registrar; /* of registrations; the context is the registration */
     bool is_released[RANGES];
-    /* Sums of successful calls. */
-    int committed[PLACES], holds[PLACES], pins[PLACES], retains[PLACES], paused[POOLS];
-    bool is_notified[PLACES]; /* observers were notified of a mapping */
+    /* Sums of successful calls.  retains: descriptors and exports. */
+    int committed[ALL_GRANULES], holds[ALL_GRANULES], pins[ALL_GRANULES], retains[ALL_GRANULES];
+    int paused[POOLS];
+    bool is_notified[ALL_GRANULES]; /* observers were notified of a mapping */
     struct registration registration[REGISTRATIONS];
     int descriptor[DESCRIPTORS]; /* -1: none */
-    unsigned descriptor_place[DESCRIPTORS];
-    unsigned exports[PLACES]; /* granules of the export at an address; 0: none */
+    unsigned descriptor_index[DESCRIPTORS];
+    unsigned exports[ALL_GRANULES]; /* granules of the export at an address; 0: none */
     void *block[BLOCKS];
     bool is_reserved[BLOCKS]; /* slots of blocks */
-    uint64_t generation[PLACES], tag[PLACES], tags;
-    uint64_t random, limit;
+    uint64_t generation[ALL_GRANULES];
+    uint64_t tag[ALL_GRANULES], tags; /* expected word of a granule, 0: unknown; number of tags */
+    uint64_t random;
     bool has_faults;
-    /* Of the step. */
-    unsigned planned, calls; /* planned and completed calls from callbacks */
-    bool is_nested, was_resumed[POOLS];
-    atomic_bool was_armed;
+    /* State of the step. */
+    unsigned max_nested, calls; /* maximum and actual number of calls from callbacks */
+    bool is_nested;             /* a callback makes a call */
+    bool was_resumed[POOLS];
+    atomic_bool had_fault;
     struct call nested[NESTED];
     pthread_t thread[NESTED];
     bool has_thread[NESTED];
 };
 
 struct tally {
-    uint64_t calls[OPERATIONS], nested, by_thread, late, faults, failed, busy;
+    uint64_t calls[OPERATIONS], nested, by_thread, waited, faults, failed, busy;
 };
 
 extern struct env env;
@@ -131,8 +137,8 @@ extern struct tally tally;
 extern pthread_mutex_t lock;
 extern bool traces; /* print each call and its result */
 
-/* Ends the program: callbacks and threads cannot use cmocka's assertions, which leave by longjmp(). */
-#define PROMISE(condition, ...)                 \
+/* Abort unless a condition holds: callbacks and threads cannot use cmocka's assertions, which call longjmp(). */
+#define REQUIRE(condition, ...)                 \
     do {                                        \
         if (!(condition)) {                     \
             (void)fprintf(stderr, __VA_ARGS__); \
@@ -146,7 +152,7 @@ static inline uint64_t below(uint64_t bound)
     return rng_next(&env.random) % bound;
 }
 
-static inline unsigned place_of(unsigned range, unsigned at)
+static inline unsigned index_of(unsigned range, unsigned at)
 {
     return range * GRANULES + at;
 }
@@ -176,18 +182,18 @@ static inline enum xseg_elastic_use use_of(unsigned range, unsigned at)
 /* Draw a call and its allowed results, and reserve its slot.  Returns false if there is nothing to do. */
 bool call_draw(struct call *call);
 
-/* Do what a program has to do before a call. */
+/* Fulfill the obligations of the program before a call: waits between streams, and the end of work. */
 void call_prepare(const struct call *call);
 
 xseg_status call_make(struct call *call);
 
-/* Check the result of a call against a set, and add the call to the sums. */
-void call_settle(struct call *call, unsigned allowed);
+/* Check the result of a call against a set of statuses, and add a successful call to the sums. */
+void call_record_result(struct call *call, unsigned allowed);
 
 /* Reserve the slot of a call that was not drawn. */
 void call_reserve_slot(struct call *call);
 
-/* Whether a slot has something that a call can end. */
+/* Whether a slot has an object that a call can end, and that no other call has reserved. */
 bool call_has_block(unsigned slot);
 bool call_has_descriptor(unsigned slot);
 bool call_has_registration(unsigned slot);

@@ -15,19 +15,19 @@ const struct kind kinds[RANGES] = {
 struct env env;
 struct tally tally;
 
-/* --- Points. --- */
+/* --- Fences. --- */
 
-void wait_for(unsigned stream, const struct point *point)
+void wait_for(unsigned stream, const struct fence *fence)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (point->of[i] > env.until[stream].of[i])
-            env.until[stream].of[i] = point->of[i];
+        if (fence->position[i] > env.until[stream].position[i])
+            env.until[stream].position[i] = fence->position[i];
 }
 
-bool has_completed(const struct point *point)
+bool has_completed(const struct fence *fence)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (point->of[i] > env.completed.of[i])
+        if (fence->position[i] > env.completed.position[i])
             return false;
     return true;
 }
@@ -35,21 +35,22 @@ bool has_completed(const struct point *point)
 void poll_streams(void)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        while (env.completed.of[i] < env.until[i].of[i]) {
-            xseg_event *event = &env.event[i][(env.completed.of[i] + 1) % WORK];
+        while (env.completed.position[i] < env.until[i].position[i]) {
+            xseg_event *event = &env.event[i][(env.completed.position[i] + 1) % WORK];
 
             if (!driver_event_has_completed(*event))
                 break;
             driver_event_destroy(*event);
-            env.completed.of[i]++;
+            env.completed.position[i]++;
         }
 }
 
-void order(unsigned stream, unsigned range, unsigned first, unsigned count)
+void wait_for_uses(unsigned stream, unsigned range, unsigned first, unsigned count)
 {
     for (unsigned at = first; at < first + count; at++)
         for (unsigned i = 0; i < STREAMS; i++)
-            if (granule_of(range, at)->user.of[i] > env.until[stream].of[i] && i != stream) {
+            if (granule_of(range, at)->uses.position[i] > env.until[stream].position[i] &&
+                i != stream) {
                 env_stream_wait(env.stream[stream], env.stream[i]);
                 wait_for(stream, &env.until[i]);
             }
@@ -57,46 +58,46 @@ void order(unsigned stream, unsigned range, unsigned first, unsigned count)
 
 /* --- Pages. --- */
 
-struct page *page_at(unsigned place)
+struct page *page_at(unsigned index)
 {
-    return &env.page[env.granule[place].page];
+    return &env.page[env.granule[index].page];
 }
 
-bool is_allocated(unsigned place)
+bool is_allocated(unsigned index)
 {
-    return env.granule[place].use == XSEG_ELASTIC_ALLOCATED;
+    return env.granule[index].use == XSEG_ELASTIC_ALLOCATED;
 }
 
-static bool is_running(unsigned place)
+static bool is_running(unsigned index)
 {
-    return !env.is_paused[place / GRANULES];
+    return !env.is_paused[index / GRANULES];
 }
 
-/* Whether a granule is the first of those that map its page, in a range or in all of them. */
-static bool is_first_mapping(unsigned place, bool in_range)
+/* Whether no granule with a lower index maps the page of a granule, in its range or in all ranges. */
+static bool is_first_mapping(unsigned index, bool in_range)
 {
-    const unsigned first = in_range ? place / GRANULES * GRANULES : 0;
+    const unsigned first = in_range ? index / GRANULES * GRANULES : 0;
 
-    for (unsigned other = first; other < place; other++)
-        if (env.granule[other].page == env.granule[place].page)
+    for (unsigned other = first; other < index; other++)
+        if (env.granule[other].page == env.granule[index].page)
             return false;
     return true;
 }
 
 static bool is_page_allocated(unsigned page)
 {
-    for (unsigned place = 0; place < PLACES; place++)
-        if (env.granule[place].page == page && is_allocated(place))
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        if (env.granule[index].page == page && is_allocated(index))
             return true;
     return false;
 }
 
-static void remove_mapping(unsigned place)
+static void remove_mapping(unsigned index)
 {
-    const unsigned page = env.granule[place].page, range = place / GRANULES;
+    const unsigned page = env.granule[index].page, range = index / GRANULES;
     bool is_mapped = false;
 
-    env.granule[place].page = NONE;
+    env.granule[index].page = NONE;
     env.page[page].mappings--;
     for (unsigned other = range * GRANULES; other < (range + 1) * GRANULES; other++)
         is_mapped = is_mapped || env.granule[other].page == page;
@@ -112,17 +113,17 @@ static void end_batch(unsigned batch)
 {
     env.batches--;
     memmove(&env.batch[batch], &env.batch[batch + 1], (env.batches - batch) * sizeof(env.batch[0]));
-    for (unsigned place = 0; place < PLACES; place++)
-        env.granule[place].batch -=
-            env.granule[place].batch != NONE && env.granule[place].batch > batch;
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        env.granule[index].batch -=
+            env.granule[index].batch != NONE && env.granule[index].batch > batch;
 }
 
-void leave_batch(unsigned place)
+void remove_from_batch(unsigned index)
 {
-    const unsigned batch = env.granule[place].batch;
+    const unsigned batch = env.granule[index].batch;
 
-    env.granule[place].batch = NONE;
-    if (--env.batch[batch].left == 0)
+    env.granule[index].batch = NONE;
+    if (--env.batch[batch].granules == 0)
         end_batch(batch);
 }
 
@@ -130,7 +131,7 @@ void add_batch(unsigned range, unsigned first, unsigned count, unsigned stream)
 {
     env.batch[env.batches] = (struct batch){.range = range,
                                             .stream = stream,
-                                            .left = count,
+                                            .granules = count,
                                             .until = env.until[stream],
                                             .has_event = env.marks == 0};
     for (unsigned at = first; at < first + count; at++) {
@@ -142,18 +143,18 @@ void add_batch(unsigned range, unsigned first, unsigned count, unsigned stream)
 
 void unmap(unsigned first, unsigned count)
 {
-    for (unsigned place = first; place < first + count; place++) {
-        assert_int_equal(env.granule[place].holds, 0);
-        remove_mapping(place);
-        leave_batch(place);
-        env.granule[place].use = XSEG_ELASTIC_EMPTY;
+    for (unsigned index = first; index < first + count; index++) {
+        assert_int_equal(env.granule[index].holds, 0);
+        remove_mapping(index);
+        remove_from_batch(index);
+        env.granule[index].use = XSEG_ELASTIC_EMPTY;
         tally.unmapped++;
     }
 }
 
-static bool can_unmap(unsigned place, unsigned batch)
+static bool can_unmap(unsigned index, unsigned batch)
 {
-    const struct granule *granule = &env.granule[place];
+    const struct granule *granule = &env.granule[index];
 
     return granule->use == XSEG_ELASTIC_UNMAPPING && granule->batch == batch && granule->holds == 0;
 }
@@ -166,7 +167,7 @@ static bool unmap_batch(unsigned batch)
     for (unsigned first = base, count; first < base + GRANULES; first += count + 1) {
         for (count = 0; first + count < base + GRANULES && can_unmap(first + count, batch);)
             count++;
-        const bool is_last = env.batch[batch].left == count;
+        const bool is_last = env.batch[batch].granules == count;
         if (count != 0)
             unmap(first, count);
         if (is_last)
@@ -177,7 +178,7 @@ static bool unmap_batch(unsigned batch)
 
 void poll_batches(void)
 {
-    bool at_work[STREAMS] = {false};
+    bool is_blocked[STREAMS] = {false};
 
     for (unsigned i = 0; i < env.batches; i++) {
         struct batch *batch = &env.batch[i];
@@ -189,10 +190,10 @@ void poll_batches(void)
     for (unsigned i = 0; i < env.batches; i++) {
         struct batch *batch = &env.batch[i];
 
-        if (batch->is_completed || at_work[batch->stream])
+        if (batch->is_completed || is_blocked[batch->stream])
             continue;
         batch->is_completed = has_completed(&batch->until);
-        at_work[batch->stream] = !batch->is_completed;
+        is_blocked[batch->stream] = !batch->is_completed;
     }
 }
 
@@ -205,7 +206,7 @@ void poll_granules(void)
         i += env.batch[i].is_completed && unmap_batch(i) ? 0 : 1;
 }
 
-/* --- Granules that the library has unmapped in a wait or a release. --- */
+/* --- Granules that the library has unmapped after a wait or under memory pressure. --- */
 
 const struct xseg_elastic *elastic_of(unsigned range)
 {
@@ -215,19 +216,19 @@ const struct xseg_elastic *elastic_of(unsigned range)
 void adopt_unmapped(void)
 {
     poll_streams();
-    for (unsigned place = 0; place < PLACES; place++) {
-        const struct granule *granule = &env.granule[place];
+    for (unsigned index = 0; index < ALL_GRANULES; index++) {
+        const struct granule *granule = &env.granule[index];
 
         if (granule->use != XSEG_ELASTIC_UNMAPPING ||
-            elastic_of(place / GRANULES)->use[place % GRANULES] != XSEG_ELASTIC_EMPTY)
+            elastic_of(index / GRANULES)->use[index % GRANULES] != XSEG_ELASTIC_EMPTY)
             continue;
         assert_int_equal(env.marks, 0);
         assert_true(has_completed(&env.batch[granule->batch].until));
-        unmap(place, 1);
+        unmap(index, 1);
     }
 }
 
-uint64_t waits(void)
+uint64_t wait_calls(void)
 {
     return xseg_sim_calls("cuEventSynchronize") + xseg_sim_calls("cuStreamSynchronize") +
            xseg_sim_calls("cuCtxSynchronize");
@@ -239,37 +240,38 @@ uint64_t charged_bytes(unsigned range)
 {
     uint64_t charged = 0;
 
-    for (unsigned place = range * GRANULES; place < (range + 1) * GRANULES; place++)
-        charged += env.granule[place].page != NONE && page_at(place)->charged == range &&
-                   is_first_mapping(place, true);
+    for (unsigned index = range * GRANULES; index < (range + 1) * GRANULES; index++)
+        charged += env.granule[index].page != NONE && page_at(index)->charged == range &&
+                   is_first_mapping(index, true);
     return charged * kinds[range].page_bytes;
 }
 
-/* Bytes of the pages of a pool: of all, or of those with an allocated granule. */
-static uint64_t pool_bytes(const struct xseg_pool *pool, bool live)
+/* Bytes of the pages of a pool; allocated: only pages with a committed granule. */
+static uint64_t pool_bytes(const struct xseg_pool *pool, bool allocated)
 {
     uint64_t bytes = 0;
 
-    for (unsigned place = 0; place < PLACES; place++)
-        if (env.granule[place].page != NONE && env.range[place / GRANULES]->state->pool == pool &&
-            is_first_mapping(place, false) && (!live || is_page_allocated(env.granule[place].page)))
-            bytes += kinds[place / GRANULES].page_bytes;
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        if (env.granule[index].page != NONE && env.range[index / GRANULES]->state->pool == pool &&
+            is_first_mapping(index, false) &&
+            (!allocated || is_page_allocated(env.granule[index].page)))
+            bytes += kinds[index / GRANULES].page_bytes;
     return bytes;
 }
 
-uint64_t unused_quotas(unsigned range, uint64_t more)
+uint64_t unused_quotas(unsigned range, uint64_t additional_bytes)
 {
-    uint64_t promised = 0;
+    uint64_t unused = 0;
 
     for (unsigned i = 0; i < RANGES; i++) {
-        const uint64_t charged = charged_bytes(i) + (i == range ? more : 0);
+        const uint64_t charged = charged_bytes(i) + (i == range ? additional_bytes : 0);
 
-        promised += env.quota[i] > charged ? env.quota[i] - charged : 0;
+        unused += env.quota[i] > charged ? env.quota[i] - charged : 0;
     }
-    return promised;
+    return unused;
 }
 
-uint64_t count_use(unsigned range, enum xseg_elastic_use use)
+uint64_t bytes_with_use(unsigned range, enum xseg_elastic_use use)
 {
     uint64_t count = 0;
 
@@ -298,12 +300,12 @@ static struct xseg_statistics stats_of(struct xseg_pool *pool)
 static void check_range(unsigned range)
 {
     const struct xseg_range_info info = info_of(range);
-    const uint64_t live = count_use(range, XSEG_ELASTIC_ALLOCATED),
-                   pending = count_use(range, XSEG_ELASTIC_UNMAPPING);
+    const uint64_t allocated = bytes_with_use(range, XSEG_ELASTIC_ALLOCATED),
+                   pending = bytes_with_use(range, XSEG_ELASTIC_UNMAPPING);
 
-    assert_int_equal(info.committed_bytes, live);
+    assert_int_equal(info.committed_bytes, allocated);
     assert_int_equal(info.pending_unmap_bytes, pending);
-    assert_int_equal(info.mapped_bytes, env.is_paused[range] ? 0 : live + pending);
+    assert_int_equal(info.mapped_bytes, env.is_paused[range] ? 0 : allocated + pending);
     assert_int_equal(info.physical_bytes, (env.is_paused[range] ? 0 : charged_bytes(range)));
     assert_int_equal(info.quota_bytes, env.quota[range]);
     assert_int_equal(info.recommits, env.recommits[range]);
@@ -312,7 +314,7 @@ static void check_range(unsigned range)
 static void check_pool(struct xseg_pool *pool)
 {
     const struct xseg_statistics stats = stats_of(pool);
-    const uint64_t charged = pool_bytes(pool, false), live = pool_bytes(pool, true);
+    const uint64_t charged = pool_bytes(pool, false), allocated = pool_bytes(pool, true);
     bool is_paused = false;
 
     for (unsigned range = 0; range < RANGES; range++)
@@ -320,46 +322,48 @@ static void check_pool(struct xseg_pool *pool)
             is_paused = env.is_paused[range];
     assert_int_equal(stats.reserved_bytes[0].current, is_paused ? 0 : charged);
     assert_int_equal(stats.active_bytes[0].current, charged);
-    assert_int_equal(stats.allocated_bytes[0].current, live);
+    assert_int_equal(stats.allocated_bytes[0].current, allocated);
     assert_int_equal(stats.physical_bytes, is_paused ? 0 : charged);
 }
 
-uint64_t *word_of(unsigned place, unsigned which)
+uint64_t *word_of(unsigned index, unsigned word_index)
 {
-    const struct xseg_segment *segment = &env.range[place / GRANULES]->state->extent->segment;
-    const uint64_t at = segment->base + (place % GRANULES) * segment->granule_bytes;
+    const struct xseg_segment *segment = &env.range[index / GRANULES]->state->extent->segment;
+    const uint64_t at = segment->base + (index % GRANULES) * segment->granule_bytes;
 
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) */
-    return (uint64_t *)(uintptr_t)(at + which * (segment->granule_bytes / 2 - sizeof(uint64_t)));
+    return (uint64_t *)(uintptr_t)(at +
+                                   word_index * (segment->granule_bytes / 2 - sizeof(uint64_t)));
 }
 
-static void check_granule(unsigned place)
+static void check_granule(unsigned index)
 {
-    const struct granule *granule = &env.granule[place];
-    const struct xseg_elastic *elastic = elastic_of(place / GRANULES);
+    const struct granule *granule = &env.granule[index];
+    const struct xseg_elastic *elastic = elastic_of(index / GRANULES);
 
-    if (granule->use != elastic->use[place % GRANULES])
-        fail_msg("granule %u of range %u is in use %d, for %d", place % GRANULES, place / GRANULES,
-                 elastic->use[place % GRANULES], granule->use);
+    if (granule->use != elastic->use[index % GRANULES])
+        fail_msg("granule %u of range %u has the use %d instead of %d", index % GRANULES,
+                 index / GRANULES, elastic->use[index % GRANULES], granule->use);
     if (granule->page == NONE)
         return;
-    const struct xseg_segment *segment = &env.range[place / GRANULES]->state->extent->segment;
-    const bool has_others = page_at(place)->mappings > 1;
-    if (xseg_alias_exists(segment, place % GRANULES) != has_others)
-        fail_msg("granule %u of range %u has a page with %u mappings", place % GRANULES,
-                 place / GRANULES, page_at(place)->mappings);
-    for (unsigned which = 0; env.has_bytes && is_running(place) && which < 3; which++)
-        if (*word_of(place, which) != page_at(place)->tag)
-            fail_msg("granule %u of range %u contains something else", place % GRANULES,
-                     place / GRANULES);
+    const struct xseg_segment *segment = &env.range[index / GRANULES]->state->extent->segment;
+    const bool has_others = page_at(index)->mappings > 1;
+    if (xseg_alias_exists(segment, index % GRANULES) != has_others)
+        fail_msg("granule %u of range %u has a page with %u mappings", index % GRANULES,
+                 index / GRANULES, page_at(index)->mappings);
+    for (unsigned word_index = 0; env.has_bytes && is_running(index) && word_index < 3;
+         word_index++)
+        if (*word_of(index, word_index) != page_at(index)->tag)
+            fail_msg("granule %u of range %u has other contents", index % GRANULES,
+                     index / GRANULES);
 }
 
 /* A run of adjacent granules in the same use is one block to xseg_block_query(). */
-static void check_block(unsigned place)
+static void check_block(unsigned index)
 {
-    const unsigned range = place / GRANULES;
-    const enum xseg_elastic_use use = env.granule[place].use;
-    unsigned first = place, end = place + 1;
+    const unsigned range = index / GRANULES;
+    const enum xseg_elastic_use use = env.granule[index].use;
+    unsigned first = index, end = index + 1;
 
     if (use == XSEG_ELASTIC_EMPTY)
         return;
@@ -369,14 +373,14 @@ static void check_block(unsigned place)
         end++;
     const struct xseg_segment *segment = &env.range[range]->state->extent->segment;
     const uint64_t base = segment->base + (first % GRANULES) * segment->granule_bytes;
-    const struct xseg_block_info info = env_block(env.allocator, word_of(place, 1));
+    const struct xseg_block_info info = env_block(env.allocator, word_of(index, 1));
     assert_int_equal((uintptr_t)info.base, base);
     assert_int_equal(info.bytes, (end - first) * segment->granule_bytes);
     assert_int_equal(info.state, use == XSEG_ELASTIC_ALLOCATED ? XSEG_BLOCK_ALLOCATED
                                                                : XSEG_BLOCK_PENDING_FREE);
 }
 
-static void check_device(bool audits)
+static void check_device(bool with_audits)
 {
     const struct xseg_statistics stats = stats_of(NULL);
     struct xseg_violation violation = {0};
@@ -389,32 +393,33 @@ static void check_device(bool audits)
     assert_true(stats.idle_page_bytes >= prepared);
     assert_true(stats.idle_page_bytes - prepared <= env.cache);
     assert_int_equal(env.device->unused_quota, unused_quotas(0, 0));
-    if (audits && !xseg_device_audit(env.device, &violation))
+    if (with_audits && !xseg_device_audit(env.device, &violation))
         fail_msg("%s: %s", violation.tag, violation.text);
 }
 
-void check(bool audits)
+void check_all(bool with_audits)
 {
-    for (unsigned place = 0; place < PLACES; place++)
-        check_granule(place);
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        check_granule(index);
     for (unsigned range = 0; range < RANGES; range++) {
         check_range(range);
         check_pool(env.range[range]->state->pool);
     }
-    check_block((unsigned)below(PLACES));
-    check_device(audits);
+    check_block((unsigned)below(ALL_GRANULES));
+    check_device(with_audits);
 }
 
 /* --- Work. --- */
 
 void launch(unsigned stream, unsigned range, unsigned first, unsigned count)
 {
-    if (env.until[stream].of[stream] - env.completed.of[stream] >= WORK - 1 || env.is_paused[range])
+    if (env.until[stream].position[stream] - env.completed.position[stream] >= WORK - 1 ||
+        env.is_paused[range])
         return;
-    const uint64_t number = ++env.until[stream].of[stream];
+    const uint64_t number = ++env.until[stream].position[stream];
     driver_work(0, env.stream[stream], UINT64_MAX, word_of(range * GRANULES + first, 0),
                 count * kinds[range].page_bytes);
     env.event[stream][number % WORK] = driver_event(0, env.stream[stream]);
     for (unsigned at = first; at < first + count; at++)
-        granule_of(range, at)->user.of[stream] = number;
+        granule_of(range, at)->uses.position[stream] = number;
 }

@@ -9,70 +9,77 @@
 #include "tests/support/rng.h"
 #include "xseg/range.h"
 
-#define RANGES   5u
-#define GRANULES 24u
-#define PLACES   (RANGES * GRANULES)
-#define STREAMS  4u
-#define WORK     16u /* kernels that may be queued on a stream */
-#define BLOCKS   12u
-#define NONE     UINT32_MAX
+#define RANGES       5u
+#define GRANULES     24u
+#define ALL_GRANULES (RANGES * GRANULES)
+#define STREAMS      4u
+#define WORK         16u /* kernels that may be queued on a stream */
+#define BLOCKS       12u
+#define NONE         UINT32_MAX
 
-/* Number of completed kernels of each stream. */
-struct point {
-    uint64_t of[STREAMS];
+/* A number of kernels of each stream (a vector clock), completed once each stream has completed its number. */
+struct fence {
+    uint64_t position[STREAMS];
 };
 
 struct granule {
     enum xseg_elastic_use use;
     unsigned page, batch; /* NONE: none */
     unsigned holds;
-    struct point user; /* the last kernels that use it */
+    struct fence uses; /* the last kernels that use it */
 };
 
 /* A physical page. */
 struct page {
-    uint64_t tag;
+    uint64_t tag; /* the words that it contains */
     unsigned mappings;
     unsigned charged; /* the range that mapped it first, and still does; NONE: none */
 };
 
+/* Granules of one range that are pending unmap after the same work. */
 struct batch {
-    unsigned range, stream, left;
-    struct point until;
+    unsigned range, stream;
+    unsigned granules; /* number of granules that are still pending unmap */
+    struct fence until;
     bool has_event, is_completed; /* is_completed: as far as the library knows */
 };
 
+/* The options of a range. */
 struct kind {
     uint64_t page_bytes, limit;
-    unsigned pool; /* of the named pools; NONE: a private one */
+    unsigned pool; /* index in env.pool; NONE: the range has its own pool */
 };
 
 extern const struct kind kinds[RANGES];
 
-/* The arrays, and the program's objects. */
+/* The expected state, and the objects of the library.  An index from 0 to ALL_GRANULES - 1 is that of a granule among those
+ * of all ranges. */
 extern struct env {
     struct xseg_allocator *allocator;
     struct xseg_device *device;
     xseg_stream stream[STREAMS];
     xseg_event event[STREAMS][WORK]; /* after kernel n: at n % WORK */
     bool is_known[STREAMS];          /* to the library */
-    struct point until[STREAMS];     /* what the next kernel of a stream waits for */
-    struct point completed;
+    struct fence until[STREAMS];     /* the fence that the next kernel of a stream waits for */
+    struct fence completed;
     struct xseg_pool *pool[2];
     struct xseg_range *range[RANGES];
     bool is_paused[RANGES];
     uint64_t quota[RANGES], recommits[RANGES];
-    uint64_t reserved[RANGES], reservations; /* the number of the range among all that there were */
-    struct granule granule[PLACES];
-    struct page page[PLACES];
-    struct batch batch[PLACES]; /* oldest first */
+    uint64_t reserved[RANGES]; /* number of the reservation of each range */
+    uint64_t reservations;
+    struct granule granule[ALL_GRANULES];
+    struct page page[ALL_GRANULES];
+    struct batch batch[ALL_GRANULES]; /* oldest first */
     unsigned batches, marks;
     char *block[BLOCKS];
     unsigned blocks;
     struct xseg_checkpoint *checkpoint; /* of the first pool; NULL: none */
-    bool was_allocated[PLACES];         /* at the checkpoint */
-    uint64_t was_reserved[RANGES];
-    uint64_t random, tag, cache, limit;
+    bool was_allocated[ALL_GRANULES];   /* at the checkpoint */
+    uint64_t was_reserved[RANGES];      /* `reserved` at the checkpoint */
+    uint64_t random, tag;
+    uint64_t cache; /* page_cache_mb in bytes */
+    uint64_t limit; /* maximum memory of the device that the allocator can use */
     bool has_bytes;
 } env;
 
@@ -92,23 +99,23 @@ static inline struct granule *granule_of(unsigned range, unsigned at)
     return &env.granule[range * GRANULES + at];
 }
 
-/* Let a stream wait for some work. */
-void wait_for(unsigned stream, const struct point *point);
+/* A stream waits for a fence; only in the model. */
+void wait_for(unsigned stream, const struct fence *fence);
 
-bool has_completed(const struct point *point);
+bool has_completed(const struct fence *fence);
 
-/* Poll the streams: the library may have waited for some. */
+/* Read which kernels have completed: the library may have waited for streams. */
 void poll_streams(void);
 
-/* Let a stream wait for all work that touches some granules. */
-void order(unsigned stream, unsigned range, unsigned first, unsigned count);
+/* Let a stream wait for all work that uses some granules, in the driver and in the model. */
+void wait_for_uses(unsigned stream, unsigned range, unsigned first, unsigned count);
 
-struct page *page_at(unsigned place);
-
-bool is_allocated(unsigned place);
+/* The page of a granule, and whether the granule is committed. */
+struct page *page_at(unsigned index);
+bool is_allocated(unsigned index);
 
 /* Remove a granule from its batch. */
-void leave_batch(unsigned place);
+void remove_from_batch(unsigned index);
 
 /* Granules become pending unmap. */
 void add_batch(unsigned range, unsigned first, unsigned count, unsigned stream);
@@ -119,35 +126,35 @@ void unmap(unsigned first, unsigned count);
 /* Poll the batches of each stream up to the first one that is not completed. */
 void poll_batches(void);
 
-/* Poll, as the library does outside captures. */
+/* Poll the batches, and unmap granules, as the library does outside captures. */
 void poll_granules(void);
 
 const struct xseg_elastic *elastic_of(unsigned range);
 
-/* Expect that unmapped granules were allowed to be. */
+/* Read which granules the library has unmapped, and expect that no hold and no work prevented it. */
 void adopt_unmapped(void);
 
-/* Calls of the driver that wait. */
-uint64_t waits(void);
+/* The number of driver calls that wait for work. */
+uint64_t wait_calls(void);
 
 /* Bytes of the pages that are charged to a range. */
 uint64_t charged_bytes(unsigned range);
 
-/* Bytes of the granules of a range in a use. */
-uint64_t count_use(unsigned range, enum xseg_elastic_use use);
+/* Bytes of the granules of a range with this use. */
+uint64_t bytes_with_use(unsigned range, enum xseg_elastic_use use);
 
 struct xseg_range_info info_of(unsigned range);
 
-/* One of three words of a granule: which is 0 to 2. */
-uint64_t *word_of(unsigned place, unsigned which);
+/* The first word of a granule, one before its middle, or its last one: word_index is 0 to 2. */
+uint64_t *word_of(unsigned index, unsigned word_index);
 
 /* Queue work on granules, unless the stream has too much queued work. */
 void launch(unsigned stream, unsigned range, unsigned first, unsigned count);
 
-/* Unused quotas of all ranges; `more` bytes of one of them are about to be used. */
-uint64_t unused_quotas(unsigned range, uint64_t more);
+/* Unused quotas of all ranges, after a use of additional_bytes by one range. */
+uint64_t unused_quotas(unsigned range, uint64_t additional_bytes);
 
-/* Compare everything; audits: with the audits of the device. */
-void check(bool audits);
+/* Compare the library and the model; with_audits: run the audits of the device, too. */
+void check_all(bool with_audits);
 
 #endif

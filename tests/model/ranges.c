@@ -32,14 +32,14 @@ static void draw_run(unsigned *range, unsigned *first, unsigned *count)
         *count = GRANULES - *first;
 }
 
-/* Shorten a run to its first granules in one of two uses; returns whether there is one. */
-static bool cut_run(unsigned range, unsigned first, unsigned *count, enum xseg_elastic_use use,
-                    enum xseg_elastic_use or)
+/* Truncate a run to its first granules with one of two uses; returns false if no granule remains. */
+static bool truncate_run(unsigned range, unsigned first, unsigned *count, enum xseg_elastic_use use,
+                         enum xseg_elastic_use alternative_use)
 {
     unsigned end = first;
 
     while (end < first + *count &&
-           (granule_of(range, end)->use == use || granule_of(range, end)->use == or))
+           (granule_of(range, end)->use == use || granule_of(range, end)->use == alternative_use))
         end++;
     *count = end - first;
     return *count != 0;
@@ -64,7 +64,8 @@ static xseg_status call_decommit(unsigned range, unsigned first, unsigned count,
                                count * kinds[range].page_bytes, env.stream[stream]);
 }
 
-/* Whether a commit or an unhold must wait for another stream, which is impossible in a capture; or may wait for it. */
+/* Whether a commit or an unhold on a stream must wait for the other stream of a batch, or may wait for it: the library may
+ * not know yet that the batch has completed.  Such a wait is impossible in a capture. */
 static bool must_wait(unsigned batch, unsigned stream)
 {
     return env.batch[batch].stream != stream && !has_completed(&env.batch[batch].until);
@@ -86,31 +87,31 @@ static void wait_for_batch(unsigned stream, struct batch *batch)
 }
 
 /* Commit a granule that is pending unmap. */
-static void recommit(unsigned place, unsigned stream)
+static void recommit(unsigned index, unsigned stream)
 {
-    struct granule *granule = &env.granule[place];
+    struct granule *granule = &env.granule[index];
 
     wait_for_batch(stream, &env.batch[granule->batch]);
-    leave_batch(place);
+    remove_from_batch(index);
     granule->use = XSEG_ELASTIC_ALLOCATED;
-    env.recommits[place / GRANULES]++;
+    env.recommits[index / GRANULES]++;
     tally.recommits++;
 }
 
-static void map_page(unsigned place)
+static void map_page(unsigned index)
 {
-    struct granule *granule = &env.granule[place];
+    struct granule *granule = &env.granule[index];
 
     granule->use = XSEG_ELASTIC_ALLOCATED;
-    memset(&granule->user, 0, sizeof(granule->user));
+    memset(&granule->uses, 0, sizeof(granule->uses));
     for (granule->page = 0; env.page[granule->page].mappings != 0;)
         granule->page++;
-    env.page[granule->page] = (struct page){++env.tag, 1, place / GRANULES};
-    for (unsigned which = 0; env.has_bytes && which < 3; which++)
-        *word_of(place, which) = env.tag;
+    env.page[granule->page] = (struct page){++env.tag, 1, index / GRANULES};
+    for (unsigned word_index = 0; env.has_bytes && word_index < 3; word_index++)
+        *word_of(index, word_index) = env.tag;
 }
 
-/* Expect that memory is insufficient; outside captures all idle memory must have been released. */
+/* Expect that memory is insufficient for `missing` bytes; outside captures all idle memory must have been released. */
 static void expect_no_memory(unsigned range, uint64_t missing, uint64_t used_before)
 {
     const uint64_t charged = charged_bytes(range), limit = kinds[range].limit;
@@ -119,9 +120,9 @@ static void expect_no_memory(unsigned range, uint64_t missing, uint64_t used_bef
     if (limit != 0 && charged + missing > limit)
         return;
     assert_true(used + missing + unused_quotas(range, missing) > env.limit);
-    for (unsigned place = 0; env.marks == 0 && place < PLACES; place++)
-        assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
-                    env.granule[place].holds != 0 || env.granule[place].batch == NONE);
+    for (unsigned index = 0; env.marks == 0 && index < ALL_GRANULES; index++)
+        assert_true(env.granule[index].use != XSEG_ELASTIC_UNMAPPING ||
+                    env.granule[index].holds != 0 || env.granule[index].batch == NONE);
 }
 
 /* The generations of the memory of some granules. */
@@ -134,25 +135,24 @@ static void read_generations(unsigned range, unsigned first, unsigned count, uin
                                          offset_of(range, first + i + 1));
 }
 
-/* Pending granules that lost their page in a commit were allowed to be unmapped.  A granule that keeps its page is its
- * only mapping. */
+/* Unmap pending granules that have lost their page in a commit, and expect that this was allowed. */
 static void adopt_lost_aliases(unsigned range, unsigned first, unsigned count,
-                               const uint64_t *before, bool is_committed)
+                               const uint64_t *previous, bool is_committed)
 {
     const struct xseg_elastic *elastic = elastic_of(range);
     uint64_t now[GRANULES];
 
     read_generations(range, first, count, now);
     for (unsigned i = 0; i < count; i++) {
-        const unsigned place = range * GRANULES + first + i;
+        const unsigned index = range * GRANULES + first + i;
         const bool is_unmapped =
-            is_committed ? now[i] != before[i] : elastic->use[first + i] == XSEG_ELASTIC_EMPTY;
+            is_committed ? now[i] != previous[i] : elastic->use[first + i] == XSEG_ELASTIC_EMPTY;
 
-        if (env.granule[place].use != XSEG_ELASTIC_UNMAPPING || !is_unmapped)
+        if (env.granule[index].use != XSEG_ELASTIC_UNMAPPING || !is_unmapped)
             continue;
         assert_int_equal(env.marks, 0);
-        assert_true(has_completed(&env.batch[env.granule[place].batch].until));
-        unmap(place, 1);
+        assert_true(has_completed(&env.batch[env.granule[index].batch].until));
+        unmap(index, 1);
         tally.lost_aliases++;
     }
 }
@@ -169,64 +169,71 @@ static void claim(unsigned range, unsigned first, unsigned count, bool is_claime
 
 static void step_commit(void)
 {
-    unsigned range, first, count, empty = 0, others = 0;
+    unsigned range, first, count, needed = 0, aliased = 0;
     const unsigned stream = (unsigned)below(STREAMS);
-    bool is_free = env.is_known[stream], may_fail = false, must_fail = false;
+    bool makes_no_driver_call = env.is_known[stream], may_fail = false, must_fail = false;
 
     draw_run(&range, &first, &count);
     while (below(8) != 0 && granule_of(range, first)->use != XSEG_ELASTIC_UNMAPPING)
         draw_run(&range, &first, &count);
-    if (!cut_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING))
+    if (!truncate_run(range, first, &count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_UNMAPPING))
         return;
     if (env.is_paused[range]) {
         assert_int_equal(call_commit(range, first, count, stream), XSEG_ERR_PAUSED);
         return;
     }
-    for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++) {
-        const struct granule *granule = &env.granule[place];
+    /* Predict the result from the uses of the granules. */
+    for (unsigned index = range * GRANULES + first, i = 0; i < count; i++, index++) {
+        const struct granule *granule = &env.granule[index];
         const bool is_pending = granule->use == XSEG_ELASTIC_UNMAPPING;
-        const bool is_other = is_pending && (page_at(place)->mappings > 1);
+        const bool is_aliased = is_pending && (page_at(index)->mappings > 1);
 
-        empty += !is_pending || is_other;
-        others += is_other;
-        /* The granule may keep its page, or the other mappings may be removed during the call. */
-        may_fail = may_fail || is_other;
-        must_fail = must_fail || (is_other && env.marks > 0 && granule->holds > 0);
-        is_free = is_free && is_pending && !is_other && env.batch[granule->batch].stream == stream;
+        needed += !is_pending || is_aliased;
+        aliased += is_aliased;
+        /* The call may remove the other mappings of the page; then the granule keeps the page. */
+        may_fail = may_fail || is_aliased;
+        must_fail = must_fail || (is_aliased && env.marks > 0 && granule->holds > 0);
+        makes_no_driver_call = makes_no_driver_call && is_pending && !is_aliased &&
+                               env.batch[granule->batch].stream == stream;
         must_fail = must_fail || (env.marks > 0 && is_pending && must_wait(granule->batch, stream));
         may_fail = may_fail || (env.marks > 0 && is_pending && may_wait(granule->batch, stream));
     }
-    uint64_t missing = empty * kinds[range].page_bytes, generation[GRANULES];
-    const uint64_t before = waits(), calls = xseg_sim_calls(NULL),
-                   creates = xseg_sim_calls("cuMemCreate");
-    const struct xseg_range_info was = info_of(range);
+    uint64_t needed_bytes = needed * kinds[range].page_bytes, generation[GRANULES];
+    const uint64_t waits_before = wait_calls(), calls_before = xseg_sim_calls(NULL),
+                   creates_before = xseg_sim_calls("cuMemCreate");
+    const struct xseg_range_info info = info_of(range);
     const uint64_t charged = charged_bytes(range), used = xseg_sim_used(0);
-    const bool is_low_on_memory = used + missing + unused_quotas(range, missing) > env.limit;
-    const bool has_room = env.quota[range] >= charged + missing && env.marks == 0 &&
-                          xseg_sim_used(0) + unused_quotas(range, 0) <= env.limit;
+    const bool is_low_on_memory =
+        used + needed_bytes + unused_quotas(range, needed_bytes) > env.limit;
+    const bool is_within_quota = env.quota[range] >= charged + needed_bytes && env.marks == 0 &&
+                                 xseg_sim_used(0) + unused_quotas(range, 0) <= env.limit;
+    /* Make the call. */
     read_generations(range, first, count, generation);
     const xseg_status status = call_commit(range, first, count, stream);
-    const bool waited = waits() != before || others != 0 || status == XSEG_ERR_LIMIT ||
+    const bool waited = wait_calls() != waits_before || aliased != 0 || status == XSEG_ERR_LIMIT ||
                         status == XSEG_ERR_NO_MEMORY;
     tally.commits++;
     tally.waited += waited;
-    if (is_free)
-        assert_int_equal(xseg_sim_calls(NULL), calls);
-    if (others != 0) {
+    /* Read which granules the call has unmapped. */
+    if (makes_no_driver_call)
+        assert_int_equal(xseg_sim_calls(NULL), calls_before);
+    if (aliased != 0) {
         poll_streams();
         adopt_lost_aliases(range, first, count, generation, status == XSEG_OK);
-        missing = 0;
+        needed_bytes = 0;
         for (unsigned at = first, i = 0; i < count; i++, at++)
-            missing +=
+            needed_bytes +=
                 granule_of(range, at)->use == XSEG_ELASTIC_EMPTY ? kinds[range].page_bytes : 0;
     }
     /* A poll during the call does not unmap the granules of the commit. */
     claim(range, first, count, true);
-    if (empty != 0 && !waited)
+    if (needed != 0 && !waited)
         poll_granules();
     if (waited)
         adopt_unmapped();
     claim(range, first, count, false);
+
+    /* Check the result, and update the model. */
     if (status != XSEG_OK) {
         tally.failures++;
         if (status == XSEG_ERR_BUSY) {
@@ -234,22 +241,22 @@ static void step_commit(void)
             return;
         }
         assert_true(status == XSEG_ERR_LIMIT || status == XSEG_ERR_NO_MEMORY);
-        assert_false(has_room);
+        assert_false(is_within_quota);
         claim(range, first, count, true);
-        expect_no_memory(range, missing, used);
+        expect_no_memory(range, needed_bytes, used);
         claim(range, first, count, false);
         return;
     }
     assert_false(must_fail);
     if (!waited && !is_low_on_memory)
-        assert_true(xseg_sim_calls("cuMemCreate") - creates <=
-                    empty - xseg_min(empty, was.prepared_bytes / was.page_bytes));
-    for (unsigned place = range * GRANULES + first, i = 0; i < count; i++, place++)
-        if (env.granule[place].use == XSEG_ELASTIC_UNMAPPING) {
-            assert_true(page_at(place)->mappings == 1);
-            recommit(place, stream);
+        assert_true(xseg_sim_calls("cuMemCreate") - creates_before <=
+                    needed - xseg_min(needed, info.prepared_bytes / info.page_bytes));
+    for (unsigned index = range * GRANULES + first, i = 0; i < count; i++, index++)
+        if (env.granule[index].use == XSEG_ELASTIC_UNMAPPING) {
+            assert_true(page_at(index)->mappings == 1);
+            recommit(index, stream);
         } else {
-            map_page(place);
+            map_page(index);
         }
 }
 
@@ -259,7 +266,7 @@ static void decommit(unsigned range, unsigned first, unsigned count, unsigned st
 {
     if (below(2) == 0)
         launch(stream, range, first, count);
-    order(stream, range, first, count);
+    wait_for_uses(stream, range, first, count);
     assert_ok(call_decommit(range, first, count, stream));
     add_batch(range, first, count, stream);
     poll_granules();
@@ -271,7 +278,7 @@ static void step_decommit(void)
     const unsigned stream = (unsigned)below(STREAMS);
 
     draw_run(&range, &first, &count);
-    if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
+    if (!truncate_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
         return;
     if (!env.is_paused[range]) {
         decommit(range, first, count, stream);
@@ -291,7 +298,7 @@ static void step_hold(void)
         granule_of(range, at)->holds++;
 }
 
-/* Whether the call releases a granule that is pending unmap. */
+/* Whether an unhold releases the last hold of a granule that is pending unmap. */
 static bool is_released(unsigned range, unsigned at)
 {
     const struct granule *granule = granule_of(range, at);
@@ -310,11 +317,11 @@ static void step_unhold(void)
     for (end = first; end < first + count && granule_of(range, end)->holds != 0;)
         end++;
     const bool is_held = end == first + count;
-    /* In a capture a stream cannot wait for another one. */
+    /* In a capture a stream cannot wait for another one, so make no such call. */
     for (unsigned at = first; env.marks > 0 && at < first + count; at++)
         if (is_released(range, at) && may_wait(granule_of(range, at)->batch, stream))
             return;
-    order(stream, range, first, count);
+    wait_for_uses(stream, range, first, count);
     const xseg_status status =
         xseg_range_unhold(env.range[range], offset_of(range, first),
                           count * kinds[range].page_bytes, env.stream[stream]);
@@ -324,7 +331,7 @@ static void step_unhold(void)
         for (run = 0; at + run < end && is_released(range, at + run); run++)
             wait_for_batch(stream, &env.batch[granule_of(range, at + run)->batch]);
         for (unsigned i = 0; i < run; i++)
-            leave_batch(range * GRANULES + at + i);
+            remove_from_batch(range * GRANULES + at + i);
         if (run != 0)
             add_batch(range, at, run, stream);
     }
@@ -349,22 +356,23 @@ static void step_alias(void)
         draw_run(&from, &at, &(unsigned){0});
     if (count > GRANULES - at)
         count = GRANULES - at;
-    if (!cut_run(from, at, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED) ||
+    if (!truncate_run(from, at, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED) ||
         env.is_paused[from] || env.is_paused[range])
         return;
-    const bool fits =
+    const bool is_possible =
         kinds[range].page_bytes == kinds[from].page_bytes &&
         (range == from || (kinds[range].pool == kinds[from].pool && kinds[from].pool != NONE));
-    unsigned empty = count;
-    if (fits && !cut_run(range, first, &empty, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY))
-        empty = 0;
-    if (empty != 0 && fits)
-        count = empty;
+    unsigned unmapped_count = count;
+    if (is_possible &&
+        !truncate_run(range, first, &unmapped_count, XSEG_ELASTIC_EMPTY, XSEG_ELASTIC_EMPTY))
+        unmapped_count = 0;
+    if (unmapped_count != 0 && is_possible)
+        count = unmapped_count;
     const uint64_t used = xseg_sim_used(0), creates = xseg_sim_calls("cuMemCreate");
     const xseg_status status =
         xseg_range_alias(env.range[range], offset_of(range, first), count * kinds[from].page_bytes,
                          env.range[from], offset_of(from, at));
-    assert_int_equal(status, !fits || empty == 0 ? XSEG_ERR_ARGUMENT : XSEG_OK);
+    assert_int_equal(status, !is_possible || unmapped_count == 0 ? XSEG_ERR_ARGUMENT : XSEG_OK);
     assert_int_equal(xseg_sim_used(0), used);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
     for (unsigned i = 0; status == XSEG_OK && i < count; i++) {
@@ -372,7 +380,7 @@ static void step_alias(void)
 
         granule->page = granule_of(from, at + i)->page;
         granule->use = XSEG_ELASTIC_ALLOCATED;
-        memset(&granule->user, 0, sizeof(granule->user));
+        memset(&granule->uses, 0, sizeof(granule->uses));
         env.page[granule->page].mappings++;
         tally.aliases++;
     }
@@ -386,11 +394,11 @@ static bool is_of_pool(unsigned range)
 }
 
 /* Whether a granule is in the checkpoint, and its range is still the same. */
-static bool is_saved(unsigned place)
+static bool is_saved(unsigned index)
 {
-    const unsigned range = place / GRANULES;
+    const unsigned range = index / GRANULES;
 
-    return env.was_allocated[place] && env.was_reserved[range] == env.reserved[range];
+    return env.was_allocated[index] && env.was_reserved[range] == env.reserved[range];
 }
 
 static void step_checkpoint(void)
@@ -404,8 +412,8 @@ static void step_checkpoint(void)
     xseg_checkpoint_destroy(env.checkpoint);
     env.checkpoint = checkpoint;
     memcpy(env.was_reserved, env.reserved, sizeof(env.reserved));
-    for (unsigned place = 0; place < PLACES; place++)
-        env.was_allocated[place] = is_of_pool(place / GRANULES) && is_allocated(place);
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        env.was_allocated[index] = is_of_pool(index / GRANULES) && is_allocated(index);
 }
 
 /* The next range of the pool in the order of reservation; NONE if there is none. */
@@ -425,11 +433,11 @@ static unsigned range_after(uint64_t number)
          (range) = range_after(env.reserved[range]))
 
 /* Whether a pending granule can be committed for the default stream.  The library polls streams only if necessary. */
-static bool can_recommit(unsigned place)
+static bool can_recommit(unsigned index)
 {
-    const unsigned batch = env.granule[place].batch;
+    const unsigned batch = env.granule[index].batch;
 
-    if (page_at(place)->mappings > 1)
+    if (page_at(index)->mappings > 1)
         return false;
     if (may_wait(batch, 0))
         poll_batches();
@@ -440,23 +448,23 @@ static bool can_restore(void)
 {
     if (env.marks > 0)
         return false;
-    for (unsigned place = 0; place < PLACES; place++)
-        if (env.was_allocated[place] && !is_saved(place))
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        if (env.was_allocated[index] && !is_saved(index))
             return false;
     FOR_POOL(range)
     {
-        for (unsigned place = range * GRANULES; place < (range + 1) * GRANULES; place++)
-            if (is_saved(place) && !is_allocated(place) &&
-                (env.granule[place].use == XSEG_ELASTIC_EMPTY || !can_recommit(place)))
+        for (unsigned index = range * GRANULES; index < (range + 1) * GRANULES; index++)
+            if (is_saved(index) && !is_allocated(index) &&
+                (env.granule[index].use == XSEG_ELASTIC_EMPTY || !can_recommit(index)))
                 return false;
     }
     return true;
 }
 
-/* Decommit granules that are not in the checkpoint; returns whether there are any. */
+/* Decommit granules that are not in the checkpoint; returns false if there are none. */
 static bool decommit_surplus(void)
 {
-    bool any = false;
+    bool has_surplus = false;
 
     FOR_POOL(range)
     {
@@ -469,21 +477,21 @@ static bool decommit_surplus(void)
             if (count == 0)
                 continue;
             add_batch(range, first, count, 0);
-            any = true;
+            has_surplus = true;
         }
     }
-    return any;
+    return has_surplus;
 }
 
 /* Decommit a granule of the checkpoint, which a restore may commit again. */
 static void decommit_saved(void)
 {
     for (unsigned tries = 0; tries < 16; tries++) {
-        const unsigned place = (unsigned)below(PLACES);
+        const unsigned index = (unsigned)below(ALL_GRANULES);
 
-        if (!is_saved(place) || !is_allocated(place) || page_at(place)->mappings > 1)
+        if (!is_saved(index) || !is_allocated(index) || page_at(index)->mappings > 1)
             continue;
-        decommit(place / GRANULES, place % GRANULES, 1, (unsigned)below(2));
+        decommit(index / GRANULES, index % GRANULES, 1, (unsigned)below(2));
         return;
     }
 }
@@ -493,30 +501,30 @@ static void step_restore(void)
     if (env.checkpoint == NULL || env.is_paused[0])
         return;
     decommit_saved();
-    for (unsigned place = 0; place < PLACES; place++)
-        if (is_of_pool(place / GRANULES) && is_allocated(place) && !is_saved(place))
-            order(0, place / GRANULES, place % GRANULES, 1);
-    const uint64_t creates = xseg_sim_calls("cuMemCreate"), before = waits();
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        if (is_of_pool(index / GRANULES) && is_allocated(index) && !is_saved(index))
+            wait_for_uses(0, index / GRANULES, index % GRANULES, 1);
+    const uint64_t creates = xseg_sim_calls("cuMemCreate"), waits_before = wait_calls();
     const xseg_status status = xseg_pool_restore(env.pool[0], env.checkpoint, NULL, NULL);
-    const bool can = can_restore();
+    const bool can_be_restored = can_restore();
 
-    assert_int_equal(status, can ? XSEG_OK : XSEG_ERR_BUSY);
+    assert_int_equal(status, can_be_restored ? XSEG_OK : XSEG_ERR_BUSY);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), creates);
-    assert_int_equal(waits(), before);
-    tally.restored += can;
-    tally.not_restored += !can;
-    /* A released range cannot be restored, so create a newer checkpoint. */
-    if (!can) {
+    assert_int_equal(wait_calls(), waits_before);
+    tally.restored += can_be_restored;
+    tally.not_restored += !can_be_restored;
+    /* If a range was released, the checkpoint cannot be restored any more, so create a new one. */
+    if (!can_be_restored) {
         step_checkpoint();
         return;
     }
     const uint64_t recommits = tally.recommits;
-    const bool any = decommit_surplus();
-    for (unsigned place = 0; place < PLACES; place++)
-        if (is_saved(place) && !is_allocated(place))
-            recommit(place, 0);
+    const bool has_surplus = decommit_surplus();
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        if (is_saved(index) && !is_allocated(index))
+            recommit(index, 0);
     tally.restored_granules += tally.recommits - recommits;
-    if (any)
+    if (has_surplus)
         poll_granules();
 }
 
@@ -528,10 +536,10 @@ static void step_work(void)
     const unsigned stream = (unsigned)below(STREAMS);
 
     draw_run(&range, &first, &count);
-    /* A graph may use held memory after its decommit. */
+    /* Held memory may be used after its decommit, as by a graph. */
     if (granule_of(range, first)->holds != 0 && granule_of(range, first)->page != NONE)
         count = 1;
-    else if (!cut_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
+    else if (!truncate_run(range, first, &count, XSEG_ELASTIC_ALLOCATED, XSEG_ELASTIC_ALLOCATED))
         return;
     launch(stream, range, first, count);
 }
@@ -539,8 +547,8 @@ static void step_work(void)
 static void step_finish(void)
 {
     const unsigned stream = (unsigned)below(STREAMS);
-    const uint64_t completed = env.completed.of[stream],
-                   queued = env.until[stream].of[stream] - completed;
+    const uint64_t completed = env.completed.position[stream],
+                   queued = env.until[stream].position[stream] - completed;
 
     if (queued != 0)
         driver_event_synchronize(0, env.event[stream][(completed + 1 + below(queued)) % WORK]);
@@ -592,9 +600,9 @@ static void step_trim(void)
 
     assert_ok(xseg_trim(env.allocator, NULL, &options, NULL));
     adopt_unmapped();
-    for (unsigned place = 0; options.wait && env.marks == 0 && place < PLACES; place++)
-        assert_true(env.granule[place].use != XSEG_ELASTIC_UNMAPPING ||
-                    env.granule[place].holds != 0);
+    for (unsigned index = 0; options.wait && env.marks == 0 && index < ALL_GRANULES; index++)
+        assert_true(env.granule[index].use != XSEG_ELASTIC_UNMAPPING ||
+                    env.granule[index].holds != 0);
 }
 
 static void step_prepare(void)
@@ -615,13 +623,13 @@ static void step_prepare(void)
 static void step_quota(void)
 {
     const unsigned range = (unsigned)below(RANGES);
-    const uint64_t most =
+    const uint64_t max_bytes =
         kinds[range].limit != 0 ? kinds[range].limit : GRANULES * kinds[range].page_bytes;
     const uint64_t bytes = below(2) == 0 ? 0 : below(below(8) == 0 ? 60 : 16) * MIB;
     const xseg_status status = xseg_range_set_quota(env.range[range], bytes);
 
     adopt_unmapped();
-    if (bytes > most) {
+    if (bytes > max_bytes) {
         assert_int_equal(status, XSEG_ERR_ARGUMENT);
         return;
     }
@@ -630,10 +638,10 @@ static void step_quota(void)
         return;
     }
     assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
-    const uint64_t before = env.quota[range];
+    const uint64_t previous = env.quota[range];
     env.quota[range] = bytes;
     assert_true(xseg_sim_used(0) + unused_quotas(range, 0) > env.limit);
-    env.quota[range] = before;
+    env.quota[range] = previous;
 }
 
 /* --- Pauses. --- */
@@ -653,32 +661,33 @@ static void set_paused(unsigned range, bool is_paused)
 /* Whether a range's pool has allocated granules. */
 static bool has_pages(unsigned range)
 {
-    bool has = false;
+    bool has_granules = false;
 
     for (unsigned i = 0; i < RANGES; i++)
-        has = has || (is_same_pool(i, range) && count_use(i, XSEG_ELASTIC_ALLOCATED) != 0);
-    return has;
+        has_granules = has_granules ||
+                       (is_same_pool(i, range) && bytes_with_use(i, XSEG_ELASTIC_ALLOCATED) != 0);
+    return has_granules;
 }
 
 /* Whether a granule is pending unmap, and a poll does not unmap it. */
-static bool remains_pending(unsigned place)
+static bool remains_pending(unsigned index)
 {
-    const struct granule *granule = &env.granule[place];
+    const struct granule *granule = &env.granule[index];
 
     return granule->use == XSEG_ELASTIC_UNMAPPING &&
            (granule->holds != 0 || !has_completed(&env.batch[granule->batch].until));
 }
 
-/* Whether memory of a range's pool is pending unmap, or could be used by work. */
+/* Whether a pause of a range's pool must fail: work is queued, or memory of the pool remains pending unmap. */
 static bool is_in_use(unsigned range)
 {
     bool is_used = false;
 
     for (unsigned i = 0; i < STREAMS; i++)
-        is_used = is_used || env.completed.of[i] != env.until[i].of[i];
-    for (unsigned place = 0; place < PLACES; place++)
-        is_used = is_used || (remains_pending(place) && (is_same_pool(place / GRANULES, range) ||
-                                                         page_at(place)->mappings > 1));
+        is_used = is_used || env.completed.position[i] != env.until[i].position[i];
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        is_used = is_used || (remains_pending(index) && (is_same_pool(index / GRANULES, range) ||
+                                                         page_at(index)->mappings > 1));
     return is_used;
 }
 
@@ -693,23 +702,25 @@ static bool is_user(unsigned range, unsigned stream)
     return is_known;
 }
 
-/* Whether work that the library does not know uses memory of a range's pool: the caller has to wait for it. */
+/* Whether work of a stream for which no granule was committed uses memory of a range's pool.  The library does not know of
+ * such work, so the program must wait for it before a pause. */
 static bool has_unknown_work(unsigned range)
 {
-    bool has = false;
+    bool has_work = false;
 
-    for (unsigned place = 0; place < PLACES; place++)
-        for (unsigned i = 0; i < STREAMS && is_same_pool(place / GRANULES, range); i++)
-            has = has || (env.granule[place].user.of[i] > env.completed.of[i] &&
-                          !is_user(place / GRANULES, i));
-    return has;
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        for (unsigned i = 0; i < STREAMS && is_same_pool(index / GRANULES, range); i++)
+            has_work =
+                has_work || (env.granule[index].uses.position[i] > env.completed.position[i] &&
+                             !is_user(index / GRANULES, i));
+    return has_work;
 }
 
 static void finish_all(void)
 {
     for (unsigned i = 0; i < STREAMS; i++)
-        if (env.until[i].of[i] != env.completed.of[i])
-            driver_event_synchronize(0, env.event[i][env.until[i].of[i] % WORK]);
+        if (env.until[i].position[i] != env.completed.position[i])
+            driver_event_synchronize(0, env.event[i][env.until[i].position[i] % WORK]);
     poll_streams();
 }
 
@@ -751,7 +762,7 @@ static void step_resume(void)
         assert_true(status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT);
 }
 
-/* The device counts as capturing. */
+/* Mark the device as capturing, or unmark it. */
 static void step_mark(void)
 {
     if (env.marks == 0 && below(2) == 0) {
@@ -764,7 +775,7 @@ static void step_mark(void)
         for (unsigned range = 0; range < RANGES; range++) {
             if (env.is_paused[range])
                 continue;
-            /* The call polls. */
+            /* An empty decommit polls. */
             assert_ok(call_decommit(range, 0, 0, 0));
             poll_granules();
             break;
@@ -780,7 +791,8 @@ static void step_bad_input(void)
     draw_run(&range, &first, &count);
     const unsigned run = count;
     if (!env.is_known[0] || env.is_paused[range] ||
-        cut_run(range, first, &count, XSEG_ELASTIC_UNMAPPING, XSEG_ELASTIC_EMPTY) == (count == run))
+        truncate_run(range, first, &count, XSEG_ELASTIC_UNMAPPING, XSEG_ELASTIC_EMPTY) ==
+            (count == run))
         return;
     assert_int_equal(call_commit(range, first, run, 0), XSEG_ERR_ARGUMENT);
     assert_int_equal(xseg_sim_calls(NULL), calls);
@@ -805,8 +817,8 @@ static void reserve(unsigned range)
 static void step_release(void)
 {
     const unsigned range = (unsigned)below(RANGES);
-    const uint64_t live = count_use(range, XSEG_ELASTIC_ALLOCATED),
-                   pending = count_use(range, XSEG_ELASTIC_UNMAPPING);
+    const uint64_t allocated = bytes_with_use(range, XSEG_ELASTIC_ALLOCATED),
+                   pending = bytes_with_use(range, XSEG_ELASTIC_UNMAPPING);
     bool is_held = false;
 
     for (unsigned at = 0; at < GRANULES; at++)
@@ -816,7 +828,7 @@ static void step_release(void)
         assert_int_equal(status, XSEG_ERR_PAUSED);
         return;
     }
-    if (live != 0 || is_held || (pending != 0 && env.marks > 0)) {
+    if (allocated != 0 || is_held || (pending != 0 && env.marks > 0)) {
         assert_int_equal(status, XSEG_ERR_BUSY);
         return;
     }
@@ -848,7 +860,7 @@ static const struct choice choices[] = {
     CHOICE(step_bad_input, 2),  CHOICE(step_release, 2),
 };
 
-static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
+static void open_env(uint64_t seed, bool is_low_on_memory, bool has_bytes)
 {
     const struct xseg_pool_options exportable = {sizeof(exportable), .exportable = true};
     /* Without other users of the device, a minimum of free memory is an equivalent limit. */
@@ -856,7 +868,7 @@ static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
     char config[128];
 
     memset(&env, 0, sizeof(env));
-    env.random = program_random(seed);
+    env.random = program_random_state(seed);
     env.cache = seed % 2 * 16 * MIB;
     env.limit = (is_low_on_memory ? 128 : 1024) * MIB;
     env.has_bytes = has_bytes;
@@ -876,35 +888,35 @@ static void open_world(uint64_t seed, bool is_low_on_memory, bool has_bytes)
     env.pool[0] = env_pool(env.allocator);
     env.pool[1] = env_pool_with(env.allocator, &exportable);
     env.device = xseg_allocator_open_device(env.allocator, 0);
-    /* The first one is the default stream. */
+    /* Stream 0 is the default stream. */
     for (unsigned i = 1; i < STREAMS; i++)
         env.stream[i] = driver_stream(0, false);
     for (unsigned range = 0; range < RANGES; range++)
         reserve(range);
-    for (unsigned place = 0; place < PLACES; place++)
-        env.granule[place].page = env.granule[place].batch = NONE;
+    for (unsigned index = 0; index < ALL_GRANULES; index++)
+        env.granule[index].page = env.granule[index].batch = NONE;
 }
 
-static void unhold_all(unsigned place)
+static void unhold_all(unsigned index)
 {
-    const unsigned range = place / GRANULES;
+    const unsigned range = index / GRANULES;
 
-    for (; env.granule[place].holds != 0; env.granule[place].holds--)
-        assert_ok(xseg_range_unhold(env.range[range], offset_of(range, place % GRANULES),
+    for (; env.granule[index].holds != 0; env.granule[index].holds--)
+        assert_ok(xseg_range_unhold(env.range[range], offset_of(range, index % GRANULES),
                                     kinds[range].page_bytes, env.stream[0]));
 }
 
-/* Decommit and unhold the committed granules of active ranges. */
+/* Release all holds, and decommit the committed granules of ranges that are not paused. */
 static void decommit_all(void)
 {
-    for (unsigned place = 0; place < PLACES; place++) {
-        const unsigned range = place / GRANULES;
+    for (unsigned index = 0; index < ALL_GRANULES; index++) {
+        const unsigned range = index / GRANULES;
 
-        unhold_all(place);
-        if (!is_allocated(place) || env.is_paused[range])
+        unhold_all(index);
+        if (!is_allocated(index) || env.is_paused[range])
             continue;
-        assert_ok(call_decommit(range, place % GRANULES, 1, 0));
-        env.granule[place].use = XSEG_ELASTIC_UNMAPPING;
+        assert_ok(call_decommit(range, index % GRANULES, 1, 0));
+        env.granule[index].use = XSEG_ELASTIC_UNMAPPING;
     }
 }
 
@@ -925,7 +937,7 @@ static void release_memory(void)
 }
 
 /* Release everything, and expect that nothing leaks. */
-static void close_world(void)
+static void close_env(void)
 {
     if (env.marks != 0)
         assert_ok(xseg_capture_unmark(env.allocator, 0));
@@ -957,22 +969,22 @@ static void take_step(void)
     poll_streams();
 }
 
-static void play(uint64_t seed, bool is_low_on_memory, bool has_bytes, unsigned steps)
+static void run_program(uint64_t seed, bool is_low_on_memory, bool has_bytes, unsigned steps)
 {
-    const bool audits = XSEG_CHECKS >= 3 || seed % 16 == 0;
+    const bool with_audits = XSEG_CHECKS >= 3 || seed % 16 == 0;
 
     program.seed = seed;
     program.step = 0;
-    open_world(seed, is_low_on_memory, has_bytes);
+    open_env(seed, is_low_on_memory, has_bytes);
     for (; program.step < steps; program.step++) {
         take_step();
-        check(audits || program.step % 32 == 0);
+        check_all(with_audits || program.step % 32 == 0);
     }
-    close_world();
+    close_env();
     program.seed = 0;
 }
 
-static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
+static void run_programs(uint64_t first, bool is_low_on_memory, bool has_bytes)
 {
     const uint64_t begin = program_number("XSEG_TEST_SEED", first);
     const uint64_t seeds = program_number("XSEG_TEST_SEEDS", XSEG_CHECKS >= 3 ? 15 : 80);
@@ -980,7 +992,7 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
 
     memset(&tally, 0, sizeof(tally));
     for (uint64_t seed = begin; seed < begin + seeds; seed++)
-        play(seed, is_low_on_memory, has_bytes, steps);
+        run_program(seed, is_low_on_memory, has_bytes, steps);
     print_message("# %" PRIu64 " commits, %" PRIu64 " failures, %" PRIu64 " recommits, %" PRIu64
                   " aliases, %" PRIu64 " unmapped, %" PRIu64
                   " pages that outlived the mappings of their range, %" PRIu64 " waits, %" PRIu64
@@ -1002,15 +1014,15 @@ static void play_all(uint64_t first, bool is_low_on_memory, bool has_bytes)
 
 TEST_PROGRAM(ranges_match_the_model)
 {
-    play_all(1, false, false);
+    run_programs(1, false, false);
 }
 
 TEST_PROGRAM(ranges_with_little_memory_match_the_model)
 {
-    play_all(1001, true, false);
+    run_programs(1001, true, false);
 }
 
 TEST_PROGRAM(committed_granules_keep_their_contents)
 {
-    play_all(2001, true, true);
+    run_programs(2001, true, true);
 }

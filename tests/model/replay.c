@@ -24,15 +24,15 @@ struct replay replay_copy(const struct replay *replay)
         memcpy(copy.block, replay->block, replay->blocks * sizeof(*copy.block));
     if (replay->ranges != 0)
         memcpy(copy.range, replay->range, replay->ranges * sizeof(*copy.range));
-    copy.block_room = replay->blocks + 1;
-    copy.range_room = replay->ranges + 1;
+    copy.block_capacity = replay->blocks + 1;
+    copy.range_capacity = replay->ranges + 1;
     return copy;
 }
 
 static bool reject(struct replay *replay, const char *error, uint64_t base, uint64_t bytes)
 {
-    (void)snprintf(replay->why, sizeof(replay->why), "%s: %#" PRIx64 ", %" PRIu64 " bytes", error,
-                   base, bytes);
+    (void)snprintf(replay->error, sizeof(replay->error), "%s: %#" PRIx64 ", %" PRIu64 " bytes",
+                   error, base, bytes);
     return false;
 }
 
@@ -56,62 +56,64 @@ static size_t find_range(const struct replay *replay, uint64_t address)
 
 static bool has_memory(const struct replay *replay, uint64_t base, uint64_t end)
 {
-    const size_t at = find_range(replay, base);
+    const size_t index = find_range(replay, base);
 
-    return at < replay->ranges && replay->range[at].base <= base && end <= replay->range[at].end;
+    return index < replay->ranges && replay->range[index].base <= base &&
+           end <= replay->range[index].end;
 }
 
-static void put_range(struct replay *replay, size_t at, struct replay_range range)
+static void put_range(struct replay *replay, size_t index, struct replay_range range)
 {
-    if (replay->ranges == replay->range_room) {
-        replay->range_room = replay->range_room * 2 + 16;
-        replay->range = realloc(replay->range, replay->range_room * sizeof(range));
+    if (replay->ranges == replay->range_capacity) {
+        replay->range_capacity = replay->range_capacity * 2 + 16;
+        replay->range = realloc(replay->range, replay->range_capacity * sizeof(range));
         assert_non_null(replay->range);
     }
-    memmove(&replay->range[at + 1], &replay->range[at], (replay->ranges - at) * sizeof(range));
-    replay->range[at] = range;
+    memmove(&replay->range[index + 1], &replay->range[index],
+            (replay->ranges - index) * sizeof(range));
+    replay->range[index] = range;
     replay->ranges++;
 }
 
-static void drop_range(struct replay *replay, size_t at)
+static void drop_range(struct replay *replay, size_t index)
 {
     replay->ranges--;
-    memmove(&replay->range[at], &replay->range[at + 1],
-            (replay->ranges - at) * sizeof(replay->range[0]));
+    memmove(&replay->range[index], &replay->range[index + 1],
+            (replay->ranges - index) * sizeof(replay->range[0]));
 }
 
 static bool add_memory(struct replay *replay, uint64_t base, uint64_t bytes)
 {
     struct replay_range range = {base, base + bytes};
-    size_t at = find_range(replay, base);
+    size_t index = find_range(replay, base);
 
-    if (at < replay->ranges && replay->range[at].base < range.end)
+    if (index < replay->ranges && replay->range[index].base < range.end)
         return reject(replay, "memory is mapped twice", base, bytes);
-    if (at < replay->ranges && replay->range[at].base == range.end) {
-        range.end = replay->range[at].end;
-        drop_range(replay, at);
+    if (index < replay->ranges && replay->range[index].base == range.end) {
+        range.end = replay->range[index].end;
+        drop_range(replay, index);
     }
-    if (at > 0 && replay->range[at - 1].end == range.base) {
-        range.base = replay->range[--at].base;
-        drop_range(replay, at);
+    if (index > 0 && replay->range[index - 1].end == range.base) {
+        range.base = replay->range[--index].base;
+        drop_range(replay, index);
     }
-    put_range(replay, at, range);
+    put_range(replay, index, range);
     return true;
 }
 
 static bool remove_memory(struct replay *replay, uint64_t base, uint64_t bytes)
 {
-    const size_t at = find_range(replay, base);
+    const size_t index = find_range(replay, base);
     const uint64_t end = base + bytes;
 
     if (!has_memory(replay, base, end))
-        return reject(replay, "memory is unmapped that is not mapped", base, bytes);
-    const struct replay_range range = replay->range[at];
-    drop_range(replay, at);
+        return reject(replay, "unmapped memory is unmapped", base, bytes);
+    const struct replay_range range = replay->range[index];
+    drop_range(replay, index);
     if (end < range.end)
-        put_range(replay, at, (struct replay_range){end, range.end});
+        put_range(replay, index, (struct replay_range){end, range.end});
     if (range.base < base)
-        put_range(replay, at, (struct replay_range){range.base, base});
+        put_range(replay, index, (struct replay_range){range.base, base});
     return true;
 }
 
@@ -135,26 +137,27 @@ static size_t find_block(const struct replay *replay, uint64_t address)
 
 static bool has_block(const struct replay *replay, uint64_t base, uint64_t bytes)
 {
-    const size_t at = find_block(replay, base);
+    const size_t index = find_block(replay, base);
 
-    return at < replay->blocks && replay->block[at].base < base + bytes;
+    return index < replay->blocks && replay->block[index].base < base + bytes;
 }
 
 static bool add_block(struct replay *replay, const struct replay_block *block)
 {
-    const size_t at = find_block(replay, block->base);
+    const size_t index = find_block(replay, block->base);
 
     if (block->bytes == 0 || block->requested > block->bytes)
         return reject(replay, "invalid size of a block", block->base, block->bytes);
     if (has_block(replay, block->base, block->bytes))
         return reject(replay, "a block overlaps another one", block->base, block->bytes);
-    if (replay->blocks == replay->block_room) {
-        replay->block_room = replay->block_room * 2 + 16;
-        replay->block = realloc(replay->block, replay->block_room * sizeof(*block));
+    if (replay->blocks == replay->block_capacity) {
+        replay->block_capacity = replay->block_capacity * 2 + 16;
+        replay->block = realloc(replay->block, replay->block_capacity * sizeof(*block));
         assert_non_null(replay->block);
     }
-    memmove(&replay->block[at + 1], &replay->block[at], (replay->blocks - at) * sizeof(*block));
-    replay->block[at] = *block;
+    memmove(&replay->block[index + 1], &replay->block[index],
+            (replay->blocks - index) * sizeof(*block));
+    replay->block[index] = *block;
     replay->blocks++;
     return true;
 }
@@ -166,13 +169,13 @@ static bool is_same_block(const struct replay_block *a, const struct replay_bloc
            a->is_pending == b->is_pending && a->user == b->user;
 }
 
-/* The index of exactly this block, or `blocks`. */
+/* The index of a block with this description, or replay->blocks. */
 static size_t index_of(struct replay *replay, const struct replay_block *block)
 {
-    const size_t at = find_block(replay, block->base);
+    const size_t index = find_block(replay, block->base);
 
-    if (at < replay->blocks && is_same_block(&replay->block[at], block))
-        return at;
+    if (index < replay->blocks && is_same_block(&replay->block[index], block))
+        return index;
     (void)reject(replay,
                  block->is_pending ? "there is no such pending block"
                                    : "there is no such allocated block",
@@ -182,24 +185,25 @@ static size_t index_of(struct replay *replay, const struct replay_block *block)
 
 static bool remove_block(struct replay *replay, const struct replay_block *block)
 {
-    const size_t at = index_of(replay, block);
+    const size_t index = index_of(replay, block);
 
-    if (at == replay->blocks)
+    if (index == replay->blocks)
         return false;
     replay->blocks--;
-    memmove(&replay->block[at], &replay->block[at + 1], (replay->blocks - at) * sizeof(*block));
+    memmove(&replay->block[index], &replay->block[index + 1],
+            (replay->blocks - index) * sizeof(*block));
     return true;
 }
 
-/* Turn an allocated block into a pending one, or back. */
+/* Set an allocated block to pending, or a pending block to allocated. */
 static bool set_pending(struct replay *replay, struct replay_block *block, bool is_pending)
 {
     block->is_pending = !is_pending;
-    const size_t at = index_of(replay, block);
+    const size_t index = index_of(replay, block);
 
-    if (at == replay->blocks)
+    if (index == replay->blocks)
         return false;
-    replay->block[at].is_pending = is_pending;
+    replay->block[index].is_pending = is_pending;
     return true;
 }
 
@@ -242,7 +246,7 @@ static bool allocate_block(struct replay *replay, const struct replay_block *blo
     return add_block(replay, block);
 }
 
-static bool play(struct replay *replay, const struct xseg_history_entry *entry, bool undo)
+static bool replay_event(struct replay *replay, const struct xseg_history_entry *entry, bool undo)
 {
     struct replay_block block = block_of(entry);
 
@@ -281,12 +285,12 @@ static bool play(struct replay *replay, const struct xseg_history_entry *entry, 
 
 bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry)
 {
-    return play(replay, entry, false);
+    return replay_event(replay, entry, false);
 }
 
 bool replay_undo(struct replay *replay, const struct xseg_history_entry *entry)
 {
-    return play(replay, entry, true);
+    return replay_event(replay, entry, true);
 }
 
 /* --- The current state. --- */
@@ -297,7 +301,7 @@ struct reading {
     unsigned count;
 };
 
-static uint32_t number_of(const struct reading *reading, const struct xseg_pool *pool)
+static uint32_t pool_id(const struct reading *reading, const struct xseg_pool *pool)
 {
     /* A later pool may have the address of a destroyed one. */
     for (unsigned i = reading->count; i > 0; i--)
@@ -322,7 +326,7 @@ static bool read_block(void *context, const struct xseg_block_info *info)
             .requested = info->requested,
             .device = info->device,
             .pool =
-                number_of(reading, info->fallback_pool != NULL ? info->fallback_pool : info->pool),
+                pool_id(reading, info->fallback_pool != NULL ? info->fallback_pool : info->pool),
             .is_fallback = info->fallback_pool != NULL,
             .is_pending = info->state == XSEG_BLOCK_PENDING_FREE,
             .user = info->user,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The state of an allocator, as far as its history determines it: allocated and pending blocks, and mapped addresses.
- * It is read from xseg_for_each_block(), or replayed from events, forwards or backwards.
+ * The state of an allocator as far as its history determines it: allocated and pending blocks, and mapped addresses.  The
+ * state is read by xseg_for_each_block(), or replayed from events, forward or backward.
  *
  * Each event must be consistent with the state.  A block is allocated in mapped memory without a block, memory is
  * unmapped only without blocks, and a freed block was allocated with the same description.
@@ -29,23 +29,23 @@ struct replay_range {
 struct replay {
     struct replay_block *block; /* [blocks], by address */
     struct replay_range *range; /* [ranges], by address; neighbors are joined */
-    size_t blocks, ranges, block_room, range_room;
-    char why[256]; /* the cause of the last failure */
+    size_t blocks, ranges, block_capacity, range_capacity;
+    char error[256]; /* of the last failure */
 };
 
 void replay_free(struct replay *replay);
 
-/* The current state.  pools: the private pools in the order of their IDs, from 1 on */
+/* Read the current state.  pools: the private pools in the order of their IDs, from 1 on */
 struct replay replay_read(struct xseg_allocator *allocator, struct xseg_pool *const *pools,
                           unsigned count);
 
 struct replay replay_copy(const struct replay *replay);
 
-/* Apply an event, or undo it.  Returns false and sets `why` if the event is inconsistent with the state. */
+/* Apply an event, or undo it.  Returns false and sets `error` if the event is inconsistent with the state. */
 bool replay_apply(struct replay *replay, const struct xseg_history_entry *entry);
 bool replay_undo(struct replay *replay, const struct xseg_history_entry *entry);
 
-/* Whether two states are equal; else `why` of the first describes the first difference. */
+/* Whether two states are equal; otherwise `error` of the first state describes the first difference. */
 bool replay_equal(struct replay *replay, const struct replay *other);
 
 #endif

@@ -14,13 +14,13 @@ uint64_t run_random(struct run *run, uint64_t bound)
     return (rng_next(&run->random) >> 16) % bound;
 }
 
-size_t run_size(struct run *run)
+size_t run_random_bytes(struct run *run)
 {
-    static const size_t most[] = {4 * KIB, MIB, 8 * MIB, 40 * MIB};
+    static const size_t max_bytes[] = {4 * KIB, MIB, 8 * MIB, 40 * MIB};
     const uint64_t kind = run_random(run, 6);
 
-    if (kind < COUNT_OF(most))
-        return 1 + run_random(run, most[kind]);
+    if (kind < COUNT_OF(max_bytes))
+        return 1 + run_random(run, max_bytes[kind]);
     return kind == 4 ? (1 + run_random(run, 3)) * 5 * MIB : (size_t)512 << run_random(run, 17);
 }
 
@@ -30,16 +30,16 @@ xseg_stream run_handle(struct run *run, unsigned slot)
 {
     const xseg_stream handle = run->queue[run->slot[slot].queue].handle;
 
-    /* The legacy stream has two names. */
+    /* The legacy default stream has the handles NULL and 1. */
     return slot == 0 && run_random(run, 2) == 0 ? (xseg_stream)(uintptr_t)1 : handle;
 }
 
-void run_fill_slot(struct run *run, unsigned slot, bool again)
+void run_fill_slot(struct run *run, unsigned slot, bool reuses_handle)
 {
     struct model *model = &run->model;
     struct run_slot *at = &run->slot[slot];
 
-    if (!again) {
+    if (!reuses_handle) {
         struct run_queue *queue = &run->queue[model->queues];
 
         at->queue = model->queues++;
@@ -51,7 +51,7 @@ void run_fill_slot(struct run *run, unsigned slot, bool again)
                                     : driver_stream(0, blocking);
         model->queue[at->queue].kind = slot == 0  ? MODEL_LEGACY
                                        : blocking ? MODEL_BLOCKING
-                                                  : MODEL_APART;
+                                                  : MODEL_NON_BLOCKING;
     } else {
         handle_reuse_stream(run->queue[at->queue].handle);
     }
@@ -74,7 +74,7 @@ static void poll_events(struct run *run)
             queue->completed++;
         }
     }
-    model_forget_ghosts(&run->model);
+    model_remove_ghosts(&run->model);
 }
 
 /* --- Beginning and end. --- */
@@ -103,12 +103,12 @@ void run_open(struct run *run, const struct run_options *options)
     run->device = -1;
     run->model.reuse = options->reuse;
     run->model.pools = 1;
-    run->model.pool[0].holders = 1;
+    run->model.pool[0].references = 1;
     for (unsigned i = 0; i < RUN_SLOTS; i++)
         run_fill_slot(run, i, false);
 }
 
-/* End everything in the order of a well-behaved program. */
+/* Release everything in the order of a correct program. */
 static void release_all(struct run *run)
 {
     struct model *model = &run->model;
@@ -127,7 +127,7 @@ static void release_all(struct run *run)
         }
     run_check(run, true);
     for (unsigned i = 1; i < model->pools; i++)
-        for (; model->pool[i].holders > 0; model->pool[i].holders--)
+        for (; model->pool[i].references > 0; model->pool[i].references--)
             assert_ok(xseg_pool_release(model->pool[i].pool));
 }
 
@@ -142,7 +142,7 @@ void run_close(struct run *run)
     assert_int_equal(stats.reserved_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.requested_bytes[XSEG_STAT_ALL].current, 0);
     assert_int_equal(stats.physical_bytes, 0);
-    assert_int_equal(run->own_bytes, 0);
+    assert_int_equal(run->memory_function_bytes, 0);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, run->model.allocations);
     assert_ok(xseg_close(run->allocator));
     xseg_sim_finish_all();
@@ -150,7 +150,8 @@ void run_close(struct run *run)
     for (unsigned i = 2; i < run->model.queues; i++)
         if (run->queue[i].exists)
             driver_stream_destroy(0, run->queue[i].handle);
-    /* Only the two contexts remain: an event would outlive its context's last reference unnoticed. */
+    /* Only the two contexts remain.  Check before driver_close(): the simulator does not report events of a context whose last
+     * reference is released. */
     if (xseg_sim_leaks(text, sizeof(text)) != 2)
         fail_msg("leaked: %s", text);
     driver_close();
@@ -166,7 +167,7 @@ unsigned run_pool(struct run *run)
     for (unsigned i = 0; i < run->model.pools; i++) {
         const unsigned pool = (first + i) % run->model.pools;
 
-        if (pool != 0 && run->model.pool[pool].holders > 0)
+        if (pool != 0 && run->model.pool[pool].references > 0)
             return pool;
     }
     return 0;
@@ -203,16 +204,16 @@ void run_set_context(struct run *run)
     driver_set_current(run->device);
 }
 
-/* --- Agreement. --- */
+/* --- Comparison of the library and the model. --- */
 
-/* The library's stream entry of a slot; NULL if it has none. */
+/* The library's stream entry of a slot, or NULL. */
 static const void *known_stream(struct run *run, unsigned slot)
 {
     struct xseg_device *device = xseg_allocator_open_device(run->allocator, 0);
     const struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
     struct xseg_known_stream *known = NULL;
 
-    /* The calling thread's own stream is found by its ID, which the library queries. */
+    /* The library finds the per-thread default stream by its ID, which it queries. */
     if (entry->is_known && slot == 1)
         assert_ok(xseg_streams_find_or_add(&device->streams, entry->handle, &known));
     else if (entry->is_known)
@@ -220,13 +221,13 @@ static const void *known_stream(struct run *run, unsigned slot)
     return known;
 }
 
-/* The entry to which a block belongs according to the library, or MODEL_NONE. */
+/* The entry of the stream that orders a block according to the library, or MODEL_NONE. */
 static unsigned owner_of(struct run *run, const struct model_block *block)
 {
     const struct xseg_extent *extent =
         xseg_page_map_find(&run->allocator->page_map, (uint64_t)(uintptr_t)block->ptr);
 
-    /* No slot has the arena's stream if it was retired again. */
+    /* No slot has the stream of the arena if that stream is retired as well. */
     for (unsigned i = 0; extent != NULL && i < RUN_SLOTS; i++)
         if (known_stream(run, i) == xseg_arena_stream(extent->arena))
             return run->slot[i].entry;
@@ -244,7 +245,7 @@ bool run_is_library_stream(const struct run *run, const struct model_block *bloc
                xseg_streams_find(&device->streams, device->wait_stream);
 }
 
-/* Blocks of retired streams may belong to another stream. */
+/* Read which streams order the blocks of retired streams. */
 static void update_owners(struct run *run)
 {
     for (unsigned i = 0; i < run->model.blocks; i++) {
@@ -258,7 +259,7 @@ static void update_owners(struct run *run)
     }
 }
 
-/* A step with low memory may have recorded events for blocks that were freed in a capture. */
+/* Under memory pressure the library may have recorded events for blocks that were freed in a capture. */
 static void update_deferred(struct run *run)
 {
     const struct xseg_device *opened = xseg_allocator_open_device(run->allocator, 0);
@@ -267,7 +268,7 @@ static void update_deferred(struct run *run)
         model_settle(&run->model);
 }
 
-/* Pending blocks that were reclaimed without a required poll. */
+/* Remove pending blocks that the library has reclaimed, although the step does not have to poll. */
 static void update_reclaimed(struct run *run)
 {
     struct model *model = &run->model;
@@ -288,18 +289,18 @@ static void update_reclaimed(struct run *run)
     }
 }
 
-/* The library reuses a retired stream's entry for a new stream; uses by the retired one have completed. */
+/* Read the library's entry of a new stream, which may be the reused entry of a retired stream that has completed. */
 static void update_entries(struct run *run, unsigned slot)
 {
-    const unsigned now = run->slot[slot].entry;
+    const unsigned current = run->slot[slot].entry;
     const void *known = known_stream(run, slot);
 
-    for (unsigned before = 0; before < run->model.entries; before++)
-        if (before != now && run->known[before] == known) {
-            assert_true(model_may_reuse_entry(&run->model, before));
-            run->known[before] = NULL;
+    for (unsigned previous = 0; previous < run->model.entries; previous++)
+        if (previous != current && run->known[previous] == known) {
+            assert_true(model_may_reuse_entry(&run->model, previous));
+            run->known[previous] = NULL;
         }
-    run->known[now] = known;
+    run->known[current] = known;
 }
 
 void run_poll_retired(struct run *run)
@@ -316,13 +317,13 @@ void run_expect_nothing_pending(struct run *run)
         assert_int_equal(run->model.block[i].state, MODEL_ALLOCATED);
 }
 
-/* The library's polls at the lookup of a slot's stream. */
+/* Poll as the library does when it looks up the stream of a slot. */
 static void poll_at_lookup(struct run *run, unsigned slot)
 {
     const struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
 
     poll_events(run);
-    /* The per-thread stream is looked up in each call. */
+    /* The per-thread default stream is looked up by its ID in each call. */
     if (!entry->is_known || slot == 1)
         run_poll_retired(run);
 }
@@ -331,16 +332,16 @@ void run_expect_lookup(struct run *run, unsigned slot)
 {
     record_retiring(run);
     poll_at_lookup(run, slot);
-    run->is_expected = true;
+    run->is_lookup_expected = true;
 }
 
 void run_lookup(struct run *run, unsigned slot)
 {
     struct model_entry *entry = &run->model.entry[run->slot[slot].entry];
 
-    if (!run->is_expected)
+    if (!run->is_lookup_expected)
         poll_at_lookup(run, slot);
-    run->is_expected = false;
+    run->is_lookup_expected = false;
     poll_events(run);
     if (!entry->is_known) {
         entry->is_known = true;
@@ -410,7 +411,7 @@ void run_check(struct run *run, bool audit)
     update_owners(run);
     update_deferred(run);
     update_reclaimed(run);
-    model_note_peaks(model);
+    model_update_peaks(model);
     for (unsigned i = 0; i < model->blocks; i++)
         check_block(run, &model->block[i]);
     if (xseg_allocator_open_device(run->allocator, 0) == NULL)
@@ -423,7 +424,7 @@ void run_check(struct run *run, bool audit)
         if (scope.pool != NULL)
             assert_ok(xseg_stats_get(run->allocator, &scope, &stats));
         else
-            assert_int_equal(model->pool[i].holders, 0);
+            assert_int_equal(model->pool[i].references, 0);
         check_stats(&stats, model, i);
         if (model->pool[i].options.limit_bytes != 0)
             assert_true(stats.physical_bytes <= model->pool[i].options.limit_bytes);

@@ -2,9 +2,9 @@
 /*
  * A run of a random program: the library on a simulated device, and the model of its expected state.
  *
- * * A slot is a stream of the program: slot 0 the legacy default stream, slot 1 the per-thread one, the rest created
- * here.  When the stream of a slot is retired, another one takes the slot.  A step (block_steps.c, pool_steps.c)
- * changes both sides; run_check() then compares them.
+ * * A slot is a stream of the program: slot 0 is the legacy default stream, slot 1 the per-thread default stream, and the
+ * streams of the other slots are created.  When the stream of a slot is retired, another stream replaces it.  A step
+ * (block_steps.c, pool_steps.c) changes the library and the model; run_check() then compares them.
  */
 #ifndef XSEG_TESTS_RUN_H
 #define XSEG_TESTS_RUN_H
@@ -33,7 +33,7 @@ struct run_options {
     uint64_t seed;
     bool expandable, reuse;
     bool is_low_on_memory;
-    bool is_captured; /* mostly captures */
+    bool is_captured; /* most steps are about captures */
 };
 
 struct run {
@@ -42,31 +42,29 @@ struct run {
     struct model model;
     struct run_slot slot[RUN_SLOTS];
     struct run_queue queue[MODEL_QUEUES];
-    const void *known
-        [MODEL_ENTRIES]; /* the library's object of an entry, after the first call with the stream */
+    const void *known[MODEL_ENTRIES]; /* the library's object of an entry; NULL: unknown stream */
     uint64_t random;
-    int device;        /* of the current context; -1: none */
-    bool has_retiring; /* at the last call, the library waited for retired streams */
-    /* Of the current step: completed blocks may be reclaimed in it. */
-    bool may_reclaim;
-    bool is_synchronized; /* the user has synchronized a stream */
-    bool may_have_polled; /* in an earlier step low memory may have ended uses of pending blocks */
-    bool is_expected;     /* run_expect_lookup() was called */
+    int device;              /* of the current context; -1: none */
+    bool has_retiring;       /* at the last call, the library waited for retired streams */
+    bool may_reclaim;        /* the library may reclaim completed blocks in the current step */
+    bool is_synchronized;    /* the user has synchronized a stream in the current step */
+    bool may_have_polled;    /* memory pressure may have ended uses of pending blocks before */
+    bool is_lookup_expected; /* run_expect_lookup() was called */
     /* A checkpoint, and the blocks that its restore allocates. */
     struct xseg_checkpoint *checkpoint;
     unsigned saved_pool, saved_count;
-    bool saved_may_be_released; /* the pool was trimmed by name */
+    bool saved_may_be_released; /* a trim of the pool has released memory since the checkpoint */
     struct model_block saved[MODEL_BLOCKS];
     /* Blocks on device 1. */
     void *device1_block[RUN_DEVICE1];
     unsigned device1_blocks;
-    uint64_t own_bytes; /* of pools with their own functions */
-    bool own_fails;     /* those functions fail now */
-    unsigned oom, fallbacks, restored, reused;
+    uint64_t memory_function_bytes; /* allocated by functions of pools */
+    bool memory_functions_fail;     /* the functions fail in the current step */
+    unsigned rejected, fallbacks, restored, reused;
 };
 
 uint64_t run_random(struct run *run, uint64_t bound);
-size_t run_size(struct run *run);
+size_t run_random_bytes(struct run *run);
 
 /* A retained private pool; 0: none. */
 unsigned run_pool(struct run *run);
@@ -74,42 +72,43 @@ unsigned run_pool(struct run *run);
 /* A slot that takes part in a valid capture; MODEL_NONE: none. */
 unsigned run_captured_slot(struct run *run);
 
-/* The end expects that nothing leaks. */
+/* Open and close a run; the close expects that nothing leaks. */
 void run_open(struct run *run, const struct run_options *options);
 void run_close(struct run *run);
 
-/* A stream for a slot: a new one, or one with the handle of the last one. */
-void run_fill_slot(struct run *run, unsigned slot, bool again);
+/* Create a stream for a slot, with a new handle or with the handle of the previous stream. */
+void run_fill_slot(struct run *run, unsigned slot, bool reuses_handle);
 
-/* The handle of a slot, by one of its names. */
+/* A handle of the stream of a slot; the legacy default stream has two handles. */
 xseg_stream run_handle(struct run *run, unsigned slot);
 
-/* Before a call of the library: make any context current, or none.  No call changes the current context. */
+/* Before a call of the library: make a random context current, or none.  Expect that the previous call has not changed the
+ * current context. */
 void run_set_context(struct run *run);
 
 /*
- * The library is about to look up a slot's stream in a call that may wait for work afterwards: the polls before that
- * are done now.
+ * Poll as the library does when it looks up the stream of a slot.  Called before a call of the library that may wait for
+ * work after the lookup; for other calls run_lookup() polls.
  */
 void run_expect_lookup(struct run *run, unsigned slot);
 
 /*
- * The library has looked up a slot's stream in a call that has returned: blocks of retired streams may belong to that
- * stream now.  If the stream was unknown, the library has also polled events, if streams were retired.
+ * Update the model after a call in which the library has looked up the stream of a slot: this stream may order blocks of
+ * retired streams now.  If the stream was unknown and streams were retired, the library has also polled events.
  */
 void run_lookup(struct run *run, unsigned slot);
 void run_poll_retired(struct run *run);
 
-/* Whether a block belongs to the library's own stream, which may have replaced a retired one. */
+/* Whether the library's own stream orders a block, instead of a retired stream. */
 bool run_is_library_stream(const struct run *run, const struct model_block *block);
 
-/* After a wait for all streams: every block of the model is allocated. */
+/* After a wait for all streams: expect that no block is pending. */
 void run_expect_nothing_pending(struct run *run);
 
 /* Compare the library and the model; with `audit`, run the audits, which take longer. */
 void run_check(struct run *run, bool audit);
 
-/* --- Steps; each does one thing, or nothing if it does not apply. --- */
+/* --- Steps: each makes one kind of call, or no call if none is possible. --- */
 
 void step_alloc(struct run *run);
 void step_free(struct run *run);
@@ -134,14 +133,14 @@ void step_check_live(struct run *run);
 void step_capture(struct run *run);
 void step_capture_begin_late(struct run *run);
 void step_capture_node(struct run *run);
-void step_capture_share(struct run *run);
+void step_capture_use(struct run *run);
 void step_capture_join(struct run *run);
 void step_capture_invalidate(struct run *run);
 void step_mark(struct run *run);
 void step_unmark(struct run *run);
 void step_capture_end(struct run *run);
 
-/* End a route or a capture; also at the end of a program. */
-void step_end_route_at(struct run *run, unsigned at);
+/* End the route or capture with an index; also at the end of a program. */
+void step_end_route_at(struct run *run, unsigned index);
 
 #endif

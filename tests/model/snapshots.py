@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Undoes the events of xseg's snapshots from the last one, each of which must be consistent: snapshots.py PROGRAM.
 
-PROGRAM is tests/model/history.c, which writes a snapshot at each checkpoint and one while its threads run: with remaps, pauses,
-decay, pools and captures, with rings that lose events, and without the first events if time or memory is insufficient.
+PROGRAM is tests/model/history.c, which writes a snapshot of each recorded state, and others while its threads run: with remaps,
+pauses, decay, pools and captures, with rings that lose events, and without the first events if time or memory is insufficient.
 """
 import os
 import pathlib
@@ -34,8 +34,8 @@ def check(folder):
             snapshot = pickle.load(file)
         try:
             entries += rewind_snapshot.check(snapshot)
-        except rewind_snapshot.Missed as missed:
-            errors.append(f"{path.name}: {missed}")
+        except rewind_snapshot.Inconsistent as error:
+            errors.append(f"{path.name}: {error}")
         devices = snapshot["xseg"]["devices"]
         causes |= {cause for device in devices for _, cause in device["causes"]}
         files += 1

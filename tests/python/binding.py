@@ -103,7 +103,7 @@ class Allocators(Case):
                          ("<class 'xseg.ConfigError'>", -2, str(raised.exception)))
         self.assertRaisesRegex(xseg.NoDriverError, "libno-such-driver.so", xseg.open, driver="libno-such-driver.so")
         allocator = self.open()
-        with self.assertRaisesRegex(xseg.NoMemoryError, "hold 81920.00|81920.00 MiB") as raised:
+        with self.assertRaisesRegex(xseg.NoMemoryError, "81920.00 MiB") as raised:
             allocator.allocate(1 << 50)
         self.assertIsInstance(raised.exception, MemoryError)
         self.assertRaises(xseg.NotAllocatedError, allocator.block_at, 4096)
@@ -123,7 +123,7 @@ class Allocators(Case):
 
     def test_budget_file_is_queried(self):
         with tempfile.TemporaryDirectory() as folder:
-            budget_file = os.path.join(folder, "ledger")
+            budget_file = os.path.join(folder, "budget")
             self.assertRaises(xseg.FileError, xseg.budget_members, budget_file)
             self.assertRaises(xseg.ArgumentError, xseg.budget_members, "")
             self.assertRaisesRegex(ValueError, "NUL", xseg.budget_members, "a\0b")
@@ -598,26 +598,26 @@ import xseg
 MIB = 1 << 20
 for log in (None, lambda level, line: None):
     allocator = xseg.open("expandable_segments:True,rdma:True", log=log)
-    pool, area, block = allocator.pool(), allocator.range(4 * MIB), allocator.allocate(20 * MIB)
-    area.commit(0, 2 * MIB)
+    pool, range_, block = allocator.pool(), allocator.range(4 * MIB), allocator.allocate(20 * MIB)
+    range_.commit(0, 2 * MIB)
     route = pool.route(lambda stream: True)
     route.__enter__()
     label = allocator.label("a")
     label.__enter__()
     registration = allocator.register(block.pointer, MIB, lambda *_: None, lambda *_: None)
-    made = [block, pool, area, route, label, registration, allocator.dmabuf(block.pointer, MIB, pin=True), allocator]
-    place = types.SimpleNamespace(made=made)
-    if PLACE == "cycle":
+    objects = [block, pool, range_, route, label, registration, allocator.dmabuf(block.pointer, MIB, pin=True), allocator]
+    owner = types.SimpleNamespace(objects=objects)
+    if OWNER == "cycle":
         gc.disable()
-        place.place = place
+        owner.owner = owner
     else:
-        setattr(sys.modules[PLACE], f"of_xseg_{log is None}", place)
-    del allocator, pool, area, block, route, label, registration, made, place
+        setattr(sys.modules[OWNER], f"of_xseg_{log is None}", owner)
+    del allocator, pool, range_, block, route, label, registration, objects, owner
 print("end")
 """
-        for place in ("holder", "builtins", "sys", "cycle"):
-            with self.subTest(place):
-                output, error = cases.run_python(program.replace("PLACE", repr(place)), PYTHONMALLOC="debug")
+        for owner in ("holder", "builtins", "sys", "cycle"):
+            with self.subTest(owner):
+                output, error = cases.run_python(program.replace("OWNER", repr(owner)), PYTHONMALLOC="debug")
                 self.assertEqual((output, cases.without_self_checks(error)), ("end\n", ""))
 
     def test_background_threads_end_before_the_interpreter(self):

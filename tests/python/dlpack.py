@@ -24,7 +24,7 @@ new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_Ne
 CONSUMED_NAMES = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
 
 
-LATE_CONSUMER = r"""
+CONSUMER_SOURCE = r"""
 #include <stddef.h>
 #include <stdio.h>
 static char *tensors[8];
@@ -45,7 +45,7 @@ __attribute__((destructor)) static void end(void)
     printf("deleted %d tensors\n", count);
 }
 """
-LATE = """
+LATE_PROGRAM = """
 import atexit, ctypes, sys, types
 sys.path.insert(0, {folder!r})
 holder = sys.modules["holder"] = types.ModuleType("holder")     # finalized after xseg, which is imported later
@@ -72,13 +72,13 @@ print("end", flush=True)
 
 
 class Consumer:
-    """Consumes a capsule as torch.from_dlpack() does: it takes ownership of the tensor, which it may delete at any time."""
+    """Consumes a capsule as torch.from_dlpack() does.  The consumer owns the tensor, and may delete it at any time."""
 
     def __init__(self, capsule):
         name = name_of(capsule)
         address = pointer_of(capsule, name)
-        kind = _dlpack.ManagedVersioned if b"versioned" in name else _dlpack.Managed
-        self.managed = kind.from_address(address)
+        structure = _dlpack.ManagedVersioned if b"versioned" in name else _dlpack.Managed
+        self.managed = structure.from_address(address)
         if rename(capsule, CONSUMED_NAMES[name]):
             raise AssertionError("the capsule was not renamed")
         self.address = address
@@ -149,7 +149,8 @@ class DlpackTest(unittest.TestCase):
         block = self.allocator.allocate(MIB, stream=block_stream)
         block_stream.launch()
         consumer = Consumer(block.__dlpack__(stream=consumer_stream.stream_handle))
-        self.assertEqual(simulation.simulator.cuStreamQuery(c_void_p(consumer_stream.stream_handle)), 600)
+        self.assertEqual(simulation.simulator.cuStreamQuery(c_void_p(consumer_stream.stream_handle)),
+                         simulation.NOT_READY)
         block_stream.finish()
         self.assertEqual(simulation.simulator.cuStreamQuery(c_void_p(consumer_stream.stream_handle)), 0)
         consumer.delete()
@@ -225,9 +226,9 @@ class DlpackTest(unittest.TestCase):
         """A consumer in C deletes its tensors at the exit of the process.  Freed memory is filled with the debug pattern."""
         with tempfile.TemporaryDirectory() as folder:
             source, library = pathlib.Path(folder, "consumer.c"), pathlib.Path(folder, "consumer.so")
-            source.write_text(LATE_CONSUMER, encoding="utf-8")
+            source.write_text(CONSUMER_SOURCE, encoding="utf-8")
             subprocess.run([*cases.COMPILER, "-shared", "-fPIC", "-o", library, source], check=True)
-            output = cases.run_python(LATE.format(folder=str(cases.ROOT / "tests/python"), library=str(library)),
+            output = cases.run_python(LATE_PROGRAM.format(folder=str(cases.ROOT / "tests/python"), library=str(library)),
                                       PYTHONMALLOC="debug")
         self.assertEqual((output[0], cases.without_self_checks(output[1])), ("end\ndeleted 5 tensors\n", ""))
 

@@ -127,7 +127,7 @@ class MetricsTest(unittest.TestCase):
             server.kill()
 
     def test_budget_file_adds_metrics(self):
-        with tempfile.TemporaryDirectory() as folder, xseg.open(f"budget_file:{folder}/ledger") as allocator:
+        with tempfile.TemporaryDirectory() as folder, xseg.open(f"budget_file:{folder}/budget") as allocator:
             allocator.allocate(3 * MIB).free()
             deadline = time.monotonic() + 20
             while "xseg_budget_other_members" not in allocator.metrics() and time.monotonic() < deadline:

@@ -65,9 +65,9 @@ class Ranges(Case):
             range_.set_quota(3 * PAGE)
             pool = range_.pool.handle
             self.assertEqual(range_.info(), xseg.RangeInfo(
-                base=range_.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=pool, limit_bytes=4 * PAGE, quota_bytes=3
-                * PAGE,
-                committed_bytes=0, pending_unmap_bytes=0, mapped_bytes=0, physical_bytes=0, prepared_bytes=2 * PAGE, recommits=0))
+                base=range_.address, bytes=8 * PAGE, page_bytes=PAGE, device=0, pool=pool, limit_bytes=4 * PAGE,
+                quota_bytes=3 * PAGE, committed_bytes=0, pending_unmap_bytes=0, mapped_bytes=0, physical_bytes=0,
+                prepared_bytes=2 * PAGE, recommits=0))
             creates = simulation.simulator.xseg_sim_calls(b"cuMemCreate")
             range_.commit(0, 2 * PAGE)
             self.assertEqual(simulation.simulator.xseg_sim_calls(b"cuMemCreate"), creates)
@@ -87,7 +87,8 @@ class Ranges(Case):
         range_.commit(0, PAGE, first_stream)
         self.assertEqual(range_.info().recommits, 1)
         range_.commit(PAGE, PAGE, second_stream)
-        self.assertEqual(simulation.simulator.cuStreamQuery(c_void_p(second_stream.stream_handle)), 600)
+        self.assertEqual(simulation.simulator.cuStreamQuery(c_void_p(second_stream.stream_handle)),
+                         simulation.NOT_READY)
         first_stream.finish()
         range_.decommit(0, 2 * PAGE, second_stream)
         self.assertEqual(range_.info().pending_unmap_bytes, 0)
@@ -248,13 +249,13 @@ class Destruction(Case):
 class Views(Case):
     def test_view_has_the_address_and_size_of_its_part(self):
         range_ = self.range
-        for offset, size, bytes_ in ((0, None, 64 * PAGE), (5, 1000, 1000), (PAGE - 1, None, 63 * PAGE + 1), (64 * PAGE, None, 0),
-                                     (7, 0, 0)):
+        for offset, size, expected_size in ((0, None, 64 * PAGE), (5, 1000, 1000), (PAGE - 1, None, 63 * PAGE + 1),
+                                            (64 * PAGE, None, 0), (7, 0, 0)):
             view = range_.view(offset, size)
-            self.assertEqual((view.pointer, view.size, view.offset), (range_.address + offset, bytes_, offset))
+            self.assertEqual((view.pointer, view.size, view.offset), (range_.address + offset, expected_size, offset))
             self.assertEqual(view.__cuda_array_interface__, {
-                "shape": (bytes_,), "typestr": "|u1", "data": (range_.address + offset, False), "version": 3, "strides": None,
-                "stream": None})
+                "shape": (expected_size,), "typestr": "|u1", "data": (range_.address + offset, False), "version": 3,
+                "strides": None, "stream": None})
         for offset, size in ((0, 64 * PAGE + 1), (64 * PAGE + 1, None)):
             with self.subTest(offset), self.assertRaisesRegex(xseg.ArgumentError, f"view exceeds the range of {64 * PAGE} bytes"):
                 range_.view(offset, size)
@@ -321,7 +322,7 @@ calls = {name: fields[name](lambda _, event, name=name: notifications.append(nam
          for name in ("on_trace", "on_map", "on_unmap")}
 observer, observer_id = _records.structure(_structs.xseg_observer, **calls), ctypes.c_uint64()
 _library.call("xseg_observer_add", allocator.handle, ctypes.byref(observer), ctypes.byref(observer_id))
-library, pointer, scope = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.where()  # PyDLL: calls keep the GIL
+library, pointer, scope = ctypes.PyDLL(_library.path()), ctypes.c_void_p(), _records.scope()  # PyDLL: calls keep the GIL
 for name in ("xseg_alloc", "xseg_free", "xseg_trim"):
     getattr(library, name).argtypes = _functions.FUNCTIONS[name][1]
 cache, ready, done = allocator.range(64 * PAGE), threading.Event(), threading.Event()

@@ -9,6 +9,7 @@ from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 import xseg
 
 FOREVER = 2**64 - 1
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 simulator = ctypes.CDLL(os.environ["XSEG_DRIVER"])
 simulator.xseg_sim_launch.argtypes = [c_void_p, c_uint64]

@@ -252,13 +252,13 @@ class Replay(Case):
         return result, read(path)
 
     def expect_peaks(self, config, streams=()):
-        allocator, draw, blocks = self.open(f"{config},history:all"), random.Random(5), []
+        allocator, rng, blocks = self.open(f"{config},history:all"), random.Random(5), []
         for _ in range(1500):
-            if blocks and draw.random() < 0.5:
-                blocks.pop(draw.randrange(len(blocks))).free()
+            if blocks and rng.random() < 0.5:
+                blocks.pop(rng.randrange(len(blocks))).free()
             else:
-                size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
-                blocks.append(allocator.allocate(size, stream=draw.choice(streams) if streams else None))
+                size = rng.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, rng.randrange(1, 90 * MIB)])
+                blocks.append(allocator.allocate(size, stream=rng.choice(streams) if streams else None))
         result, snapshot = self.compare_peaks(allocator)
         rewind_snapshot.check(snapshot)
         self.assertIn(config, result["config"])
@@ -267,16 +267,16 @@ class Replay(Case):
 
     def expect_peaks_with_failures(self, config, seed, streams, trims):
         """As expect_peaks(), with requests that fail at the hard limit; returns the number of failures and the causes."""
-        allocator, draw, blocks, failed_requests = self.open(f"{config},history:all"), random.Random(seed), [], 0
+        allocator, rng, blocks, failed_requests = self.open(f"{config},history:all"), random.Random(seed), [], 0
         for step in range(600):
             if trims and step % 50 == 49:
                 allocator.trim(wait=True)
-            if blocks and draw.random() < 0.52:
-                blocks.pop(draw.randrange(len(blocks))).free()
+            if blocks and rng.random() < 0.52:
+                blocks.pop(rng.randrange(len(blocks))).free()
                 continue
-            size = draw.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, draw.randrange(1, 90 * MIB)])
+            size = rng.choice([1000, 70000, MIB, 5 * MIB, 33 * MIB, rng.randrange(1, 90 * MIB)])
             try:
-                blocks.append(allocator.allocate(size, stream=draw.choice(streams)))
+                blocks.append(allocator.allocate(size, stream=rng.choice(streams)))
             except MemoryError:
                 failed_requests += 1
                 blocks.pop(0).free()

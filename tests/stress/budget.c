@@ -19,17 +19,17 @@
 #include "tests/support/shared_budgets.h"
 #include "tests/support/sim_shared.h"
 
-#define PAGE     (2 * MIB)
-#define HANG_S   120.0 /* seconds that only a hang exceeds */
-#define SETTLE_S 60.0  /* seconds within which statistics settle */
+#define PAGE             (2 * MIB)
+#define HANG_TIMEOUT_S   120.0 /* only a hang takes longer */
+#define SETTLE_TIMEOUT_S 60.0  /* maximum time until the statistics of all members settle */
 
 int cuMemGetInfo_v2(size_t *free, size_t *total);
 
 static struct budget_shared *shared;
 static struct xseg_shared_budget budget_file;
-static unsigned seats, round_number;
-static pid_t pid[SEATS]; /* 0: empty seat */
-static bool is_stopped[SEATS];
+static unsigned member_count, round_number;
+static pid_t pid[MEMBERS]; /* 0: no process */
+static bool is_stopped[MEMBERS];
 static uint64_t seed = 20261125, seconds = 5;
 static struct {
     uint64_t random;
@@ -48,9 +48,9 @@ static double now(void)
 
 /* --- Members. --- */
 
-static void end_all(void)
+static void kill_all(void)
 {
-    for (unsigned i = 0; i < SEATS; i++)
+    for (unsigned i = 0; i < MEMBERS; i++)
         if (pid[i] != 0) {
             (void)kill(pid[i], SIGKILL);
             (void)waitpid(pid[i], NULL, 0);
@@ -59,75 +59,75 @@ static void end_all(void)
 }
 
 /* Kill all members, and fail the test. */
-#define FAIL(...)                                                                           \
-    do {                                                                                    \
-        end_all();                                                                          \
-        print_error("seed %" PRIu64 ", %u members, round %u\n", seed, seats, round_number); \
-        fail_msg(__VA_ARGS__);                                                              \
+#define FAIL(...)                                                                                  \
+    do {                                                                                           \
+        kill_all();                                                                                \
+        print_error("seed %" PRIu64 ", %u members, round %u\n", seed, member_count, round_number); \
+        fail_msg(__VA_ARGS__);                                                                     \
     } while (0)
 
-static void start(unsigned seat)
+static void start_member(unsigned member)
 {
-    struct budget_seat *place = &shared->seat[seat];
+    struct budget_member *state = &shared->member[member];
     const uint64_t member_seed = rng_next(&parent.random) >> 20;
 
-    atomic_store(&place->done, atomic_load(&place->ordered));
+    atomic_store(&state->completed_order, atomic_load(&state->last_order));
     (void)fflush(NULL);
-    pid[seat] = fork();
-    assert_true(pid[seat] >= 0);
-    if (pid[seat] == 0)
-        budget_member(shared, seat, member_seed);
-    is_stopped[seat] = false;
+    pid[member] = fork();
+    assert_true(pid[member] >= 0);
+    if (pid[member] == 0)
+        budget_member_run(shared, member, member_seed);
+    is_stopped[member] = false;
     counts.started++;
 }
 
-static void kill_one(unsigned seat)
+static void kill_member(unsigned member)
 {
-    (void)kill(pid[seat], SIGKILL);
-    (void)waitpid(pid[seat], NULL, 0);
-    pid[seat] = 0;
+    (void)kill(pid[member], SIGKILL);
+    (void)waitpid(pid[member], NULL, 0);
+    pid[member] = 0;
     counts.killed++;
 }
 
-static void stop_or_continue(unsigned seat)
+static void stop_or_continue(unsigned member)
 {
-    is_stopped[seat] = !is_stopped[seat];
-    (void)kill(pid[seat], is_stopped[seat] ? SIGSTOP : SIGCONT);
-    counts.stopped += is_stopped[seat];
+    is_stopped[member] = !is_stopped[member];
+    (void)kill(pid[member], is_stopped[member] ? SIGSTOP : SIGCONT);
+    counts.stopped += is_stopped[member];
 }
 
-static void order(unsigned seat, enum budget_order command)
+static void send_order(unsigned member, enum budget_order command)
 {
-    shared->seat[seat].order = command;
-    (void)atomic_fetch_add(&shared->seat[seat].ordered, 1);
+    shared->member[member].order = command;
+    (void)atomic_fetch_add(&shared->member[member].last_order, 1);
 }
 
-static void await(unsigned seat)
+static void wait_for_order(unsigned member)
 {
-    const struct budget_seat *place = &shared->seat[seat];
-    const double until = now() + HANG_S;
+    const struct budget_member *state = &shared->member[member];
+    const double deadline = now() + HANG_TIMEOUT_S;
 
-    while (atomic_load(&place->done) != atomic_load(&place->ordered)) {
+    while (atomic_load(&state->completed_order) != atomic_load(&state->last_order)) {
         int status = 0;
 
-        if (waitpid(pid[seat], &status, WNOHANG) == pid[seat]) {
-            pid[seat] = 0;
-            FAIL("member %u has exited: status %#x", seat, (unsigned)status);
+        if (waitpid(pid[member], &status, WNOHANG) == pid[member]) {
+            pid[member] = 0;
+            FAIL("member %u has exited: status %#x", member, (unsigned)status);
         }
-        if (now() > until)
-            FAIL("member %u hangs with order %c", seat, place->order);
+        if (now() > deadline)
+            FAIL("member %u hangs with order %c", member, state->order);
         (void)usleep(200);
     }
 }
 
-static void order_all(enum budget_order command)
+static void order_all_members(enum budget_order command)
 {
-    for (unsigned i = 0; i < seats; i++)
+    for (unsigned i = 0; i < member_count; i++)
         if (pid[i] != 0)
-            order(i, command);
-    for (unsigned i = 0; i < seats; i++)
+            send_order(i, command);
+    for (unsigned i = 0; i < member_count; i++)
         if (pid[i] != 0)
-            await(i);
+            wait_for_order(i);
 }
 
 /* --- Checks while all members are idle. --- */
@@ -143,13 +143,13 @@ static void read_device(uint64_t *used, uint64_t *total)
     *total = all;
 }
 
-/* The record of a member in the budget file; NULL: none yet. */
-static const struct xseg_shared_budget_device *record_of(unsigned seat)
+/* The record of a member in the budget file; NULL: the member has not written one yet. */
+static const struct xseg_shared_budget_device *record_of(unsigned member)
 {
     for (unsigned slot = 0; slot < XSEG_SHARED_BUDGET_SLOTS; slot++) {
         const struct xseg_shared_budget_entry *entry = &budget_file.seen[slot];
 
-        if (entry->state == XSEG_SHARED_BUDGET_FRESH && entry->record.pid == pid[seat] &&
+        if (entry->state == XSEG_SHARED_BUDGET_FRESH && entry->record.pid == pid[member] &&
             entry->record.device_count == 1)
             return &entry->record.devices[0];
     }
@@ -157,197 +157,199 @@ static const struct xseg_shared_budget_device *record_of(unsigned seat)
 }
 
 /* Whether the device, the members and the budget file agree; if not, `text` describes the difference. */
-static bool agrees(const uint64_t *share, char *text, size_t bytes)
+static bool is_consistent(const uint64_t *share, char *text, size_t bytes)
 {
     uint64_t used = 0, total = 0, sum = 0;
-    unsigned living = 1; /* the parent has a slot as well */
+    unsigned processes = 1; /* the parent has a slot as well */
 
-    order_all(ORDER_STATISTICS);
+    order_all_members(ORDER_STATISTICS);
     read_device(&used, &total);
     assert_int_equal(xseg_shared_budget_read(&budget_file), XSEG_OK);
-    const unsigned held = budget_file_count(&budget_file);
-    for (unsigned i = 0; i < seats; i++) {
+    const unsigned used_slots = budget_file_count(&budget_file);
+    for (unsigned i = 0; i < member_count; i++) {
         if (pid[i] == 0)
             continue;
         const struct xseg_shared_budget_device *record = record_of(i);
-        living++;
-        sum += shared->seat[i].bytes;
-        if (record == NULL || record->physical != shared->seat[i].bytes || record->demand != 0 ||
+        processes++;
+        sum += shared->member[i].bytes;
+        if (record == NULL || record->physical != shared->member[i].bytes || record->demand != 0 ||
             record->share != share[i]) {
             (void)snprintf(text, bytes,
                            "member %u has %" PRIu64 " bytes, and the budget file has %" PRIu64, i,
-                           shared->seat[i].bytes, record == NULL ? 0 : record->physical);
+                           shared->member[i].bytes, record == NULL ? 0 : record->physical);
             return false;
         }
     }
     (void)snprintf(text, bytes,
                    "%" PRIu64 " bytes of the device are in use, and members have %" PRIu64
                    "; %u slots are in use by %u processes",
-                   used, sum, held, living);
-    return used == sum && held == living;
+                   used, sum, used_slots, processes);
+    return used == sum && used_slots == processes;
 }
 
-static void expect_agreement(const uint64_t *share)
+static void expect_consistency(const uint64_t *share)
 {
-    const double until = now() + SETTLE_S;
+    const double deadline = now() + SETTLE_TIMEOUT_S;
     char text[256] = "";
 
-    while (!agrees(share, text, sizeof(text))) {
-        if (now() > until)
+    while (!is_consistent(share, text, sizeof(text))) {
+        if (now() > deadline)
             FAIL("%s", text);
         (void)usleep(20000);
     }
 }
 
 /* The share of a member according to the budget file; *is_above: for each member, whether it is above its share. */
-static uint64_t find_share(unsigned seat, bool *is_above)
+static uint64_t find_share(unsigned member, bool *is_above)
 {
-    struct xseg_budget_member member[SEATS];
+    struct xseg_budget_member input[MEMBERS];
     uint64_t used = 0, total = 0, share = 0;
-    unsigned at[SEATS] = {0}, count = 0;
+    unsigned index_of[MEMBERS] = {0}, count = 0;
 
     read_device(&used, &total);
-    for (unsigned i = 0; i < seats; i++) {
+    for (unsigned i = 0; i < member_count; i++) {
         const struct xseg_shared_budget_device *record = pid[i] != 0 ? record_of(i) : NULL;
 
         if (record == NULL)
             continue;
-        member[count] = (struct xseg_budget_member){
+        input[count] = (struct xseg_budget_member){
             .physical = record->physical, .idle = record->idle, .named_share = record->share};
-        at[count++] = i;
+        index_of[count++] = i;
     }
     for (unsigned i = 0; i < count; i++) {
-        const struct xseg_budget_split split = xseg_budget_split(member, count, i, total, 0);
+        const struct xseg_budget_split split = xseg_budget_split(input, count, i, total, 0);
 
-        is_above[at[i]] = split.above_share != 0;
-        if (at[i] == seat)
+        is_above[index_of[i]] = split.above_share != 0;
+        if (index_of[i] == member)
             share = split.share;
     }
     return share;
 }
 
-/* A member that requests its share gets it, from the idle memory of members above their shares. */
-static void expect_served(unsigned seat)
+/* Expect that a request of a member for its share is served, from the idle memory of members above their shares. */
+static void expect_served(unsigned member)
 {
-    bool is_above[SEATS] = {false};
-    struct budget_seat *place = &shared->seat[seat];
-    const uint64_t share = find_share(seat, is_above);
+    bool is_above[MEMBERS] = {false};
+    struct budget_member *state = &shared->member[member];
+    const uint64_t share = find_share(member, is_above);
     const uint64_t bytes = share / PAGE * PAGE - xseg_min(share / PAGE * PAGE, 2 * PAGE);
-    const double until = now() + SETTLE_S;
+    const double deadline = now() + SETTLE_TIMEOUT_S;
 
-    is_above[seat] = true;
-    for (unsigned i = 0; i < seats; i++)
+    is_above[member] = true;
+    for (unsigned i = 0; i < member_count; i++)
         if (pid[i] != 0 && is_above[i]) {
-            order(i, ORDER_FREE);
-            await(i);
+            send_order(i, ORDER_FREE);
+            wait_for_order(i);
         }
     counts.share_requests++;
     do {
-        if (now() > until)
-            FAIL("member %u starves: %" PRIu64 " bytes of its share: %s", seat, bytes, place->text);
-        place->bytes = bytes;
-        order(seat, ORDER_ALLOCATE);
-        await(seat);
+        if (now() > deadline)
+            FAIL("member %u starves: %" PRIu64 " bytes of its share: %s", member, bytes,
+                 state->text);
+        state->bytes = bytes;
+        send_order(member, ORDER_ALLOCATE);
+        wait_for_order(member);
         counts.share_attempts++;
-    } while (place->status != XSEG_OK);
-    order(seat, ORDER_FREE_BLOCK);
-    await(seat);
+    } while (state->status != XSEG_OK);
+    send_order(member, ORDER_FREE_BLOCK);
+    wait_for_order(member);
 }
 
-/* Configure a member for the idle phase; returns its share in the units of the budget file. */
-static uint64_t configure(unsigned seat)
+/* Draw the configuration of a member for the idle phase; returns its share in the units of the budget file. */
+static uint64_t draw_configuration(unsigned member)
 {
-    static const unsigned percent[] = {0, 0, 0, 10, 20, 40};
-    const unsigned named = percent[below(&parent, COUNT_OF(percent))];
+    static const unsigned shares[] = {0, 0, 0, 10, 20, 40};
+    const unsigned percent = shares[below(&parent, COUNT_OF(shares))];
 
-    (void)snprintf(shared->seat[seat].text, sizeof(shared->seat[seat].text),
+    (void)snprintf(shared->member[member].text, sizeof(shared->member[member].text),
                    "budget_file:%s,budget_wait_ms:2000,budget_min_mb:0,budget_share:%.2f",
-                   shared->budget_file, named / 100.0);
-    return (uint64_t)named * (XSEG_SHARED_BUDGET_WHOLE_SHARE / 100);
+                   shared->budget_file, percent / 100.0);
+    return (uint64_t)percent * (XSEG_SHARED_BUDGET_WHOLE_SHARE / 100);
 }
 
-static void check_idle(void)
+static void check_idle_members(void)
 {
-    uint64_t share[SEATS] = {0};
-    unsigned seat = 0;
+    uint64_t share[MEMBERS] = {0};
+    unsigned member = 0;
 
-    for (unsigned i = 0; i < seats; i++) {
+    for (unsigned i = 0; i < member_count; i++) {
         if (is_stopped[i] && pid[i] != 0)
             stop_or_continue(i);
         if (pid[i] == 0)
-            start(i);
+            start_member(i);
     }
-    /* A member may be missing, and its memory with it. */
-    if (seats > 2 && below(&parent, 3) == 0)
-        kill_one((unsigned)below(&parent, seats));
-    for (unsigned i = 0; i < seats; i++) {
-        share[i] = configure(i);
-        seat = pid[i] != 0 && below(&parent, seats) == 0 ? i : seat;
+    /* The memory of a killed member is available to the others. */
+    if (member_count > 2 && below(&parent, 3) == 0)
+        kill_member((unsigned)below(&parent, member_count));
+    for (unsigned i = 0; i < member_count; i++) {
+        share[i] = draw_configuration(i);
+        member = pid[i] != 0 && below(&parent, member_count) == 0 ? i : member;
     }
-    order_all(ORDER_IDLE);
-    expect_agreement(share);
-    while (pid[seat] == 0)
-        seat = (seat + 1) % seats;
-    expect_served(seat);
-    expect_agreement(share);
+    order_all_members(ORDER_IDLE);
+    expect_consistency(share);
+    while (pid[member] == 0)
+        member = (member + 1) % member_count;
+    expect_served(member);
+    expect_consistency(share);
     counts.idle_phases++;
 }
 
 /* --- While members run. --- */
 
-static void disturb(void)
+/* Start, kill, stop or continue a member. */
+static void change_member(void)
 {
-    const unsigned seat = (unsigned)below(&parent, seats);
+    const unsigned member = (unsigned)below(&parent, member_count);
 
-    if (pid[seat] == 0)
-        start(seat);
+    if (pid[member] == 0)
+        start_member(member);
     else if (counts.killed == 0 || below(&parent, 3) == 0)
-        kill_one(seat);
+        kill_member(member);
     else
-        stop_or_continue(seat);
+        stop_or_continue(member);
 }
 
-/* Let a member free everything, close and exit. */
-static void end_member(unsigned seat)
+/* Order a member to free everything, close and exit. */
+static void end_member(unsigned member)
 {
-    const double until = now() + HANG_S;
+    const double deadline = now() + HANG_TIMEOUT_S;
     int status = 1;
 
-    order(seat, ORDER_END);
-    while (waitpid(pid[seat], &status, WNOHANG) != pid[seat]) {
-        if (now() > until)
-            FAIL("member %u hangs as it ends", seat);
+    send_order(member, ORDER_END);
+    while (waitpid(pid[member], &status, WNOHANG) != pid[member]) {
+        if (now() > deadline)
+            FAIL("member %u hangs as it ends", member);
         (void)usleep(1000);
     }
-    pid[seat] = 0;
+    pid[member] = 0;
     if (status != 0)
-        FAIL("member %u has failed at its end: status %#x", seat, (unsigned)status);
+        FAIL("member %u has failed at its end: status %#x", member, (unsigned)status);
 }
 
-static void play(void)
+static void run_rounds(void)
 {
-    const double until = now() + (double)seconds;
+    const double deadline = now() + (double)seconds;
 
-    for (round_number = 0; round_number < 3 || now() < until; round_number++) {
+    for (round_number = 0; round_number < 3 || now() < deadline; round_number++) {
         const unsigned events = 2 + (unsigned)below(&parent, 6);
 
-        for (unsigned i = 0; i < seats; i++)
+        for (unsigned i = 0; i < member_count; i++)
             if (pid[i] != 0)
-                order(i, ORDER_PLAY);
+                send_order(i, ORDER_RUN);
         for (unsigned i = 0; i < events; i++) {
             (void)usleep((useconds_t)(10000 + below(&parent, 120000)));
-            disturb();
+            change_member();
         }
-        check_idle();
+        check_idle_members();
     }
-    for (unsigned i = 0; i < seats; i++)
+    for (unsigned i = 0; i < member_count; i++)
         if (pid[i] != 0)
             end_member(i);
 }
 
 /* --- Cases. --- */
 
-static int begin(void **state)
+static int set_up(void **state)
 {
     memset(&counts, 0, sizeof(counts));
     shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -360,9 +362,9 @@ static int begin(void **state)
     return 0;
 }
 
-static int end(void **state)
+static int tear_down(void **state)
 {
-    end_all();
+    kill_all();
     xseg_shared_budget_close(&budget_file);
     (void)munmap(shared, sizeof(*shared));
     return budget_files_end(state);
@@ -372,48 +374,49 @@ static void print_counts(void)
 {
     uint64_t sum[6] = {0};
 
-    for (unsigned i = 0; i < seats; i++) {
-        struct budget_seat *place = &shared->seat[i];
-        const uint64_t counts_of_seat[] = {place->requests, place->denied,          place->commits,
-                                           place->changes,  place->budget_requests, place->served};
+    for (unsigned i = 0; i < member_count; i++) {
+        struct budget_member *state = &shared->member[i];
+        const uint64_t counts_of_member[] = {state->requests,        state->denied,
+                                             state->commits,         state->changes,
+                                             state->budget_requests, state->served};
 
-        for (unsigned k = 0; k < COUNT_OF(counts_of_seat); k++)
-            sum[k] += counts_of_seat[k];
+        for (unsigned k = 0; k < COUNT_OF(counts_of_member); k++)
+            sum[k] += counts_of_member[k];
     }
     print_message(
         "# %u members, %u rounds: %u started, %u killed, %u stopped; %" PRIu64 " requests, %" PRIu64
         " denied, %" PRIu64 " commits, %" PRIu64 " changes, %" PRIu64
         " requested from others, %" PRIu64 " of them served; %u shares requested, %u attempts\n",
-        seats, counts.idle_phases, counts.started, counts.killed, counts.stopped, sum[0], sum[1],
-        sum[2], sum[3], sum[4], sum[5], counts.share_requests, counts.share_attempts);
+        member_count, counts.idle_phases, counts.started, counts.killed, counts.stopped, sum[0],
+        sum[1], sum[2], sum[3], sum[4], sum[5], counts.share_requests, counts.share_attempts);
 }
 
-static void run_members(unsigned members, uint64_t memory)
+static void run_members(unsigned count, uint64_t memory)
 {
-    seats = members;
-    parent.random = (seed + members) * UINT64_C(88172645463325252) | 1;
+    member_count = count;
+    parent.random = (seed + count) * UINT64_C(88172645463325252) | 1;
     shared->sim.memory_bytes = memory;
     shared->block_max = memory / 3;
     shared->sim.shared = shared->sim_name;
     assert_int_equal(xseg_sim_reset(&shared->sim), XSEG_OK);
     assert_int_equal(xseg_shared_budget_open(&budget_file, shared->budget_file), XSEG_OK);
-    for (unsigned i = 0; i < seats; i++)
-        start(i);
-    play();
+    for (unsigned i = 0; i < member_count; i++)
+        start_member(i);
+    run_rounds();
     print_counts();
     uint64_t used = 1, total = 0;
     read_device(&used, &total);
     assert_int_equal(used, 0);
-    assert_true(counts.killed > 0 && counts.started > seats);
+    assert_true(counts.killed > 0 && counts.started > member_count);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-TEST_WITH(two_processes_share_a_device, begin, end)
+TEST_WITH(two_processes_share_a_device, set_up, tear_down)
 {
     run_members(2, GIB / 2);
 }
 
-TEST_WITH(eight_processes_share_a_device, begin, end)
+TEST_WITH(eight_processes_share_a_device, set_up, tear_down)
 {
     run_members(8, GIB);
 }

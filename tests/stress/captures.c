@@ -55,19 +55,19 @@ static _Atomic(void *) *any_slot(struct worker *worker)
     return &worker->shared->slot[below(worker, SLOTS)];
 }
 
-/* Leave a block for either thread, and free the one that it replaces. */
-static void leave(struct worker *worker, void *ptr)
+/* Store a block in a slot, for either thread, and free the previous block of the slot. */
+static void put_block(struct worker *worker, void *ptr)
 {
     free_block(worker, atomic_exchange(any_slot(worker), ptr));
 }
 
-/* A block of this thread with work of both its streams, left for either thread. */
-static void work_on_a_block(struct worker *worker)
+/* Allocate a block, queue work on it on some streams of this thread, and store it for either thread. */
+static void use_block(struct worker *worker)
 {
-    const unsigned own = (unsigned)below(worker, STREAMS);
+    const unsigned stream_index = (unsigned)below(worker, STREAMS);
     size_t bytes = 0;
-    void *ptr =
-        alloc_on(worker, worker->stream[own], below(worker, 4) == 0 ? worker->pool : NULL, &bytes);
+    void *ptr = alloc_on(worker, worker->stream[stream_index],
+                         below(worker, 4) == 0 ? worker->pool : NULL, &bytes);
 
     for (unsigned i = 0; ptr != NULL && i < STREAMS; i++) {
         if (below(worker, 2) == 0)
@@ -76,7 +76,7 @@ static void work_on_a_block(struct worker *worker)
         CHECK(xseg_sim_launch_on(worker->stream[i], below(worker, 8) == 0 ? UINT64_MAX : 20000,
                                  (uint64_t)(uintptr_t)ptr, bytes) == XSEG_OK);
     }
-    leave(worker, ptr);
+    put_block(worker, ptr);
 }
 
 static void free_after_event(struct worker *worker)
@@ -87,7 +87,7 @@ static void free_after_event(struct worker *worker)
     block_check(ptr);
     const xseg_status status = xseg_free_after(worker->shared->allocator, ptr, &event, 1);
     driver_event_destroy(event);
-    /* The other thread captures. */
+    /* The call is rejected while the other thread captures. */
     if (status == XSEG_ERR_BUSY)
         free_block(worker, ptr);
     else
@@ -96,28 +96,28 @@ static void free_after_event(struct worker *worker)
 
 /* --- Captures. --- */
 
-/* Both streams take part; each uses blocks of the other. */
+/* Capture work on both streams, each of which uses blocks of the other stream. */
 static void fill_capture(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->shared->allocator;
 
     for (unsigned i = 0; i < 12; i++) {
         const xseg_stream stream = worker->stream[i % STREAMS];
-        const xseg_stream other = worker->stream[(i + 1) % STREAMS];
+        const xseg_stream next = worker->stream[(i + 1) % STREAMS];
         struct xseg_block_info info = {sizeof(info)};
         size_t bytes = 0;
         void *ptr = alloc_on(worker, stream, NULL, &bytes);
 
         CHECK_OK(xseg_sim_launch(stream, 1000));
-        driver_wait(0, other, stream);
+        driver_wait(0, next, stream);
         if (ptr == NULL)
             continue;
         CHECK_OK(xseg_block_query(allocator, ptr, &info));
         CHECK(info.pool == worker->pool && info.stream == stream);
-        CHECK_OK(xseg_record_stream(allocator, ptr, other));
-        CHECK_OK(xseg_sim_launch(other, 1000));
+        CHECK_OK(xseg_record_stream(allocator, ptr, next));
+        CHECK_OK(xseg_sim_launch(next, 1000));
         if (i % 3 == 0)
-            leave(worker, ptr);
+            put_block(worker, ptr);
         else
             free_block(worker, ptr);
     }
@@ -155,14 +155,14 @@ static void change_pool(struct worker *worker)
 
 static void trim(struct worker *worker)
 {
-    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_result result = {sizeof(result)};
     const struct xseg_trim_options options = {sizeof(options), .wait = below(worker, 2) == 0};
 
-    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &options, &done));
-    CHECK(done.kept_failed == 0);
+    CHECK_OK(xseg_trim(worker->shared->allocator, NULL, &options, &result));
+    CHECK(result.kept_failed == 0);
 }
 
-static void *work(void *self)
+static void *make_random_calls(void *self)
 {
     struct worker *worker = self;
 
@@ -173,9 +173,9 @@ static void *work(void *self)
         const uint64_t action = below(worker, 200);
 
         if (action < 120)
-            work_on_a_block(worker);
+            use_block(worker);
         else if (action < 160)
-            leave(worker, NULL);
+            put_block(worker, NULL);
         else if (action < 175)
             free_after_event(worker);
         else if (action < 183)
@@ -198,7 +198,7 @@ static void *work(void *self)
 }
 
 /* Compare the remaining blocks with the counts. */
-static void expect_what_is_left(const struct shared *shared)
+static void expect_remaining_blocks(const struct shared *shared)
 {
     const struct xseg_statistics stats = env_stats(shared->allocator);
     uint64_t blocks = 0, bytes = 0, requested = 0;
@@ -224,19 +224,19 @@ static void expect_what_is_left(const struct shared *shared)
     assert_true(stats.requested_bytes[XSEG_STAT_ALL].current >= requested);
 }
 
-static void expect_even(const struct shared *shared)
+static void expect_exact_counts(const struct shared *shared)
 {
-    const struct xseg_statistics stats = expect_nothing_left(shared->allocator);
+    const struct xseg_statistics stats = expect_all_released(shared->allocator);
 
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].allocated, shared->allocated);
     assert_int_equal(stats.allocation[XSEG_STAT_ALL].freed, shared->allocated);
     assert_int_equal(stats.num_ooms, shared->failed);
-    /* The number of served requests is arbitrary: a thread that is preempted in a capture keeps memory from the other. */
+    /* No minimum of served requests: a thread that is preempted in a capture can keep the memory of the device. */
     assert_true(shared->allocated > 0 && shared->captures > 0);
     assert_int_equal(shared->invalidated, 0);
 }
 
-static void play(const char *config, uint64_t memory, unsigned rounds)
+static void run_threads(const char *config, uint64_t memory, unsigned rounds)
 {
     const struct xseg_sim_settings settings = {sizeof(settings), .memory_bytes = memory,
                                                .real_bytes = ENV_HAS_BYTES};
@@ -252,36 +252,40 @@ static void play(const char *config, uint64_t memory, unsigned rounds)
         worker[i] = (struct worker){.shared = shared,
                                     .pool = env_pool(shared->allocator),
                                     .random = 88172645463325252U + UINT64_C(1000003) * i};
-    threads_start(thread, work, worker, THREADS);
+    threads_start(thread, make_random_calls, worker, THREADS);
     threads_join(thread, THREADS);
-    expect_what_is_left(shared);
+    expect_remaining_blocks(shared);
     for (unsigned i = 0; i < SLOTS; i++)
         env_free(shared->allocator, atomic_load(&shared->slot[i]));
-    expect_even(shared);
+    expect_exact_counts(shared);
     driver_close();
     env_close(shared->allocator);
     free(shared);
 }
 
-/* ThreadSanitizer leaves 512 GiB of addresses, which are not reused: segments reserve the minimum, 1 GiB. */
-#define ROOM   (512 * MIB)
-#define ROUNDS 3000u
+/* Programs with ThreadSanitizer have 512 GiB of addresses, which are not reused.  With this memory segments reserve the
+ * minimum, 1 GiB. */
+#define DEVICE_BYTES (512 * MIB)
+#define ROUNDS       3000u
 
 TEST(captures_keep_their_memory_on_expandable_segments)
 {
-    play("expandable_segments:True", ROOM, ROUNDS);
-    play("expandable_segments:True,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
+    run_threads("expandable_segments:True", DEVICE_BYTES, ROUNDS);
+    run_threads("expandable_segments:True,graph_capture_record_stream_reuse:True", DEVICE_BYTES,
+                ROUNDS);
 }
 
 TEST(captures_keep_their_memory_on_classic_segments)
 {
-    play("expandable_segments:False", ROOM, ROUNDS);
-    play("expandable_segments:False,graph_capture_record_stream_reuse:True", ROOM, ROUNDS);
+    run_threads("expandable_segments:False", DEVICE_BYTES, ROUNDS);
+    run_threads("expandable_segments:False,graph_capture_record_stream_reuse:True", DEVICE_BYTES,
+                ROUNDS);
 }
 
 TEST(captures_keep_their_memory_under_memory_pressure)
 {
-    play("expandable_segments:True", 192 * MIB, ROUNDS);
-    play("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB, ROUNDS);
-    play("expandable_segments:False", 192 * MIB, ROUNDS);
+    run_threads("expandable_segments:True", 192 * MIB, ROUNDS);
+    run_threads("expandable_segments:True,graph_capture_record_stream_reuse:True", 192 * MIB,
+                ROUNDS);
+    run_threads("expandable_segments:False", 192 * MIB, ROUNDS);
 }

@@ -43,7 +43,8 @@ static const struct xseg_ipc_functions functions = {sizeof(functions),   xseg_bl
 /* Open an allocator in a process whose runtime has retained the device's context. */
 static void open_attached(const char *config)
 {
-    assert_int_equal(cuInit(0), 0); /* a reset of the simulator has undone the runtime's */
+    assert_int_equal(cuInit(0),
+                     0); /* a reset of the simulator discards the initialization by the runtime */
     assert_int_equal(cudaDeviceSynchronize(), 0);
     assert_ok(env_try_open(config, &allocator));
     assert_true(xseg_ipc_attach(allocator, &functions));
@@ -63,8 +64,8 @@ struct buffer_address {
     uint64_t offset; /* from the base of the handle */
 };
 
-/* As vLLM's custom all-reduce. */
-static struct buffer_address address_of(const void *ptr)
+/* Get the handle of the range that contains an address, as vLLM's custom all-reduce does. */
+static struct buffer_address get_address(const void *ptr)
 {
     struct buffer_address address;
     void *base = NULL;
@@ -98,12 +99,12 @@ static const struct xseg_sim_settings sim_settings = {sizeof(struct xseg_sim_set
 
 struct group {
     unsigned ranks;
-    bool kills; /* the last rank is killed between the exchange and the close */
+    bool kills_last_rank; /* between the exchange and the close */
     int socket[RANKS_MAX];
     pid_t process[RANKS_MAX];
 };
 
-/* Send an address to the parent, and receive those of all ranks. */
+/* Send an address to the parent, and receive the addresses of all ranks. */
 static void exchange(int socket, const struct buffer_address *own, struct buffer_address *all,
                      unsigned ranks)
 {
@@ -138,31 +139,36 @@ static void run_rank(const struct group *group, unsigned rank, int socket)
     struct CUgraph_st *graph;
     const bool frees_first = rank % 2 == 0;
 
+    /* The offset of the buffer from the base of the range differs between the ranks. */
     open_attached("exportable:True");
     const xseg_stream stream = env_stream();
     struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
-    void *before = env_alloc_in(allocator, pool, (rank + 1) * BUFFER, NULL);
+    void *preceding_block = env_alloc_in(allocator, pool, (rank + 1) * BUFFER, NULL);
     unsigned char *captured = capture_buffer(pool, stream, &graph);
     volatile unsigned char *buffer = captured;
-    struct buffer_address own = address_of(captured);
+    struct buffer_address own = get_address(captured);
     exchange(socket, &own, all, group->ranks);
     for (unsigned i = 0; i < group->ranks; i++)
         peer[i] = i == rank ? buffer : open_address(&all[i], &base[i]);
+
+    /* Each rank writes one byte into the buffers of all ranks. */
     for (unsigned i = 0; i < group->ranks; i++)
         peer[i][rank] = (unsigned char)(rank + 1);
     wait_at_barrier(socket);
     for (unsigned i = 0; i < group->ranks; i++)
         assert_int_equal(buffer[i], i + 1);
     wait_at_barrier(socket);
-    if (group->kills && rank == group->ranks - 1)
+    if (group->kills_last_rank && rank == group->ranks - 1)
         (void)raise(SIGKILL);
     wait_at_barrier(socket);
     /* The memory of a killed process stays valid as long as it is open. */
     for (unsigned i = 0; i < group->ranks; i++)
         assert_int_equal(peer[i][rank], rank + 1);
+
+    /* Free the own memory before or after the others are closed. */
     if (frees_first) {
         env_graph_destroy(graph);
-        env_free(allocator, before);
+        env_free(allocator, preceding_block);
         assert_ok(xseg_pool_release(pool));
         env_empty_cache(allocator);
     }
@@ -170,7 +176,7 @@ static void run_rank(const struct group *group, unsigned rank, int socket)
         assert_int_equal(i == rank ? 0 : cudaIpcCloseMemHandle(base[i]), 0);
     if (!frees_first) {
         env_graph_destroy(graph);
-        env_free(allocator, before);
+        env_free(allocator, preceding_block);
         assert_ok(xseg_pool_release(pool));
     }
     wait_at_barrier(socket);
@@ -178,7 +184,8 @@ static void run_rank(const struct group *group, unsigned rank, int socket)
     _exit(0);
 }
 
-/* Serve the barriers: receive `bytes` of each rank that lives, then send `reply`, or what was received. */
+/* Serve a barrier of the first `ranks` ranks: receive `bytes` from each of them; then send one byte, or all received
+ * addresses, to each of them. */
 static void serve_barrier(const struct group *group, unsigned ranks, size_t bytes)
 {
     struct buffer_address all[RANKS_MAX];
@@ -189,9 +196,9 @@ static void serve_barrier(const struct group *group, unsigned ranks, size_t byte
         assert_true(write_all(group->socket[i], all, bytes == 1 ? 1 : ranks * sizeof(all[0])));
 }
 
-static void run_group(unsigned ranks, bool kills)
+static void run_group(unsigned ranks, bool kills_last_rank)
 {
-    struct group group = {.ranks = ranks, .kills = kills};
+    struct group group = {.ranks = ranks, .kills_last_rank = kills_last_rank};
     struct xseg_sim_settings settings = sim_settings;
     char name[64];
 
@@ -210,14 +217,16 @@ static void run_group(unsigned ranks, bool kills)
     serve_barrier(&group, ranks, sizeof(struct buffer_address));
     serve_barrier(&group, ranks, 1);
     serve_barrier(&group, ranks, 1);
-    const unsigned left = kills ? ranks - 1 : ranks;
-    if (kills) {
-        const int status = env_wait(group.process[left]);
+
+    /* One barrier after the kill, and one after the last close. */
+    const unsigned remaining = kills_last_rank ? ranks - 1 : ranks;
+    if (kills_last_rank) {
+        const int status = env_wait(group.process[remaining]);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     }
-    serve_barrier(&group, left, 1);
-    serve_barrier(&group, left, 1);
-    for (unsigned i = 0; i < left; i++)
+    serve_barrier(&group, remaining, 1);
+    serve_barrier(&group, remaining, 1);
+    for (unsigned i = 0; i < remaining; i++)
         assert_int_equal(env_wait(group.process[i]), 0);
     for (unsigned i = 0; i < ranks; i++)
         (void)close(group.socket[i]);
@@ -239,14 +248,14 @@ TEST(killed_rank_leaves_the_others_intact)
     run_group(RANKS_MAX, true);
 }
 
-/* --- Another GPU. --- */
+/* --- Memory of one GPU that is opened on another GPU. --- */
 
 /* Open memory of GPU 0 on GPU 1, and access it by work of GPU 1. */
 static void run_on_other_gpu(int socket, bool has_peers)
 {
     struct buffer_address address;
     void *base = NULL;
-    char answer = 0;
+    char byte = 0;
 
     open_attached(NULL);
     assert_int_equal(cudaSetDevice(1), 0);
@@ -268,7 +277,7 @@ static void run_on_other_gpu(int socket, bool has_peers)
         assert_int_equal(cudaIpcOpenMemHandle(&base, address.handle, LAZY_PEER_ACCESS),
                          MAP_FAILED_ERROR);
     }
-    assert_true(write_all(socket, &answer, 1));
+    assert_true(write_all(socket, &byte, 1));
     assert_int_equal(cuDevicePrimaryCtxRelease_v2(1), 0);
     close_attached();
     _exit(0);
@@ -276,13 +285,13 @@ static void run_on_other_gpu(int socket, bool has_peers)
 
 static void export_to_other_gpu(int socket, bool has_peers)
 {
-    char answer = 0;
+    char byte = 0;
 
     open_attached("exportable:True");
     void *block = env_alloc(allocator, BUFFER, NULL);
-    const struct buffer_address address = address_of(block);
+    const struct buffer_address address = get_address(block);
     assert_true(write_all(socket, &address, sizeof(address)));
-    assert_true(read_all(socket, &answer, 1));
+    assert_true(read_all(socket, &byte, 1));
     assert_true(!has_peers || *(volatile unsigned char *)block == 99);
     env_free(allocator, block);
     close_attached();
@@ -376,12 +385,12 @@ TEST(weight_sync_of_many_rounds_has_no_leak)
     for (unsigned round = 0; round < ROUNDS; round++) {
         unsigned char *tensor[TENSORS], byte = (unsigned char)round;
 
-        /* A training step changes which memory is cached. */
+        /* A training step with activations of a varying size, so that other memory is cached in each round. */
         void *activations = env_alloc(allocator, (1 + round % 5) * 20 * MIB, NULL);
         for (unsigned i = 0; i < TENSORS; i++) {
             tensor[i] = env_alloc(allocator, (i + 1) * BUFFER, NULL);
             *(volatile unsigned char *)tensor[i] = (unsigned char)(round + i);
-            all[i] = address_of(tensor[i]);
+            all[i] = get_address(tensor[i]);
         }
         assert_true(write_all(socket, &byte, 1) && write_all(socket, all, sizeof(all)));
         assert_true(read_all(socket, &byte, 1));
@@ -390,7 +399,7 @@ TEST(weight_sync_of_many_rounds_has_no_leak)
             env_free(allocator, tensor[i]);
         if (round % 10 == 0)
             env_empty_cache(allocator);
-        /* All sizes of a step have occurred after five rounds. */
+        /* The five sizes of activations have occurred: reserved memory must not grow any more. */
         if (round == 5)
             reserved = env_reserved(allocator);
         assert_true(round <= 5 || env_reserved(allocator) <= reserved);
@@ -404,7 +413,7 @@ TEST(weight_sync_of_many_rounds_has_no_leak)
 
 /* --- Calls of one process. --- */
 
-static void open_alone(const char *config)
+static void open_in_one_process(const char *config)
 {
     assert_ok(xseg_sim_reset(&sim_settings));
     open_attached(config);
@@ -415,7 +424,7 @@ TEST(memory_of_the_runtime_is_passed_to_the_runtime)
     struct runtime_ipc_handle handle;
     void *ptr = NULL, *out = NULL;
 
-    open_alone("exportable:True");
+    open_in_one_process("exportable:True");
     assert_int_equal(cudaMalloc(&ptr, BUFFER), 0);
     assert_int_equal(cudaIpcGetMemHandle(&handle, ptr), 0);
     assert_memory_not_equal(handle.bytes, "xseg", 4);
@@ -425,7 +434,7 @@ TEST(memory_of_the_runtime_is_passed_to_the_runtime)
     assert_int_equal(cudaFree(ptr), 0);
     close_attached();
     /* Classic segments of xseg are memory of the driver, too. */
-    open_alone("expandable_segments:False");
+    open_in_one_process("expandable_segments:False");
     void *block = env_alloc(allocator, BUFFER, NULL);
     assert_int_equal(cuIpcGetMemHandle(&handle, (uintptr_t)block), 0);
     assert_memory_not_equal(handle.bytes, "xseg", 4);
@@ -438,7 +447,7 @@ TEST(driver_functions_serve_expandable_memory)
     struct runtime_ipc_handle handle, again;
     unsigned long long first = 0, second = 0;
 
-    open_alone("exportable:True");
+    open_in_one_process("exportable:True");
     unsigned char *block = env_alloc(allocator, BUFFER, NULL);
     assert_int_equal(cuIpcGetMemHandle(&handle, (uintptr_t)block), 0);
     assert_int_equal(cuIpcGetMemHandle(&again, (uintptr_t)block), 0);
@@ -458,7 +467,7 @@ TEST(invalid_handles_return_errors_of_cuda)
     struct runtime_ipc_handle handle, other;
     void *out = NULL;
 
-    open_alone("exportable:True");
+    open_in_one_process("exportable:True");
     struct xseg_pool *pool = env_pool_of(allocator, .exportable = true);
     void *block = env_alloc_in(allocator, pool, BUFFER, NULL);
     assert_int_equal(cudaIpcGetMemHandle(NULL, block), INVALID_VALUE);
@@ -483,7 +492,7 @@ TEST(invalid_handles_return_errors_of_cuda)
     assert_ok(xseg_pool_release(pool));
     close_attached();
     /* Pages without handles, and no allocator. */
-    open_alone(NULL);
+    open_in_one_process(NULL);
     block = env_alloc(allocator, BUFFER, NULL);
     assert_int_equal(cudaIpcGetMemHandle(&other, block), NOT_SUPPORTED);
     env_free(allocator, block);
@@ -495,7 +504,7 @@ TEST(one_allocator_is_attached_at_a_time)
 {
     struct xseg_ipc_functions other = functions;
 
-    open_alone(NULL);
+    open_in_one_process(NULL);
     assert_false(xseg_ipc_attach(allocator, &functions));
     xseg_ipc_detach();
     other.struct_size--;

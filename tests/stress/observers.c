@@ -20,8 +20,8 @@ struct worker {
     void *slot[SLOTS];
 };
 
-/* A mapping that exists is recorded; its record is cleared. */
-static bool is_recorded(void *context, const struct xseg_mapping *mapping)
+/* Expect that an existing mapping is recorded, and clear the record. */
+static bool clear_record(void *context, const struct xseg_mapping *mapping)
 {
     mappings_on_unmap(context, mapping);
     return true;
@@ -44,19 +44,19 @@ static void alloc_or_free(struct worker *worker, void **slot)
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_PAUSED);
 }
 
-/* The page of the block's first byte remains mapped until the pin is released, even if the block is freed. */
+/* Pin the first page of a block, free the block and allocate another one: the page remains mapped until the unpin. */
 static void pin(struct worker *worker, void **slot)
 {
     struct shared *shared = worker->shared;
 
     if (*slot == NULL || xseg_pin(shared->allocator, *slot, 1) != XSEG_OK)
         return;
-    const size_t place = mappings_place(&shared->mappings, *slot);
-    atomic_fetch_add(&shared->mappings.pins[place], 1);
+    const size_t index = mappings_index(&shared->mappings, *slot);
+    atomic_fetch_add(&shared->mappings.pins[index], 1);
     void *ptr = *slot;
     alloc_or_free(worker, slot);
     alloc_or_free(worker, slot);
-    atomic_fetch_sub(&shared->mappings.pins[place], 1);
+    atomic_fetch_sub(&shared->mappings.pins[index], 1);
     CHECK_OK(xseg_unpin(shared->allocator, ptr, 1));
 }
 
@@ -73,13 +73,13 @@ static void pause_and_resume(struct shared *shared)
           status == XSEG_ERR_PAUSED);
 }
 
-static bool look(void *context, const struct xseg_mapping *mapping)
+static bool read_mapping(void *context, const struct xseg_mapping *mapping)
 {
     (void)context;
     return mapping->generation != 0;
 }
 
-static void *work(void *self)
+static void *make_random_calls(void *self)
 {
     struct worker *worker = self;
     struct shared *shared = worker->shared;
@@ -93,7 +93,7 @@ static void *work(void *self)
         if (action == 1)
             pause_and_resume(shared);
         if (action == 2)
-            CHECK_OK(xseg_for_each_mapping(shared->allocator, NULL, look, NULL));
+            CHECK_OK(xseg_for_each_mapping(shared->allocator, NULL, read_mapping, NULL));
         if (action >= 3 && action < 8)
             pin(worker, slot);
         if (action >= 8)
@@ -102,11 +102,11 @@ static void *work(void *self)
     return NULL;
 }
 
-static void set_up(struct shared *shared, const char *config)
+static void open_observed(struct shared *shared, const char *config)
 {
     shared->allocator = env_open_mib(1024, config);
     shared->pool = env_pool(shared->allocator);
-    /* No memory is mapped below the first block. */
+    /* The first block has the lowest address; the simulator returns increasing addresses. */
     void *first = env_alloc(shared->allocator, 1, NULL);
     shared->mappings.origin = (uintptr_t)first / GIB * GIB;
     env_free(shared->allocator, first);
@@ -114,31 +114,31 @@ static void set_up(struct shared *shared, const char *config)
     (void)mappings_observe(shared->allocator, &shared->mappings);
 }
 
-static void play(const char *config, unsigned rounds)
+static void run_threads(const char *config, unsigned rounds)
 {
     struct shared *shared = calloc(1, sizeof(*shared));
     struct worker worker[THREADS];
     pthread_t thread[THREADS];
 
     assert_non_null(shared);
-    set_up(shared, config);
+    open_observed(shared, config);
     shared->rounds = rounds;
     for (unsigned i = 0; i < THREADS; i++)
         worker[i] =
             (struct worker){.shared = shared, .random = UINT64_C(88172645463325252) + i * 1000003u};
-    threads_start(thread, work, worker, THREADS);
+    threads_start(thread, make_random_calls, worker, THREADS);
     threads_join(thread, THREADS);
     for (unsigned i = 0; i < THREADS; i++)
         for (unsigned k = 0; k < SLOTS; k++)
             env_free(shared->allocator, worker[i].slot[k]);
     (void)!xseg_pool_resume(shared->pool);
     /* The recorded mappings equal the actual ones. */
-    assert_ok(xseg_for_each_mapping(shared->allocator, NULL, is_recorded, &shared->mappings));
+    assert_ok(xseg_for_each_mapping(shared->allocator, NULL, clear_record, &shared->mappings));
     mappings_expect_none(&shared->mappings);
     assert_true(shared->mappings.notifications > 100);
     print_message("# %u notifications, %u pauses\n", shared->mappings.notifications,
                   shared->paused);
-    /* The comparison has consumed the records. */
+    /* The comparison has cleared the records, so the observer, whose ID is 1, must not be notified any more. */
     assert_ok(xseg_observer_remove(shared->allocator, 1));
     env_close(shared->allocator);
     free(shared);
@@ -146,10 +146,10 @@ static void play(const char *config, unsigned rounds)
 
 TEST(mappings_are_reported_once_under_memory_pressure)
 {
-    play("expandable_segments:True", 4000);
+    run_threads("expandable_segments:True", 4000);
 }
 
 TEST(mappings_are_reported_once_during_decay)
 {
-    play("expandable_segments:True,idle_ms:0", 2000);
+    run_threads("expandable_segments:True,idle_ms:0", 2000);
 }

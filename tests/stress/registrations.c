@@ -34,58 +34,58 @@ static void leave(void *context, const struct xseg_registered *run)
     CHECK_OK(xseg_sim_unregister((uintptr_t)run->handle));
 }
 
-/* A range from a block on, which may extend over neighbors and unmapped blocks. */
-static void add(struct worker *worker, unsigned at)
+/* Register a range that begins with a block, and may extend over adjacent blocks and unmapped blocks. */
+static void register_block(struct worker *worker, unsigned i)
 {
     const struct xseg_registrar registrar = {sizeof(registrar), .context = worker, .enter = enter,
                                              .leave = leave, .pin = below(worker, 4) == 0};
 
-    if (xseg_register(worker->allocator, worker->block[at],
-                      worker->bytes[at] + below(worker, 2) * below(worker, 60 * MIB), &registrar,
-                      &worker->id[at]) != XSEG_OK)
-        worker->id[at] = 0;
+    if (xseg_register(worker->allocator, worker->block[i],
+                      worker->bytes[i] + below(worker, 2) * below(worker, 60 * MIB), &registrar,
+                      &worker->id[i]) != XSEG_OK)
+        worker->id[i] = 0;
 }
 
-static void end(struct worker *worker, unsigned at)
+static void unregister_block(struct worker *worker, unsigned i)
 {
-    CHECK(worker->id[at] == 0 || xseg_unregister(worker->allocator, worker->id[at]) == XSEG_OK);
-    worker->id[at] = 0;
+    CHECK(worker->id[i] == 0 || xseg_unregister(worker->allocator, worker->id[i]) == XSEG_OK);
+    worker->id[i] = 0;
 }
 
-static void step(struct worker *worker)
+static void change_block(struct worker *worker)
 {
-    const unsigned at = (unsigned)below(worker, BLOCKS);
+    const unsigned i = (unsigned)below(worker, BLOCKS);
     struct xseg_request request = {sizeof(request)};
 
-    if (worker->block[at] == NULL) {
-        worker->bytes[at] = request.bytes = 2 * MIB + below(worker, 40 * MIB);
+    if (worker->block[i] == NULL) {
+        worker->bytes[i] = request.bytes = 2 * MIB + below(worker, 40 * MIB);
         request.stream = worker->stream;
         request.pool = below(worker, 2) == 0 ? worker->pool : NULL;
-        if (xseg_alloc_with(worker->allocator, &request, &worker->block[at]) != XSEG_OK)
-            worker->block[at] = NULL;
-        else if (worker->id[at] == 0)
-            add(worker, at);
+        if (xseg_alloc_with(worker->allocator, &request, &worker->block[i]) != XSEG_OK)
+            worker->block[i] = NULL;
+        else if (worker->id[i] == 0)
+            register_block(worker, i);
     } else {
         if (below(worker, 2) == 0)
-            end(worker, at);
-        CHECK_OK(xseg_free(worker->allocator, worker->block[at]));
-        worker->block[at] = NULL;
+            unregister_block(worker, i);
+        CHECK_OK(xseg_free(worker->allocator, worker->block[i]));
+        worker->block[i] = NULL;
     }
     if (below(worker, 8) == 0 && xseg_trim(worker->allocator, NULL, NULL, NULL) == XSEG_OK)
         worker->trims++;
     if (below(worker, 16) == 0)
-        end(worker, (unsigned)below(worker, BLOCKS));
+        unregister_block(worker, (unsigned)below(worker, BLOCKS));
 }
 
-static void *work(void *self)
+static void *change_blocks(void *self)
 {
     struct worker *worker = self;
 
     for (unsigned i = 0; i < ROUNDS; i++)
-        step(worker);
-    for (unsigned at = 0; at < BLOCKS; at++) {
-        end(worker, at);
-        CHECK_OK(xseg_free(worker->allocator, worker->block[at]));
+        change_block(worker);
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        unregister_block(worker, i);
+        CHECK_OK(xseg_free(worker->allocator, worker->block[i]));
     }
     return NULL;
 }
@@ -102,7 +102,7 @@ TEST(registered_pages_remain_mapped)
                                     .pool = pool,
                                     .stream = i % 2 == 0 ? NULL : env_stream(),
                                     .random = 4711 + i};
-    threads_start(thread, work, worker, THREADS);
+    threads_start(thread, change_blocks, worker, THREADS);
     threads_join(thread, THREADS);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_true(xseg_sim_registrations() > ROUNDS / 4);

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /* Random operations of a service on busy streams of the strict simulator, which ends the process if memory is unmapped
- * during work.  After every 1,000 operations of a thread all audits run.  test-stress-service [OPERATIONS [SEED
- * [CASE]]] */
+ * during work.  After every 1,000 operations of a thread all audits run.
+ *
+ *     test-stress-service [OPERATIONS [SEED [CASE]]]
+ */
 #include "src/core/device/device.h"
 #include "src/core/instance/instance.h"
 #include "tests/stress/stress.h"
 #include "tests/support/random_program.h"
 #include "tests/support/trim_due.h"
 
-#define THREADS   3u
-#define STREAMS   4u
-#define POOLS     3u
-#define SLOTS     400u
-#define PINS      8u
-#define SHARES    6u
-#define AUDIT     1000u
-#define MEMORY    (1536 * MIB)
-#define PASS_MOST UINT64_C(20000000) /* maximum advance of the clock in nanoseconds */
+#define THREADS              3u
+#define STREAMS              4u
+#define POOLS                3u
+#define SLOTS                400u
+#define PINS                 8u
+#define SHARED_BLOCKS        6u
+#define OPERATIONS_PER_AUDIT 1000u
+#define MEMORY               (1536 * MIB)
+#define MAX_ADVANCE_NS       UINT64_C(20000000) /* 20 ms */
 
 static uint64_t operations = 40000, seed = 20261122;
 
 struct service {
     struct xseg_allocator *allocator;
     xseg_stream stream[STREAMS];
-    uint64_t per_thread;
+    uint64_t operations_per_thread;
     unsigned threads;
-    atomic_uint_fast64_t served, failed, paused, shared;
+    atomic_uint_fast64_t served, failed, paused, shared_blocks;
 };
 
 struct slot {
@@ -47,10 +49,10 @@ struct worker {
     } pin[PINS];
     struct {
         void *exported, *imported; /* NULL: not exported, or released */
-    } share[SHARES];
+    } shared_block[SHARED_BLOCKS];
 };
 
-/* Requests, growing caches, activations, occasionally a model. */
+/* Sizes as of requests, growing caches and activations, and occasionally of a model. */
 static size_t random_bytes(struct worker *worker)
 {
     const uint64_t kind = below(worker, 100);
@@ -75,7 +77,7 @@ static bool is_valid_status(xseg_status status)
 
 static void queue_work(struct worker *worker, const struct slot *slot, unsigned stream)
 {
-    CHECK_OK(xseg_sim_launch_on(worker->service->stream[stream], 1 + below(worker, PASS_MOST),
+    CHECK_OK(xseg_sim_launch_on(worker->service->stream[stream], 1 + below(worker, MAX_ADVANCE_NS),
                                 (uint64_t)(uintptr_t)slot->ptr, slot->bytes));
 }
 
@@ -109,7 +111,7 @@ static void alloc_slot(struct worker *worker, struct slot *slot)
         queue_work(worker, slot, slot->stream);
 }
 
-static bool is_evicted(const struct worker *worker, const struct slot *slot)
+static bool is_paused_slot(const struct worker *worker, const struct slot *slot)
 {
     for (unsigned i = 0; i < POOLS; i++)
         if (worker->is_paused[i] && slot->pool == worker->pool[i])
@@ -117,12 +119,12 @@ static bool is_evicted(const struct worker *worker, const struct slot *slot)
     return false;
 }
 
-static void touch_slot(struct worker *worker)
+static void queue_on_any_stream(struct worker *worker)
 {
     struct slot *slot = &worker->slot[below(worker, SLOTS)];
     const unsigned stream = (unsigned)below(worker, STREAMS);
 
-    if (slot->ptr == NULL || is_evicted(worker, slot))
+    if (slot->ptr == NULL || is_paused_slot(worker, slot))
         return;
     if (stream != slot->stream)
         CHECK_OK(xseg_record_stream(worker->service->allocator, slot->ptr,
@@ -130,7 +132,7 @@ static void touch_slot(struct worker *worker)
     queue_work(worker, slot, stream);
 }
 
-static void change_slot(struct worker *worker)
+static void alloc_or_free(struct worker *worker)
 {
     struct slot *slot = &worker->slot[below(worker, SLOTS)];
 
@@ -140,8 +142,8 @@ static void change_slot(struct worker *worker)
         alloc_slot(worker, slot);
 }
 
-/* The end of a request: a tenth of the blocks is freed. */
-static void end_burst(struct worker *worker)
+/* Free a tenth of the blocks, as at the end of a request. */
+static void free_burst(struct worker *worker)
 {
     const unsigned first = (unsigned)below(worker, SLOTS);
 
@@ -150,14 +152,14 @@ static void end_burst(struct worker *worker)
             free_slot(worker, &worker->slot[(first + i) % SLOTS]);
 }
 
-static void pass_time(struct worker *worker)
+static void advance_clock(struct worker *worker)
 {
-    xseg_sim_advance(below(worker, PASS_MOST));
+    xseg_sim_advance(below(worker, MAX_ADVANCE_NS));
     if (below(worker, 20) == 0)
         CHECK_OK(xseg_sim_finish(worker->service->stream[below(worker, STREAMS)]));
 }
 
-static void tick(struct worker *worker)
+static void trim_due_memory(struct worker *worker)
 {
     CHECK_OK(trim_due(worker->service->allocator, 1 + below(worker, 2000)));
 }
@@ -166,7 +168,7 @@ static void trim(struct worker *worker)
 {
     struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_trim_options options = {sizeof(options)};
-    struct xseg_trim_result done = {sizeof(done)};
+    struct xseg_trim_result result = {sizeof(result)};
 
     options.wait = below(worker, 20) == 0;
     options.target_bytes = below(worker, 2) == 0 ? below(worker, MEMORY) : 0;
@@ -174,10 +176,10 @@ static void trim(struct worker *worker)
     scope.one_stream = below(worker, 4) == 0;
     scope.stream = worker->service->stream[below(worker, STREAMS)];
     scope.pool = below(worker, 8) == 0 ? worker->pool[below(worker, POOLS)] : NULL;
-    CHECK_OK(xseg_trim(worker->service->allocator, &scope, &options, &done));
-    CHECK(done.released <= MEMORY);
-    /* Memory of another thread's pool that is in transit during its pause is not counted as returned yet. */
-    CHECK(done.kept_failed == 0 || worker->service->threads > 1);
+    CHECK_OK(xseg_trim(worker->service->allocator, &scope, &options, &result));
+    CHECK(result.released <= MEMORY);
+    /* While another thread pauses a pool, the memory of the pool is counted as not released. */
+    CHECK(result.kept_failed == 0 || worker->service->threads > 1);
 }
 
 static void configure(struct worker *worker)
@@ -221,16 +223,16 @@ static void set_limits(struct worker *worker)
 }
 
 /* Every other pool is exportable. */
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned number)
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned index)
 {
-    const struct xseg_pool_options options = {sizeof(options), .exportable = number % 2 == 0};
+    const struct xseg_pool_options options = {sizeof(options), .exportable = index % 2 == 0};
     struct xseg_pool *pool = NULL;
 
     CHECK_OK(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
 
-static void change_pool(struct worker *worker)
+static void replace_pool(struct worker *worker)
 {
     const unsigned i = (unsigned)below(worker, POOLS);
 
@@ -240,7 +242,7 @@ static void change_pool(struct worker *worker)
     worker->pool[i] = make_pool(worker->service->allocator, i);
 }
 
-/* Pause a tag, or resume it as far as memory permits. */
+/* Pause a pool, or resume it if enough memory is available. */
 static void pause_or_resume(struct worker *worker)
 {
     const unsigned i = (unsigned)below(worker, POOLS);
@@ -252,7 +254,7 @@ static void pause_or_resume(struct worker *worker)
         worker->is_paused[i] = status != XSEG_OK;
         return;
     }
-    /* Other threads may continue to queue work, so the call may fail. */
+    /* The call fails if another thread has queued more work. */
     xseg_sim_finish_all();
     status = xseg_pool_pause(worker->pool[i],
                              below(worker, 4) == 0 ? XSEG_KEEP_HOST : XSEG_KEEP_NOTHING, NULL);
@@ -262,7 +264,7 @@ static void pause_or_resume(struct worker *worker)
         atomic_fetch_add_explicit(&worker->service->paused, 1, memory_order_relaxed);
 }
 
-/* Register memory with another component, and unregister it later, whether or not the block still exists. */
+/* Pin a part of a block, or unpin a part whose block may have been freed. */
 static void pin_or_unpin(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
@@ -285,7 +287,7 @@ static void pin_or_unpin(struct worker *worker)
     }
 }
 
-/* A block of an exportable pool that was allocated earlier; or NULL. */
+/* A block of an exportable pool (pools 0 and 2), or NULL. */
 static const struct slot *find_exportable(struct worker *worker)
 {
     const uint64_t first = below(worker, SLOTS);
@@ -299,57 +301,60 @@ static const struct slot *find_exportable(struct worker *worker)
     return NULL;
 }
 
-/* Export a block and import it in this process; either side is closed first. */
-static void share_or_end(struct worker *worker)
+/* Export a block and import it in this process, or close the export or the import, in either order. */
+static void export_or_close(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
-    const unsigned i = (unsigned)below(worker, SHARES);
-    void **one = below(worker, 2) == 0 ? &worker->share[i].exported : &worker->share[i].imported;
+    const unsigned i = (unsigned)below(worker, SHARED_BLOCKS);
+    void **address = below(worker, 2) == 0 ? &worker->shared_block[i].exported
+                                           : &worker->shared_block[i].imported;
     const struct slot *slot = find_exportable(worker);
     struct xseg_export_token token;
 
-    if (*one != NULL) {
-        CHECK((one == &worker->share[i].exported ? xseg_export_close(allocator, *one)
-                                                 : xseg_import_close(allocator, *one)) == XSEG_OK);
-        *one = NULL;
+    if (*address != NULL) {
+        CHECK((address == &worker->shared_block[i].exported
+                   ? xseg_export_close(allocator, *address)
+                   : xseg_import_close(allocator, *address)) == XSEG_OK);
+        *address = NULL;
     }
-    if (worker->share[i].exported != NULL || worker->share[i].imported != NULL || slot == NULL)
+    if (worker->shared_block[i].exported != NULL || worker->shared_block[i].imported != NULL ||
+        slot == NULL)
         return;
     xseg_status status = xseg_export(allocator, slot->ptr, &token, NULL);
     CHECK(status == XSEG_OK || status == XSEG_ERR_PAUSED || status == XSEG_ERR_UNSUPPORTED);
     if (status != XSEG_OK)
         return;
-    worker->share[i].exported = slot->ptr;
-    status = xseg_import(allocator, 0, &token, &worker->share[i].imported);
+    worker->shared_block[i].exported = slot->ptr;
+    status = xseg_import(allocator, 0, &token, &worker->shared_block[i].imported);
     CHECK_OK(status);
-    atomic_fetch_add_explicit(&worker->service->shared, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&worker->service->shared_blocks, 1, memory_order_relaxed);
 }
 
 static bool visit_block(void *context, const struct xseg_block_info *block)
 {
-    uint64_t *left = context;
+    uint64_t *remaining = context;
 
     CHECK(block->bytes > 0);
-    return --*left > 0;
+    return --*remaining > 0;
 }
 
-/* Query everything, as the dashboard of a service does. */
-static void query_all(struct worker *worker)
+/* Query statistics, the reasons of memory and blocks, as the dashboard of a service does. */
+static void query_state(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct xseg_explain_result sums = {sizeof(sums)};
     struct xseg_statistics stats = {sizeof(stats)};
     const struct xseg_scope scope = {sizeof(scope), .device = 0};
-    uint64_t left = 1 + below(worker, 300);
+    uint64_t remaining = 1 + below(worker, 300);
 
     CHECK_OK(xseg_stats_get(allocator, &scope, &stats));
-    /* Pages may move between two arenas while they are summed up. */
+    /* Pages that are remapped between two arenas during the sum may be counted twice. */
     CHECK(stats.reserved_bytes[0].current <= 2 * MEMORY);
     CHECK_OK(xseg_explain(allocator, NULL, NULL, NULL, &sums));
     CHECK(sums.reserved == sums.allocated + sums.pending + sums.claimed + sums.pool + sums.pinned +
                                sums.capture + sums.stream + sums.keep + sums.decay + sums.policy +
                                sums.exported + sums.registered);
-    CHECK_OK(xseg_for_each_block(allocator, NULL, visit_block, &left));
+    CHECK_OK(xseg_for_each_block(allocator, NULL, visit_block, &remaining));
 }
 
 static void prewarm(struct worker *worker)
@@ -365,8 +370,8 @@ static void prewarm(struct worker *worker)
     CHECK(is_valid_status(status));
 }
 
-/* A stream is created, used, and retired with work queued on its blocks. */
-static void use_brief_stream(struct worker *worker)
+/* Create a stream, queue work on a block of it, free the block, and retire the stream during the work. */
+static void use_temporary_stream(struct worker *worker)
 {
     struct xseg_allocator *allocator = worker->service->allocator;
     struct slot slot = {.bytes = random_bytes(worker)};
@@ -374,7 +379,7 @@ static void use_brief_stream(struct worker *worker)
     const xseg_status status = xseg_alloc(allocator, 0, slot.bytes, stream, &slot.ptr);
 
     if (status == XSEG_OK) {
-        CHECK_OK(xseg_sim_launch_on(stream, 1 + below(worker, PASS_MOST),
+        CHECK_OK(xseg_sim_launch_on(stream, 1 + below(worker, MAX_ADVANCE_NS),
                                     (uint64_t)(uintptr_t)slot.ptr, slot.bytes));
         CHECK_OK(xseg_free(allocator, slot.ptr));
     }
@@ -383,23 +388,24 @@ static void use_brief_stream(struct worker *worker)
     env_stream_destroy(stream);
 }
 
-/* Weights out of 10000. */
+/* The weights add up to 10,000. */
 static const struct {
-    unsigned share;
+    unsigned weight;
     void (*run)(struct worker *worker);
-} kinds[] = {
-    {7768, change_slot}, {900, touch_slot},      {600, pass_time},
-    {200, tick},         {60, end_burst},        {60, trim},
-    {40, configure},     {20, set_limits},       {40, query_all},
-    {40, prewarm},       {2, change_pool},       {10, pause_or_resume},
-    {40, pin_or_unpin},  {20, use_brief_stream}, {200, share_or_end},
+} choices[] = {
+    {7768, alloc_or_free},  {900, queue_on_any_stream}, {600, advance_clock},
+    {200, trim_due_memory}, {60, free_burst},           {60, trim},
+    {40, configure},        {20, set_limits},           {40, query_state},
+    {40, prewarm},          {2, replace_pool},          {10, pause_or_resume},
+    {40, pin_or_unpin},     {20, use_temporary_stream}, {200, export_or_close},
 };
 
-static void operate(struct worker *worker)
+static void run_operation(struct worker *worker)
 {
     const uint64_t number = rng_next(&worker->random) >> 16;
 
-    kinds[program_draw(number, &kinds[0].share, sizeof(kinds[0]), COUNT_OF(kinds))].run(worker);
+    choices[program_draw(number, &choices[0].weight, sizeof(choices[0]), COUNT_OF(choices))].run(
+        worker);
 }
 
 static void audit(struct xseg_allocator *allocator)
@@ -413,13 +419,13 @@ static void audit(struct xseg_allocator *allocator)
     }
 }
 
-static void *serve(void *self)
+static void *run_operations(void *self)
 {
     struct worker *worker = self;
 
-    for (uint64_t i = 1; i <= worker->service->per_thread; i++) {
-        operate(worker);
-        if (i % AUDIT == 0)
+    for (uint64_t i = 1; i <= worker->service->operations_per_thread; i++) {
+        run_operation(worker);
+        if (i % OPERATIONS_PER_AUDIT == 0)
             audit(worker->service->allocator);
     }
     return NULL;
@@ -447,13 +453,13 @@ static void end_worker(struct worker *worker)
         if (worker->pin[i].ptr != NULL)
             CHECK_OK(
                 xseg_unpin(worker->service->allocator, worker->pin[i].ptr, worker->pin[i].bytes));
-    for (unsigned i = 0; i < SHARES; i++) {
+    for (unsigned i = 0; i < SHARED_BLOCKS; i++) {
         struct xseg_allocator *allocator = worker->service->allocator;
 
-        if (worker->share[i].exported != NULL)
-            CHECK_OK(xseg_export_close(allocator, worker->share[i].exported));
-        if (worker->share[i].imported != NULL)
-            CHECK_OK(xseg_import_close(allocator, worker->share[i].imported));
+        if (worker->shared_block[i].exported != NULL)
+            CHECK_OK(xseg_export_close(allocator, worker->shared_block[i].exported));
+        if (worker->shared_block[i].imported != NULL)
+            CHECK_OK(xseg_import_close(allocator, worker->shared_block[i].imported));
     }
     /* Paused pools are released too: their saved contents are discarded. */
     for (unsigned i = 0; i < POOLS; i++)
@@ -463,14 +469,14 @@ static void end_worker(struct worker *worker)
 static void close_service(struct service *service)
 {
     audit(service->allocator);
-    (void)expect_nothing_left(service->allocator);
+    (void)expect_all_released(service->allocator);
     env_close(service->allocator, service->stream[0], service->stream[1], service->stream[2],
               service->stream[3]);
 }
 
-static void play(const char *config, unsigned threads)
+static void run_service(const char *config, unsigned threads)
 {
-    struct service service = {.per_thread = operations / threads, .threads = threads};
+    struct service service = {.operations_per_thread = operations / threads, .threads = threads};
     struct worker *worker = calloc(threads, sizeof(*worker));
     pthread_t thread[THREADS];
 
@@ -482,39 +488,39 @@ static void play(const char *config, unsigned threads)
         for (unsigned pool = 0; pool < POOLS; pool++)
             worker[i].pool[pool] = make_pool(service.allocator, pool);
     }
-    threads_start(thread, serve, worker, threads);
+    threads_start(thread, run_operations, worker, threads);
     threads_join(thread, threads);
     for (unsigned i = 0; i < threads; i++)
         end_worker(&worker[i]);
     print_message("# %s: %" PRIu64 " operations, %" PRIu64 " requests served, %" PRIu64
                   " failed, %" PRIu64 " pauses, %" PRIu64 " shares\n",
                   config, operations, service.served, service.failed, service.paused,
-                  service.shared);
-    assert_true(service.served > service.per_thread / 4);
+                  service.shared_blocks);
+    assert_true(service.served > service.operations_per_thread / 4);
     assert_true(service.failed > 0);
-    assert_true((service.shared > 0) == (strstr(config, "segments:True") != NULL));
+    assert_true((service.shared_blocks > 0) == (strstr(config, "segments:True") != NULL));
     close_service(&service);
     free(worker);
 }
 
-TEST(service_runs_on_calls_and_ticks)
+TEST(service_runs_without_the_background_thread)
 {
-    play("expandable_segments:True,idle_ms:50", 1);
+    run_service("expandable_segments:True,idle_ms:50", 1);
 }
 
 TEST(service_runs_with_the_background_thread)
 {
-    play("expandable_segments:True,idle_ms:50,background_thread:True", 1);
+    run_service("expandable_segments:True,idle_ms:50,background_thread:True", 1);
 }
 
 TEST(service_runs_on_several_threads)
 {
-    play("expandable_segments:True,idle_ms:50,background_thread:True", THREADS);
+    run_service("expandable_segments:True,idle_ms:50,background_thread:True", THREADS);
 }
 
 TEST(service_runs_on_classic_segments)
 {
-    play("expandable_segments:False,idle_ms:50", THREADS);
+    run_service("expandable_segments:False,idle_ms:50", THREADS);
 }
 
 int main(int count, char **arguments)

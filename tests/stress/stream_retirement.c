@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Streams are retired, and later streams reuse their memory, while other threads free, trim and query that memory.
- * Two cases park a thread that holds no lock.  The signals between the threads are relaxed, so that only the library
+ * Two tests park a thread that holds no lock.  The flags between the threads are relaxed, so that only the library
  * orders their accesses.  Meant for ThreadSanitizer. */
 #include <sched.h>
 
@@ -13,7 +13,7 @@ static struct {
     atomic_bool is_armed, reached, is_open;
 } gate;
 
-/* The first thread that arrives waits here once. */
+/* The first thread that arrives after the gate is armed waits until the gate is open. */
 static void stop_at_gate(void)
 {
     if (!atomic_load_explicit(&gate.is_armed, memory_order_relaxed) ||
@@ -24,7 +24,7 @@ static void stop_at_gate(void)
         (void)sched_yield();
 }
 
-/* A free with a debug fill has released the lock of the arena, and has not cached the block yet. */
+/* Called by a free with a debug fill, which has released the lock of the arena, and has not cached the block yet. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
 void __real_xseg_debug_fill_claimed(struct xseg_block *block);
 void __wrap_xseg_debug_fill_claimed(struct xseg_block *block);
@@ -38,70 +38,73 @@ void __wrap_xseg_debug_fill_claimed(struct xseg_block *block)
 
 /* --- One thread, one retired stream. --- */
 
-struct party {
+/* The call of the parked thread. */
+struct call {
     struct xseg_allocator *allocator;
-    void *ptr;
+    void *ptr; /* block to free; NULL: trim */
 };
 
-/* A stream whose arenas have one allocated block each, and cached blocks that other threads do not use. */
-static xseg_stream settle(struct xseg_allocator *allocator, void *live[2])
+/* A stream whose two arenas (small, large) have one allocated block each, and cached blocks. */
+static xseg_stream make_stream(struct xseg_allocator *allocator, void *allocated[2])
 {
     const xseg_stream stream = env_stream();
     void *small = env_alloc(allocator, 1000, stream),
          *large = env_alloc(allocator, 3 * MIB, stream);
 
-    live[0] = env_alloc(allocator, 1000, stream);
-    live[1] = env_alloc(allocator, 3 * MIB, stream);
+    allocated[0] = env_alloc(allocator, 1000, stream);
+    allocated[1] = env_alloc(allocator, 3 * MIB, stream);
     env_free(allocator, small, large);
     return stream;
 }
 
-static void end_stream(struct xseg_allocator *allocator, xseg_stream stream)
+static void retire_stream(struct xseg_allocator *allocator, xseg_stream stream)
 {
     CHECK_OK(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
 }
 
-/* The next stream reuses the memory.  There is no free, which would acquire the next lock of the parked thread. */
-static xseg_stream succeed(struct xseg_allocator *allocator, xseg_stream stream, const void *live,
-                           void **first)
+/* Retire a stream, and allocate on a new one, which reuses the arena of an allocated block.  There is no free, which
+ * would acquire the next lock of the parked thread. */
+static xseg_stream replace_stream(struct xseg_allocator *allocator, xseg_stream stream,
+                                  const void *allocated, void **new_block)
 {
-    end_stream(allocator, stream);
+    retire_stream(allocator, stream);
     const xseg_stream next = env_stream();
-    *first = env_alloc(allocator, 1000, next);
-    assert_ptr_equal(env_block(allocator, live).stream, next);
+    *new_block = env_alloc(allocator, 1000, next);
+    assert_ptr_equal(env_block(allocator, allocated).stream, next);
     return next;
 }
 
-/* As succeed(), while another thread is parked at the gate. */
-static xseg_stream succeed_during(void *(*run)(void *), struct party *party, xseg_stream stream,
-                                  const void *live, void **first)
+/* As replace_stream(), while another thread is parked at the gate. */
+static xseg_stream replace_stream_during(void *(*run)(void *), struct call *call,
+                                         xseg_stream stream, const void *allocated,
+                                         void **new_block)
 {
     pthread_t thread;
 
     atomic_store(&gate.reached, false);
     atomic_store(&gate.is_open, false);
     atomic_store(&gate.is_armed, true);
-    assert_int_equal(pthread_create(&thread, NULL, run, party), 0);
+    assert_int_equal(pthread_create(&thread, NULL, run, call), 0);
     while (!atomic_load_explicit(&gate.reached, memory_order_relaxed))
         (void)sched_yield();
-    stream = succeed(party->allocator, stream, live, first);
+    stream = replace_stream(call->allocator, stream, allocated, new_block);
     atomic_store_explicit(&gate.is_open, true, memory_order_relaxed);
     assert_int_equal(pthread_join(thread, NULL), 0);
     return stream;
 }
 
-static void trace(void *context, const struct xseg_trace_entry *entry)
+static void count_entry(void *context, const struct xseg_trace_entry *entry)
 {
     (void)entry;
     atomic_fetch_add((atomic_uint *)context, 1);
 }
 
-static void *free_one(void *self)
+static void *free_parked(void *self)
 {
-    const struct party *party = self;
+    const struct call *call = self;
 
-    CHECK_OK(xseg_free(party->allocator, party->ptr));
+    CHECK_OK(xseg_free(call->allocator, call->ptr));
     return NULL;
 }
 
@@ -112,22 +115,24 @@ TEST(free_completes_while_its_stream_is_retired)
     uint64_t id = 0;
 
     for (unsigned round = 0; round < 20; round++) {
-        void *live[2], *first;
-        xseg_stream stream = settle(allocator, live);
-        struct party party = {allocator, live[round % 2]};
+        void *allocated[2], *new_block;
+        xseg_stream stream = make_stream(allocator, allocated);
+        struct call call = {allocator, allocated[round % 2]};
 
         if (round == 10)
-            id = env_observe(allocator, .context = &entries, .on_trace = trace);
-        stream = succeed_during(free_one, &party, stream, live[!(round % 2)], &first);
-        env_free(allocator, live[!(round % 2)], first);
-        end_stream(allocator, stream);
+            id = env_observe(allocator, .context = &entries, .on_trace = count_entry);
+        stream =
+            replace_stream_during(free_parked, &call, stream, allocated[!(round % 2)], &new_block);
+        env_free(allocator, allocated[!(round % 2)], new_block);
+        retire_stream(allocator, stream);
     }
-    assert_true(entries > 20);
+    assert_true(entries >
+                20); /* the observer exists during 10 rounds, each with more than two events */
     assert_ok(xseg_observer_remove(allocator, id));
     env_close(allocator);
 }
 
-static void stop(void *context, const struct xseg_mapping *mapping)
+static void count_and_stop(void *context, const struct xseg_mapping *mapping)
 {
     (void)mapping;
     atomic_fetch_add((atomic_uint *)context, 1);
@@ -136,39 +141,40 @@ static void stop(void *context, const struct xseg_mapping *mapping)
 
 static void *trim_all(void *self)
 {
-    const struct party *party = self;
+    const struct call *call = self;
 
-    CHECK_OK(xseg_trim(party->allocator, NULL, NULL, NULL));
+    CHECK_OK(xseg_trim(call->allocator, NULL, NULL, NULL));
     return NULL;
 }
 
-/* Several pages with a generation each are released together, and observers are notified of one after the other. */
+/* Four pages with a generation each are released together, and the observer is notified of one after the other. */
 TEST(memory_is_reported_while_its_stream_is_retired)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    struct party party = {allocator, NULL};
+    struct call call = {allocator, NULL};
     atomic_uint notifications = 0;
-    const uint64_t id = env_observe(allocator, .context = &notifications, .on_unmap = stop);
+    const uint64_t id =
+        env_observe(allocator, .context = &notifications, .on_unmap = count_and_stop);
 
     for (unsigned round = 0; round < 20; round++) {
-        void *live[2], *more[4], *first;
-        xseg_stream stream = settle(allocator, live);
+        void *allocated[2], *large_blocks[4], *new_block;
+        xseg_stream stream = make_stream(allocator, allocated);
         const unsigned before = notifications;
 
-        for (unsigned i = 0; i < COUNT_OF(more); i++)
-            more[i] = env_alloc(allocator, 20 * MIB, stream);
-        for (unsigned i = 0; i < COUNT_OF(more); i++)
-            env_free(allocator, more[i]);
-        stream = succeed_during(trim_all, &party, stream, live[1], &first);
+        for (unsigned i = 0; i < COUNT_OF(large_blocks); i++)
+            large_blocks[i] = env_alloc(allocator, 20 * MIB, stream);
+        for (unsigned i = 0; i < COUNT_OF(large_blocks); i++)
+            env_free(allocator, large_blocks[i]);
+        stream = replace_stream_during(trim_all, &call, stream, allocated[1], &new_block);
         assert_true(notifications > before + 2);
-        env_free(allocator, live[0], live[1], first);
-        end_stream(allocator, stream);
+        env_free(allocator, allocated[0], allocated[1], new_block);
+        retire_stream(allocator, stream);
     }
     assert_ok(xseg_observer_remove(allocator, id));
     env_close(allocator);
 }
 
-/* --- All threads. --- */
+/* --- Four threads create, retire, free, query and trim. --- */
 
 #define SLOTS  64u
 #define ROUNDS 300u
@@ -176,9 +182,9 @@ TEST(memory_is_reported_while_its_stream_is_retired)
 struct shared {
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
-    xseg_stream side;
+    xseg_stream other_stream;
     _Atomic(void *) slot[SLOTS]; /* blocks that any thread may free */
-    atomic_uint creators;        /* threads that still create streams */
+    atomic_uint creators;        /* number of threads that still create streams */
     atomic_uint entries, notifications;
 };
 
@@ -187,17 +193,17 @@ struct creator {
     uint64_t random;
 };
 
-/* Free a block, sometimes on the slow path. */
-static void free_block(struct shared *shared, void *ptr, bool is_used)
+/* Free a block, after a use of another stream if `is_recorded`: on the slow path. */
+static void free_block(struct shared *shared, void *ptr, bool is_recorded)
 {
     if (ptr == NULL)
         return;
-    if (is_used)
-        CHECK_OK(xseg_record_stream(shared->allocator, ptr, shared->side));
+    if (is_recorded)
+        CHECK_OK(xseg_record_stream(shared->allocator, ptr, shared->other_stream));
     CHECK_OK(xseg_free(shared->allocator, ptr));
 }
 
-static void *make_block(struct creator *creator, xseg_stream stream)
+static void *alloc_block(struct creator *creator, xseg_stream stream)
 {
     struct shared *shared = creator->shared;
     const uint64_t random = rng_next(&creator->random);
@@ -211,7 +217,7 @@ static void *make_block(struct creator *creator, xseg_stream stream)
     return ptr;
 }
 
-/* Streams are created and retired; their blocks remain. */
+/* Create and retire streams; the blocks of a retired stream remain allocated. */
 static void *create_and_retire(void *self)
 {
     struct creator *creator = self;
@@ -221,13 +227,13 @@ static void *create_and_retire(void *self)
         const xseg_stream stream = env_stream();
 
         for (unsigned i = 0; i < 8; i++) {
-            void *ptr = make_block(creator, stream);
+            void *ptr = alloc_block(creator, stream);
             const uint64_t random = rng_next(&creator->random);
 
             free_block(shared, atomic_exchange(&shared->slot[random % SLOTS], ptr),
                        random / 64 % 2);
         }
-        end_stream(shared->allocator, stream);
+        retire_stream(shared->allocator, stream);
     }
     atomic_fetch_sub(&shared->creators, 1);
     return NULL;
@@ -239,20 +245,21 @@ static void *free_blocks(void *self)
     uint64_t random = 99;
 
     while (atomic_load(&shared->creators) > 0) {
-        const uint64_t drawn = rng_next(&random);
+        const uint64_t number = rng_next(&random);
 
-        free_block(shared, atomic_exchange(&shared->slot[drawn % SLOTS], NULL), drawn / 64 % 2);
+        free_block(shared, atomic_exchange(&shared->slot[number % SLOTS], NULL), number / 64 % 2);
     }
     return NULL;
 }
 
-static bool touch_mapping(void *context, const struct xseg_mapping *mapping)
+/* The visitors read the result of the library, which ThreadSanitizer checks. */
+static bool read_mapping(void *context, const struct xseg_mapping *mapping)
 {
     (void)context;
     return mapping->generation != 0;
 }
 
-static bool touch_block(void *context, const struct xseg_block_info *block)
+static bool read_block(void *context, const struct xseg_block_info *block)
 {
     (void)context;
     return block->bytes != 0;
@@ -260,16 +267,16 @@ static bool touch_block(void *context, const struct xseg_block_info *block)
 
 static void query_all(struct shared *shared, const struct xseg_scope *scope)
 {
-    struct xseg_explain_result explained = {sizeof(explained)};
+    struct xseg_explain_result result = {sizeof(result)};
     struct xseg_statistics stats = {sizeof(stats)};
 
-    CHECK_OK(xseg_for_each_mapping(shared->allocator, scope, touch_mapping, NULL));
-    CHECK_OK(xseg_for_each_block(shared->allocator, scope, touch_block, NULL));
+    CHECK_OK(xseg_for_each_mapping(shared->allocator, scope, read_mapping, NULL));
+    CHECK_OK(xseg_for_each_block(shared->allocator, scope, read_block, NULL));
     CHECK_OK(xseg_stats_get(shared->allocator, scope, &stats));
-    CHECK_OK(xseg_explain(shared->allocator, scope, NULL, NULL, &explained));
+    CHECK_OK(xseg_explain(shared->allocator, scope, NULL, NULL, &result));
 }
 
-static void *reconcile(void *self)
+static void *query_and_trim(void *self)
 {
     struct shared *shared = self;
     struct xseg_scope scope = {sizeof(scope), .device = 0};
@@ -280,9 +287,9 @@ static void *reconcile(void *self)
 
         scope.pool = i % 2 == 0 ? NULL : shared->pool;
         query_all(shared, &scope);
-        /* Another thread may have freed and trimmed it. */
-        if (ptr != NULL && xseg_block_query(shared->allocator, ptr, &info) != XSEG_OK)
-            info.state = XSEG_BLOCK_UNMAPPED;
+        /* The query fails if another thread has freed and trimmed the block. */
+        if (ptr != NULL)
+            (void)xseg_block_query(shared->allocator, ptr, &info);
         if (i % 8 == 0)
             CHECK_OK(xseg_trim(shared->allocator, NULL, NULL, NULL));
     }
@@ -303,20 +310,20 @@ static void run_threads(struct shared *shared)
     atomic_store(&shared->creators, COUNT_OF(creator));
     threads_start(thread, create_and_retire, creator, COUNT_OF(creator));
     threads_start(thread + 2, free_blocks, shared, 1);
-    threads_start(thread + 3, reconcile, shared, 1);
+    threads_start(thread + 3, query_and_trim, shared, 1);
     threads_join(thread, COUNT_OF(thread));
 }
 
-static void play(const char *config, bool is_observed)
+static void stress_streams(const char *config, bool is_observed)
 {
     struct shared *shared = calloc(1, sizeof(*shared));
 
     assert_non_null(shared);
     shared->allocator = env_open(config);
     shared->pool = env_pool(shared->allocator);
-    shared->side = env_stream();
+    shared->other_stream = env_stream();
     if (is_observed) {
-        (void)env_observe(shared->allocator, .context = &shared->entries, .on_trace = trace);
+        (void)env_observe(shared->allocator, .context = &shared->entries, .on_trace = count_entry);
         (void)env_observe(shared->allocator, .context = &shared->notifications,
                           .on_unmap = count_notification, .on_map = count_notification);
     }
@@ -324,21 +331,21 @@ static void play(const char *config, bool is_observed)
     for (unsigned i = 0; i < SLOTS; i++)
         env_free(shared->allocator, atomic_load(&shared->slot[i]));
     assert_ok(xseg_pool_release(shared->pool));
-    (void)expect_nothing_left(shared->allocator);
-    /* The number of notifications depends on how often the trimming thread runs. */
+    (void)expect_all_released(shared->allocator);
+    /* 2 threads x 300 streams x 8 allocations.  The number of notifications depends on how often trims run. */
     assert_true(!is_observed || (shared->entries > 1000 && shared->notifications > 0));
-    env_close(shared->allocator, shared->side);
+    env_close(shared->allocator, shared->other_stream);
     free(shared);
 }
 
 TEST(streams_are_retired_during_other_calls)
 {
-    play(NULL, false);
-    play("expandable_segments:False", false);
+    stress_streams(NULL, false);
+    stress_streams("expandable_segments:False", false);
 }
 
 TEST(streams_are_retired_during_callbacks)
 {
-    play(NULL, true);
-    play("history:all,idle_ms:0", true);
+    stress_streams(NULL, true);
+    stress_streams("history:all,idle_ms:0", true);
 }

@@ -36,14 +36,14 @@ static inline void threads_join(const pthread_t *thread, unsigned count)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
 }
 
-/* --- Contents: a block contains its own address and size until it is freed, which no other memory does. --- */
+/* --- Contents: until it is freed, a block contains words that are derived from its address and size. --- */
 
 static inline uint64_t block_signature(const void *ptr, size_t bytes)
 {
     return ((uint64_t)(uintptr_t)ptr ^ bytes) * UINT64_C(0x9E3779B97F4A7C15);
 }
 
-/* A block has at least 512 bytes for any requested size. */
+/* The last word of a block; a block of less than 32 bytes has 512 bytes, and its third word is the last. */
 static inline uint64_t *block_last_word(void *ptr, size_t bytes)
 {
     return (uint64_t *)ptr + (bytes < 32 ? 2 : bytes / sizeof(uint64_t) - 1);
@@ -69,32 +69,32 @@ static inline void block_check(void *ptr)
 
 /* --- A record of mappings: no granule is mapped or unmapped twice, and no pinned granule is unmapped. --- */
 
-enum { MAPPINGS_GRANULE = 2 << 20, MAPPINGS_GRANULES = 1 << 17 };
+enum { MAPPINGS_GRANULE = 2 << 20, MAPPINGS_GRANULES = 1 << 17 }; /* 256 GiB of addresses */
 
 struct mappings {
-    uintptr_t origin;
+    uintptr_t origin; /* the address of the first granule */
     atomic_uchar mapped[MAPPINGS_GRANULES];
     atomic_uint pins[MAPPINGS_GRANULES];
     atomic_uint notifications;
 };
 
-static inline size_t mappings_place(const struct mappings *mappings, const void *base)
+static inline size_t mappings_index(const struct mappings *mappings, const void *base)
 {
-    const size_t place = ((uintptr_t)base - mappings->origin) / MAPPINGS_GRANULE;
+    const size_t index = ((uintptr_t)base - mappings->origin) / MAPPINGS_GRANULE;
 
-    CHECK((uintptr_t)base >= mappings->origin && place < MAPPINGS_GRANULES);
-    return place;
+    CHECK((uintptr_t)base >= mappings->origin && index < MAPPINGS_GRANULES);
+    return index;
 }
 
 static inline void mappings_record(struct mappings *mappings, const struct xseg_mapping *mapping,
-                                   unsigned char is)
+                                   unsigned char is_mapped)
 {
-    const size_t first = mappings_place(mappings, mapping->base);
+    const size_t first = mappings_index(mappings, mapping->base);
 
     for (size_t i = first; i < first + (mapping->bytes + MAPPINGS_GRANULE - 1) / MAPPINGS_GRANULE;
          i++) {
-        CHECK(atomic_exchange(&mappings->mapped[i], is) != is);
-        CHECK(is != 0 || atomic_load(&mappings->pins[i]) == 0);
+        CHECK(atomic_exchange(&mappings->mapped[i], is_mapped) != is_mapped);
+        CHECK(is_mapped != 0 || atomic_load(&mappings->pins[i]) == 0);
     }
     atomic_fetch_add(&mappings->notifications, 1);
 }
@@ -133,10 +133,10 @@ static inline int stress_main(int count, char **arguments, uint64_t *length, uin
     return test_run();
 }
 
-/* --- The end. --- */
+/* --- Final checks. --- */
 
-/* Trim everything, and expect that no block and no memory is left. */
-static inline struct xseg_statistics expect_nothing_left(struct xseg_allocator *allocator)
+/* Trim everything, and expect that no block and no memory remains; returns the statistics. */
+static inline struct xseg_statistics expect_all_released(struct xseg_allocator *allocator)
 {
     env_empty_cache(allocator);
     const struct xseg_statistics stats = env_stats(allocator);

@@ -40,15 +40,18 @@ def out_of_memory_snapshot(request, history=True):
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False}}
 
 
-def smallest_pair(pairs, units):
-    """The headroom by its definition, for pairs of allocated and reserved bytes: e in units of 0.001, and c."""
+def smallest_headroom(points, candidates):
+    """The headroom: of all e and c with reserved <= (1 + e) * allocated + c at each point, those with the smallest average bound.
+
+    The points are pairs of allocated and reserved bytes.  e is one of the candidates, in units of 0.001; c is in bytes.
+    """
     best = None
-    total, distinct = sum(allocated for allocated, _ in pairs), set(pairs)
-    for unit in sorted(units):
-        c = max(0, *(1000 * (reserved - allocated) - unit * allocated for allocated, reserved in distinct))
-        average = unit * total + c * len(pairs)
-        if best is None or average < best[0]:
-            best = average, unit, -(-c // 1000)
+    total, distinct = sum(allocated for allocated, _ in points), set(points)
+    for e in sorted(candidates):
+        c = max(0, *(1000 * (reserved - allocated) - e * allocated for allocated, reserved in distinct))  # in 0.001 bytes
+        bound = e * total + c * len(points)
+        if best is None or bound < best[0]:
+            best = bound, e, -(-c // 1000)
     return best[1:]
 
 
@@ -83,9 +86,9 @@ class AdviseTest(ToolCase):
         peaks = [(max(allocated for allocated, _ in points[:at + 1]), reserved) for at, (_, reserved) in enumerate(points)] \
             if len(points) < 3000 else []
         for e, c, pairs in ((headroom["e"], headroom["c"], points), (headroom["peak_e"], headroom["peak_c"], peaks)):
-            unit = round(e * 1000)
-            tried = {*range(60), *range(60, 5000, 50), *range(max(0, unit - 3), unit + 4)}
-            self.assertEqual((unit, c), smallest_pair(pairs, tried), string["config"])
+            e_units = round(e * 1000)
+            candidates = {*range(60), *range(60, 5000, 50), *range(max(0, e_units - 3), e_units + 4)}
+            self.assertEqual((e_units, c), smallest_headroom(pairs, candidates), string["config"])
 
     def advice(self, path, *options):
         """The JSON output, whose statistics must equal those of replays."""
@@ -109,7 +112,7 @@ class AdviseTest(ToolCase):
         return result["oom_at"] < 0 and result.get("failed", 0) == result.get("failed_served", 0)
 
     def expect_completion(self, path, result):
-        """Expect that a replay completes with `device_needed` bytes and fails with slightly less."""
+        """Expect that a replay completes with `device_needed` bytes, and fails with 0.25 % and 4 MiB less."""
         device = result["out_of_memory"]["device_bytes"]
         for string in filter(None, (result["current"], result["advised"])):
             self.assertEqual(string["completes"], self.completes(path, string["config"], device))

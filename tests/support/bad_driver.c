@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The simulated driver with one defective entry point: BAD_DRIVER=HOW:NAME, with the name without a version.
+ * The simulated driver with one defective entry point: BAD_DRIVER=DEFECT:NAME, with the name without a version.
  *
  *   missing   the entry point does not exist, as in an older driver
  *   crash     it raises a signal
@@ -20,14 +20,14 @@
 #include "xseg/sim.h"
 
 typedef int (*find_entry)(const char *symbol, void **function, int version,
-                          unsigned long long flags, int *found);
+                          unsigned long long flags, int *status);
 
 __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbol, void **function,
                                                                int version,
                                                                unsigned long long flags,
-                                                               int *found);
+                                                               int *status);
 
-/* A reference, so that the linker keeps the library. */
+/* A reference to the simulator, so that the linker keeps its library. */
 __attribute__((used)) static const __typeof__(&xseg_sim_leaks) simulator = xseg_sim_leaks;
 
 static int crash(void)
@@ -64,45 +64,45 @@ static int slow(void)
 }
 
 int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
-                        int *found)
+                        int *status)
 {
     static const struct {
-        const char *how;
+        const char *prefix;
         int (*entry)(void);
     } kinds[] = {{"crash:", crash},
                  {"hang:", hang},
                  {"deaf:", hang_deaf},
                  {"slow:", slow},
                  {"missing:", NULL}};
-    const char *bad = getenv("BAD_DRIVER");
-    void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
+    const char *defect = getenv("BAD_DRIVER");
+    void *original = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
     find_entry find;
 
-    for (unsigned i = 0; bad != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        const size_t length = strlen(kinds[i].how);
+    for (unsigned i = 0; defect != NULL && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const size_t length = strlen(kinds[i].prefix);
 
-        if (strncmp(bad, kinds[i].how, length) != 0 || strcmp(bad + length, symbol) != 0)
+        if (strncmp(defect, kinds[i].prefix, length) != 0 || strcmp(defect + length, symbol) != 0)
             continue;
         memcpy(function, &kinds[i].entry, sizeof(kinds[i].entry));
-        *found = kinds[i].entry == NULL;
+        *status = kinds[i].entry == NULL;        /* CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND */
         return kinds[i].entry == NULL ? 500 : 0; /* CUDA_ERROR_NOT_FOUND */
     }
-    memcpy(&find, &next, sizeof(find));
-    return find(symbol, function, version, flags, found);
+    memcpy(&find, &original, sizeof(find));
+    return find(symbol, function, version, flags, status);
 }
 
 __attribute__((visibility("default"))) int cuDeviceGetName(char *name, int bytes, int device);
 
 int cuDeviceGetName(char *name, int bytes, int device)
 {
-    const char *bad = getenv("BAD_DRIVER");
-    void *next = dlsym(RTLD_NEXT, "cuDeviceGetName");
+    const char *defect = getenv("BAD_DRIVER");
+    void *original = dlsym(RTLD_NEXT, "cuDeviceGetName");
     int (*get)(char *name, int bytes, int device);
 
-    if (bad != NULL && strcmp(bad, "mig") == 0) {
+    if (defect != NULL && strcmp(defect, "mig") == 0) {
         (void)snprintf(name, (size_t)bytes, "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
         return 0;
     }
-    memcpy(&get, &next, sizeof(get));
+    memcpy(&get, &original, sizeof(get));
     return get(name, bytes, device);
 }

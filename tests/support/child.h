@@ -23,7 +23,7 @@
 static inline int child_run(void (*function)(const void *), const void *argument, char *text,
                             size_t bytes)
 {
-    const struct rlimit none = {0, 0};
+    const struct rlimit no_core_file = {0, 0};
     int ends[2], status = 0;
     size_t used = 0;
 
@@ -32,7 +32,7 @@ static inline int child_run(void (*function)(const void *), const void *argument
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        (void)setrlimit(RLIMIT_CORE, &none);
+        (void)setrlimit(RLIMIT_CORE, &no_core_file);
         (void)signal(SIGABRT, SIG_DFL);
         (void)dup2(ends[1], STDERR_FILENO);
         function(argument);
@@ -55,7 +55,7 @@ static inline void child_call(const void *function)
 }
 
 /* As child_run(), for a function without an argument. */
-static inline int child_run_part(void (*function)(void), char *text, size_t bytes)
+static inline int child_run_without_argument(void (*function)(void), char *text, size_t bytes)
 {
     return child_run(child_call, &function, text, bytes);
 }
@@ -132,6 +132,7 @@ static inline bool child_case_thread_sleeps(pid_t process, const char *thread)
         return true;
     (void)!fread(text, 1, sizeof(text) - 1, file);
     (void)fclose(file);
+    /* The state follows the name of the thread: "12 (name) S".  S is interruptible sleep. */
     const char *end = strrchr(text, ')');
     return end == NULL || end[2] == 'S';
 }
@@ -142,8 +143,8 @@ struct child_case_thread {
     atomic_bool has_returned;
 };
 
-/* Wait until a thread has returned, or sleeps because it waits for the callback. */
-static inline void child_case_wait_for(struct child_case_thread *thread)
+/* Wait until a thread has returned, or sleeps for 100 ms because it waits for the callback. */
+static inline void child_case_wait_for_thread(struct child_case_thread *thread)
 {
     char name[16];
 
@@ -174,18 +175,19 @@ static inline bool child_case_process_sleeps(pid_t process)
 /* Wait for a child.  Returns the error, or NULL if the child exits with 0. */
 static inline const char *child_case_wait(pid_t child)
 {
+    enum { POLL_MS = 10 };
     static char text[64];
-    int status = 0, asleep = 0;
-    const time_t last = time(NULL) + CHILD_CASE_MAX_S;
+    int status = 0, asleep_ms = 0;
+    const time_t deadline = time(NULL) + CHILD_CASE_MAX_S;
 
     while (waitpid(child, &status, WNOHANG) == 0) {
-        child_case_pause_ms(10);
-        asleep = child_case_process_sleeps(child) ? asleep + 1 : 0;
-        if (asleep * 10 < CHILD_CASE_SLEEP_MS && time(NULL) < last)
+        child_case_pause_ms(POLL_MS);
+        asleep_ms = child_case_process_sleeps(child) ? asleep_ms + POLL_MS : 0;
+        if (asleep_ms < CHILD_CASE_SLEEP_MS && time(NULL) < deadline)
             continue;
         (void)kill(child, SIGKILL);
         (void)waitpid(child, &status, 0);
-        return asleep * 10 < CHILD_CASE_SLEEP_MS ? "did not end" : "deadlock: all threads sleep";
+        return asleep_ms < CHILD_CASE_SLEEP_MS ? "did not end" : "deadlock: all threads sleep";
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return NULL;
@@ -195,7 +197,7 @@ static inline const char *child_case_wait(pid_t child)
     return text;
 }
 
-static inline void child_case_run_here(void **state)
+static inline void child_case_run_in_child(void **state)
 {
     const struct child_case *test = *state;
 
@@ -205,15 +207,15 @@ static inline void child_case_run_here(void **state)
 /* Run a test in a child.  Returns the error, or NULL; `output` receives the output of the child. */
 static inline const char *child_case_run(const struct child_case *test, FILE *output)
 {
-    const struct rlimit none = {0, 0};
-    const struct CMUnitTest unit_test = {test->name, child_case_run_here, NULL, NULL,
+    const struct rlimit no_core_file = {0, 0};
+    const struct CMUnitTest unit_test = {test->name, child_case_run_in_child, NULL, NULL,
                                          (void *)(uintptr_t)test};
 
     atomic_store(child_case_has_begun, false);
     (void)fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
-        (void)setrlimit(RLIMIT_CORE, &none);
+        (void)setrlimit(RLIMIT_CORE, &no_core_file);
         (void)signal(SIGABRT, SIG_DFL);
         (void)dup2(fileno(output), STDOUT_FILENO);
         (void)dup2(fileno(output), STDERR_FILENO);
@@ -247,7 +249,7 @@ static inline int child_case_main(int argc, char **argv, const struct child_case
 {
     const char *only = argc == 3 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL;
     struct CMUnitTest *tests = calloc(count, sizeof(*tests));
-    size_t chosen = 0;
+    size_t selected = 0;
 
     child_case_has_begun =
         mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -255,11 +257,11 @@ static inline int child_case_main(int argc, char **argv, const struct child_case
         return CHILD_CASE_SETUP_FAILED;
     for (size_t i = 0; i < count; i++)
         if (only == NULL || strcmp(cases[i].name, only) == 0)
-            tests[chosen++] = (struct CMUnitTest){cases[i].name, child_case_test, NULL, NULL,
-                                                  (void *)(uintptr_t)&cases[i]};
-    if (chosen == 0 || (argc > 1 && only == NULL))
+            tests[selected++] = (struct CMUnitTest){cases[i].name, child_case_test, NULL, NULL,
+                                                    (void *)(uintptr_t)&cases[i]};
+    if (selected == 0 || (argc > 1 && only == NULL))
         return CHILD_CASE_SETUP_FAILED;
-    const int failed = _cmocka_run_group_tests("cases", tests, chosen, NULL, NULL);
+    const int failed = _cmocka_run_group_tests("cases", tests, selected, NULL, NULL);
     free(tests);
     return failed;
 }

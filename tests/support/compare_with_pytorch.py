@@ -69,7 +69,7 @@ def compare(xseg, lines, tape, check="exact"):
     return None if result.returncode == 0 else (result.stdout + result.stderr).strip().splitlines()[-1]
 
 
-def ran_short(lines):
+def ran_out_of_memory(lines):
     """Whether the program ran out of memory or released memory for a request."""
     return any(line == "! oom" or
                (line.startswith(("s num_alloc_retries ", "s num_ooms ")) and not line.endswith(" 0"))
@@ -83,13 +83,13 @@ def common_lines(tapes):
     return [line for line in lines if line is not None]
 
 
-def judge(xseg, maker, seed, program, tape):
+def classify(xseg, maker, seed, program, tape):
     """One of the keys of the tally, and an error or None."""
     tapes = [make_tape(maker, seed, program)]
-    if ran_short(tapes[0]):
-        return "short" if compare(xseg, tapes[0], tape, "success") else "served", None
-    first = compare(xseg, tapes[0], tape)
-    if first is None:
+    if ran_out_of_memory(tapes[0]):
+        return "denied" if compare(xseg, tapes[0], tape, "success") else "served", None
+    error = compare(xseg, tapes[0], tape)
+    if error is None:
         return "agree", None
     for _ in range(RUNS - 1):
         lines = make_tape(maker, seed, program)
@@ -99,25 +99,25 @@ def judge(xseg, maker, seed, program, tape):
                 return "varying", None
     if len(tapes) > 1 and compare(xseg, common_lines(tapes), tape) is None:
         return "common", None
-    return "failed", f"seed {seed}, {', '.join(map(str, program))}: {first}"
+    return "failed", f"seed {seed}, {', '.join(map(str, program))}: {error}"
 
 
 def main(xseg, maker, seed="1", rounds="12"):
     """Compare every program with every configuration, each with another seed."""
-    tally = dict.fromkeys(("agree", "varying", "common", "failed", "served", "short"), 0)
+    tally = dict.fromkeys(("agree", "varying", "common", "failed", "served", "denied"), 0)
     errors = []
     with tempfile.TemporaryDirectory() as folder:
         tape = os.path.join(folder, "fresh.tape")
         for number in range(int(rounds) * len(PROGRAMS)):
-            verdict, error = judge(xseg, maker, int(seed) + number, PROGRAMS[number % len(PROGRAMS)], tape)
+            verdict, error = classify(xseg, maker, int(seed) + number, PROGRAMS[number % len(PROGRAMS)], tape)
             tally[verdict] += 1
             errors += [error] if error else []
     agree = tally["agree"] + tally["varying"] + tally["common"]
-    short = tally["served"] + tally["short"]
+    out_of_memory = tally["served"] + tally["denied"]
     print(f"{sum(tally.values())} programs of {OPERATIONS} operations\n"
           f"{agree} of {agree + tally['failed']} with enough memory agree: {tally['varying']} of them "
           f"with the results of another run of PyTorch, {tally['common']} without the lines that vary between runs\n"
-          f"{short} ran out of memory: in {tally['served']} of them, xseg serves every request that PyTorch serves")
+          f"{out_of_memory} ran out of memory: in {tally['served']} of them, xseg serves every request that PyTorch serves")
     print("\n".join(errors))
     return 1 if errors else 0
 

@@ -3,8 +3,8 @@
  * The driver calls of a random program: contexts, streams, events, captures, memory.
  *
  * Every call is made in the context of its device with the thread's capture mode relaxed, so that it invalidates no
- * capture, and restores context and mode.  A call that fails ends the process.  In programs with injected faults it is
- * retried first, and if it fails again the faults are lifted.
+ * capture; context and mode are restored afterwards.  A call that fails ends the process.  In programs with injected
+ * faults the call is retried first, and if it fails again the faults are lifted.
  */
 #ifndef XSEG_TESTS_DRIVER_H
 #define XSEG_TESTS_DRIVER_H
@@ -17,7 +17,8 @@
 /* The driver's capture modes. */
 enum driver_mode { DRIVER_GLOBAL, DRIVER_THREAD_LOCAL, DRIVER_RELAXED };
 
-/* Retain the primary contexts of at most 4 devices until the end.  lift: lifts all faults; NULL: there are none. */
+/* Retain the primary contexts of at most 4 devices until driver_close().  lift: a function that lifts all faults; NULL:
+ * no faults are injected. */
 void driver_open(unsigned devices, void (*lift)(void));
 void driver_close(void);
 

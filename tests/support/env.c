@@ -297,7 +297,8 @@ struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct x
     return stats_of(allocator, env_scope(.device = -1, .pool = pool));
 }
 
-void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes)
+void env_set_hard_limit(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                        uint64_t hard_bytes)
 {
     const struct xseg_scope scope = {sizeof(scope), .device = pool == NULL ? 0 : -1, .pool = pool};
     struct xseg_limits limits = XSEG_LIMITS_INIT;
@@ -311,7 +312,7 @@ uint64_t env_reserved(struct xseg_allocator *allocator)
     return env_stats(allocator).reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-void env_pass_time(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms)
+void env_advance_and_trim(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms)
 {
     for (unsigned i = 0; i < steps; i++) {
         xseg_sim_advance(step_ms * 1000000);
@@ -466,7 +467,7 @@ void env_stream_wait(xseg_stream stream, xseg_stream other)
 {
     xseg_event event = NULL;
 
-    env_context_push(0); /* the context of NULL */
+    env_context_push(0); /* the default stream belongs to the current context */
     push_context_of(other);
     assert_int_equal(cuEventCreate(&event, EVENT_DISABLE_TIMING), 0);
     assert_int_equal(cuEventRecord(event, other), 0);
@@ -506,7 +507,7 @@ void env_free_in_use(struct xseg_allocator *allocator, void *ptr, xseg_stream st
 
 unsigned env_access_at(const void *address, int device)
 {
-    const int location[] = {1, device};
+    const int location[] = {1, device}; /* 1: CU_MEM_LOCATION_TYPE_DEVICE */
     unsigned long long flags = 0;
 
     assert_int_equal(cuMemGetAccess(&flags, location, (uintptr_t)address), 0);
@@ -585,7 +586,8 @@ uint64_t env_unsafe_calls(void)
 
 void env_fault_at(unsigned slot, struct xseg_sim_fault fault)
 {
-    fault.nth += fault.nth == 0;
+    if (fault.nth == 0)
+        fault.nth = 1;
     if (fault.error == 0)
         fault.error = 2;
     assert_ok(xseg_sim_fault_set(slot, &fault));
@@ -652,11 +654,11 @@ int env_fork(void)
 
 void env_exit_forked(bool condition, const xseg_status *statuses, size_t count)
 {
-    size_t at = 0;
+    size_t rejected = 0;
 
-    while (at < count && statuses[at] == XSEG_ERR_FORKED)
-        at++;
-    _exit(at == count && condition ? 0 : 1 + (int)at);
+    while (rejected < count && statuses[rejected] == XSEG_ERR_FORKED)
+        rejected++;
+    _exit(rejected == count && condition ? 0 : 1 + (int)rejected);
 }
 
 int env_wait(int child)

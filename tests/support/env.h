@@ -66,7 +66,7 @@ struct env_log {
     enum xseg_log_level level; /* of the last one */
 };
 
-/* Expect this many warnings so far, and words in the last one. */
+/* Expect this number of log lines so far, and words in the last one, which must be a warning. */
 void env_expect_warnings(const struct env_log *log, unsigned lines, const char *words);
 
 /* The path of the simulated driver that this program is linked with. */
@@ -221,8 +221,8 @@ struct xseg_trim_result env_trim_by(struct xseg_allocator *allocator, struct xse
 /* env_scope(.device = 1, ...): the address of a scope with these members. */
 #define env_scope(...) (&(const struct xseg_scope){sizeof(struct xseg_scope), __VA_ARGS__})
 
-/* Advance the simulated clock in steps, each with a trim that is due. */
-void env_pass_time(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms);
+/* Advance the simulated clock in steps; after each step release the memory that is due (due_only). */
+void env_advance_and_trim(struct xseg_allocator *allocator, unsigned steps, uint64_t step_ms);
 
 /* Bytes of device 0 that are reserved. */
 uint64_t env_reserved(struct xseg_allocator *allocator);
@@ -232,7 +232,8 @@ struct xseg_statistics env_stats_on(struct xseg_allocator *allocator, int device
 struct xseg_statistics env_pool_stats(struct xseg_allocator *allocator, struct xseg_pool *pool);
 
 /* Set the hard limit of a pool, or of device 0 if the pool is NULL, and reset its other limits. */
-void env_limit(struct xseg_allocator *allocator, struct xseg_pool *pool, uint64_t hard_bytes);
+void env_set_hard_limit(struct xseg_allocator *allocator, struct xseg_pool *pool,
+                        uint64_t hard_bytes);
 
 /* The block at an address, which must be in a segment. */
 struct xseg_block_info env_block(struct xseg_allocator *allocator, const void *address);
@@ -340,14 +341,14 @@ int env_wait(int child);
 
 /* env_expect_forked(condition, call, ...): in a forked child each of these calls returns XSEG_ERR_FORKED, and the
  * condition is true after them. */
-#define env_expect_forked(condition, ...)                       \
-    do {                                                        \
-        const int child_ = env_fork();                          \
-        if (child_ == 0) {                                      \
-            const xseg_status got_[] = {__VA_ARGS__};           \
-            env_exit_forked((condition), got_, COUNT_OF(got_)); \
-        }                                                       \
-        assert_int_equal(env_wait(child_), 0);                  \
+#define env_expect_forked(condition, ...)                                 \
+    do {                                                                  \
+        const int child_ = env_fork();                                    \
+        if (child_ == 0) {                                                \
+            const xseg_status statuses_[] = {__VA_ARGS__};                \
+            env_exit_forked((condition), statuses_, COUNT_OF(statuses_)); \
+        }                                                                 \
+        assert_int_equal(env_wait(child_), 0);                            \
     } while (0)
 
 int env_fork(void);

@@ -21,7 +21,7 @@ static inline void fill(void *ptr, size_t bytes, unsigned char value)
     ((volatile unsigned char *)ptr)[bytes - 1] = value;
 }
 
-static inline bool holds(const void *ptr, size_t bytes, unsigned char value)
+static inline bool is_filled(const void *ptr, size_t bytes, unsigned char value)
 {
     for (size_t at = 0; at < bytes; at += 64 * KIB)
         if (((const volatile unsigned char *)ptr)[at] != value)

@@ -10,7 +10,7 @@
 #include "tests/support/wrapped.h"
 
 /* Calls that succeed before all later ones fail; negative: none fails. */
-static int memory_calls_left = -1;
+static int memory_calls_until_failure = -1;
 
 WRAPPED(void *, mmap, void *address, size_t bytes, int protection, int flags, int file,
         off_t offset);
@@ -19,9 +19,9 @@ WRAPPED(int, mprotect, void *address, size_t bytes, int protection);
 
 static inline bool memory_call_fails(void)
 {
-    if (memory_calls_left < 0 || memory_calls_left-- > 0)
+    if (memory_calls_until_failure < 0 || memory_calls_until_failure-- > 0)
         return false;
-    memory_calls_left = 0;
+    memory_calls_until_failure = 0;
     errno = ENOMEM;
     return true;
 }

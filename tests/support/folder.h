@@ -45,7 +45,7 @@ static inline const char *folder_path(const char *name)
 static inline void folder_expect_atomic_write(const char *path, uint64_t max_bytes,
                                               xseg_status (*write_file)(const char *path))
 {
-    const struct rlimit low = {max_bytes, max_bytes};
+    const struct rlimit size_limit = {max_bytes, max_bytes};
     struct stat before, after;
     char text[512];
 
@@ -53,7 +53,8 @@ static inline void folder_expect_atomic_write(const char *path, uint64_t max_byt
     if (child == 0) {
         (void)signal(SIGXFSZ, SIG_IGN);
         bool succeeds = write_file(path) == XSEG_OK && stat(path, &before) == 0 &&
-                        (uint64_t)before.st_size > max_bytes && setrlimit(RLIMIT_FSIZE, &low) == 0;
+                        (uint64_t)before.st_size > max_bytes &&
+                        setrlimit(RLIMIT_FSIZE, &size_limit) == 0;
         succeeds = succeeds && write_file(path) == XSEG_ERR_FILE;
         (void)xseg_error_message(text, sizeof(text));
         succeeds = succeeds && strstr(text, strerror(EFBIG)) != NULL && stat(path, &after) == 0 &&

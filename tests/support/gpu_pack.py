@@ -18,7 +18,7 @@ HEAD = "# SPDX-License-Identifier: MIT\n# title: {title}\n# seconds: {seconds}\n
 QUICK = ("--quick", "--minutes", "60")
 
 # The paths of the command line, and the packed folder; main() sets them.
-PLACES = types.SimpleNamespace()
+PATHS = types.SimpleNamespace()
 
 
 class Packed(unittest.TestCase):
@@ -28,7 +28,7 @@ class Packed(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name) / "xseg-gpu"
-        shutil.copytree(PLACES.packed, self.folder, symlinks=True, copy_function=os.link)
+        shutil.copytree(PATHS.packed, self.folder, symlinks=True, copy_function=os.link)
         self.out = pathlib.Path(folder.name) / "out"
 
     def steps(self, **steps):
@@ -71,13 +71,13 @@ class Packed(unittest.TestCase):
 
 def main():
     """Run the tests of the calling module."""
-    source, PLACES.build, PLACES.old_driver, PLACES.bad_driver, sanitizers = sys.argv[1:]
-    PLACES.source = pathlib.Path(source)
+    source, PATHS.build, PATHS.old_driver, PATHS.bad_driver, sanitizers = sys.argv[1:]
+    PATHS.source = pathlib.Path(source)
     if sanitizers != "none":
         print("skipped: builds with sanitizers cannot be packed")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as scratch:
-        PLACES.packed = pathlib.Path(scratch) / "packed"
-        subprocess.run([PLACES.source / "tests/gpu/pack", "--builddir", PLACES.build, PLACES.packed], check=True,
+        PATHS.packed = pathlib.Path(scratch) / "packed"
+        subprocess.run([PATHS.source / "tests/gpu/pack", "--builddir", PATHS.build, PATHS.packed], check=True,
                        stdout=subprocess.DEVNULL)
         unittest.main(argv=sys.argv[:1], verbosity=1)

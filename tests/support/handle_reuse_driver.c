@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECYCLED_MAX 64u
+#define REUSED_MAX 64u
 
 typedef int (*find_entry)(const char *symbol, void **function, int version,
                           unsigned long long flags, int *status);
@@ -16,7 +16,7 @@ __attribute__((visibility("default"))) int cuGetProcAddress_v2(const char *symbo
                                                                unsigned long long flags,
                                                                int *status);
 
-static xseg_stream recycled[RECYCLED_MAX];
+static xseg_stream reused[REUSED_MAX];
 static unsigned count;
 static get_id real_get_id;
 
@@ -26,7 +26,7 @@ static int get_reused_id(xseg_stream stream, unsigned long long *id)
     const int result = real_get_id(stream, id);
 
     for (unsigned i = 0; result == 0 && i < count; i++)
-        if (recycled[i] == stream)
+        if (reused[i] == stream)
             *id += 1ULL << 32;
     return result;
 }
@@ -34,15 +34,15 @@ static int get_reused_id(xseg_stream stream, unsigned long long *id)
 int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
                         int *status)
 {
-    void *next = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
-    int (*own)(xseg_stream, unsigned long long *) = get_reused_id;
+    void *original = dlsym(RTLD_NEXT, "cuGetProcAddress_v2");
+    int (*replacement)(xseg_stream, unsigned long long *) = get_reused_id;
     find_entry find;
 
-    memcpy(&find, &next, sizeof(find));
+    memcpy(&find, &original, sizeof(find));
     const int result = find(symbol, function, version, flags, status);
     if (result == 0 && *function != NULL && strcmp(symbol, "cuStreamGetId") == 0) {
         memcpy(&real_get_id, function, sizeof(real_get_id));
-        memcpy(function, &own, sizeof(own));
+        memcpy(function, &replacement, sizeof(replacement));
     }
     return result;
 }
@@ -62,7 +62,7 @@ __attribute__((visibility("default"))) const char *handle_reuse_driver(void)
 
 __attribute__((visibility("default"))) void handle_reuse_stream(xseg_stream stream)
 {
-    if (count == RECYCLED_MAX)
+    if (count == REUSED_MAX)
         abort();
-    recycled[count++] = stream;
+    reused[count++] = stream;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A simulated driver that reuses stream handles, which the simulator itself never does.
+ * A simulated driver in which the test decides when a stream handle is reused.
  *
  * After handle_reuse_stream() cuStreamGetId() returns a new ID for the handle, as a real driver does when a destroyed
  * stream's handle is assigned to a new stream.

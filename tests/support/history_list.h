@@ -17,49 +17,49 @@ struct history_list {
 
 static inline bool history_add(void *context, const struct xseg_history_entry *entry)
 {
-    struct history_list *recorded = context;
+    struct history_list *list = context;
 
-    if (recorded->count == recorded->capacity) {
-        recorded->capacity = recorded->capacity == 0 ? 256 : recorded->capacity * 2;
-        recorded->entry = realloc(recorded->entry, recorded->capacity * sizeof(*entry));
-        assert_non_null(recorded->entry);
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity == 0 ? 256 : list->capacity * 2;
+        list->entry = realloc(list->entry, list->capacity * sizeof(*entry));
+        assert_non_null(list->entry);
     }
     assert_int_equal(entry->struct_size, sizeof(*entry));
-    recorded->entry[recorded->count++] = *entry;
+    list->entry[list->count++] = *entry;
     return true;
 }
 
 /* A list that frees its events at the end of its scope. */
 #define HISTORY_LIST __attribute__((cleanup(history_free))) struct history_list
 
-static inline void history_free(const struct history_list *recorded)
+static inline void history_free(const struct history_list *list)
 {
-    free(recorded->entry);
+    free(list->entry);
 }
 
 /* Read the history of a device, or with -1 of all devices.  The caller frees `entry`, if the result is not a HISTORY_LIST. */
 static inline struct history_list history_read(struct xseg_allocator *allocator, int device)
 {
-    struct history_list recorded = {.summary = {sizeof(recorded.summary)}};
+    struct history_list list = {.summary = {sizeof(list.summary)}};
 
-    assert_int_equal(
-        xseg_for_each_event(allocator, device, history_add, &recorded, &recorded.summary), XSEG_OK);
-    assert_int_equal(recorded.summary.events, recorded.count);
-    for (size_t i = 1; i < recorded.count; i++)
-        assert_true(recorded.entry[i].time_ns >= recorded.entry[i - 1].time_ns);
-    return recorded;
+    assert_int_equal(xseg_for_each_event(allocator, device, history_add, &list, &list.summary),
+                     XSEG_OK);
+    assert_int_equal(list.summary.events, list.count);
+    for (size_t i = 1; i < list.count; i++)
+        assert_true(list.entry[i].time_ns >= list.entry[i - 1].time_ns);
+    return list;
 }
 
 /* The only event of an action. */
-static inline struct xseg_history_entry history_only(const struct history_list *recorded,
-                                                     enum xseg_history_action action)
+static inline struct xseg_history_entry history_single_in(const struct history_list *list,
+                                                          enum xseg_history_action action)
 {
     struct xseg_history_entry event = {.struct_size = 0};
     unsigned count = 0;
 
-    for (size_t i = 0; i < recorded->count; i++)
-        if (recorded->entry[i].action == action) {
-            event = recorded->entry[i];
+    for (size_t i = 0; i < list->count; i++)
+        if (list->entry[i].action == action) {
+            event = list->entry[i];
             count++;
         }
     assert_int_equal(count, 1);
@@ -70,14 +70,14 @@ static inline struct xseg_history_entry history_only(const struct history_list *
 static inline struct xseg_history_entry history_single(struct xseg_allocator *allocator,
                                                        enum xseg_history_action action)
 {
-    const HISTORY_LIST recorded = history_read(allocator, 0);
+    const HISTORY_LIST list = history_read(allocator, 0);
 
-    return history_only(&recorded, action);
+    return history_single_in(&list, action);
 }
 
 static inline const char *history_action_name(enum xseg_history_action action)
 {
-    static const char *const words[XSEG_HISTORY_ACTIONS] = {
+    static const char *const names[XSEG_HISTORY_ACTIONS] = {
         [XSEG_HISTORY_ALLOC] = "alloc",
         [XSEG_HISTORY_FREE_REQUESTED] = "free",
         [XSEG_HISTORY_FREE_COMPLETED] = "done",
@@ -97,24 +97,23 @@ static inline const char *history_action_name(enum xseg_history_action action)
     };
 
     assert_true(action < XSEG_HISTORY_ACTIONS);
-    return words[action];
+    return names[action];
 }
 
-/* Expect exactly these actions in all histories, then clear them. */
-static inline void history_expect(struct xseg_allocator *allocator, const char *words)
+/* Expect exactly these actions, separated by blanks, in the histories of all devices; then clear the histories. */
+static inline void history_expect(struct xseg_allocator *allocator, const char *expected)
 {
-    HISTORY_LIST recorded = history_read(allocator, -1);
+    HISTORY_LIST list = history_read(allocator, -1);
     char actions[4096] = "";
     size_t length = 0;
 
-    for (size_t i = 0; i < recorded.count; i++) {
-        length +=
-            (size_t)snprintf(actions + length, sizeof(actions) - length, "%s%s", i == 0 ? "" : " ",
-                             history_action_name(recorded.entry[i].action));
+    for (size_t i = 0; i < list.count; i++) {
+        length += (size_t)snprintf(actions + length, sizeof(actions) - length, "%s%s",
+                                   i == 0 ? "" : " ", history_action_name(list.entry[i].action));
         assert_true(length < sizeof(actions));
     }
-    assert_string_equal(actions, words);
-    assert_int_equal(recorded.summary.lost, 0);
+    assert_string_equal(actions, expected);
+    assert_int_equal(list.summary.lost, 0);
     assert_int_equal(xseg_history_clear(allocator, -1), XSEG_OK);
 }
 

@@ -18,11 +18,11 @@
 static struct injection_count counts[NAMES];
 static const char domain_name[] = "xseg";
 static char domain; /* its address is the handle */
-static atomic_uint others;
-static _Thread_local struct injection_count *stack[DEPTH];
+static atomic_uint invalid_calls;
+static _Thread_local struct injection_count *open_ranges[DEPTH];
 static _Thread_local unsigned depth;
 
-static struct injection_count *find(const char *name)
+static struct injection_count *find_count(const char *name)
 {
     for (unsigned i = 0; i < NAMES; i++) {
         if (counts[i].name[0] == '\0')
@@ -33,39 +33,39 @@ static struct injection_count *find(const char *name)
     abort();
 }
 
-static nvtxDomainHandle_t create(const char *name)
+static nvtxDomainHandle_t create_domain(const char *name)
 {
-    others += strcmp(name, domain_name) != 0;
+    invalid_calls += strcmp(name, domain_name) != 0;
     return (nvtxDomainHandle_t)(void *)&domain;
 }
 
-static int push(nvtxDomainHandle_t handle, const nvtxEventAttributes_t *attributes)
+static int push_range(nvtxDomainHandle_t handle, const nvtxEventAttributes_t *attributes)
 {
-    struct injection_count *count = find(attributes->message.ascii);
+    struct injection_count *count = find_count(attributes->message.ascii);
 
-    others += handle != (nvtxDomainHandle_t)(void *)&domain ||
-              attributes->messageType != NVTX_MESSAGE_TYPE_ASCII || depth == DEPTH;
+    invalid_calls += handle != (nvtxDomainHandle_t)(void *)&domain ||
+                     attributes->messageType != NVTX_MESSAGE_TYPE_ASCII || depth == DEPTH;
     count->begun++;
     count->bytes = attributes->payload.ullValue;
-    stack[depth++ % DEPTH] = count;
+    open_ranges[depth++ % DEPTH] = count;
     return (int)depth - 1;
 }
 
-static int pop(nvtxDomainHandle_t handle)
+static int pop_range(nvtxDomainHandle_t handle)
 {
-    others += handle != (nvtxDomainHandle_t)(void *)&domain || depth == 0;
-    stack[--depth % DEPTH]->ended++;
+    invalid_calls += handle != (nvtxDomainHandle_t)(void *)&domain || depth == 0;
+    open_ranges[--depth % DEPTH]->ended++;
     return (int)depth;
 }
 
 struct injection_count injection_read(const char *name)
 {
-    return *find(name);
+    return *find_count(name);
 }
 
-unsigned injection_others(void)
+unsigned injection_errors(void)
 {
-    return others + depth;
+    return invalid_calls + depth;
 }
 
 /* Called by NVTX when the process uses it first; returns 1 for success. */
@@ -81,9 +81,9 @@ int InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get)
         !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &core, &count) ||
         !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE2, &core2, &count))
         return 0;
-    *core2[NVTX_CBID_CORE2_DomainCreateA] = (NvtxFunctionPointer)create;
-    *core2[NVTX_CBID_CORE2_DomainRangePushEx] = (NvtxFunctionPointer)push;
-    *core2[NVTX_CBID_CORE2_DomainRangePop] = (NvtxFunctionPointer)pop;
+    *core2[NVTX_CBID_CORE2_DomainCreateA] = (NvtxFunctionPointer)create_domain;
+    *core2[NVTX_CBID_CORE2_DomainRangePushEx] = (NvtxFunctionPointer)push_range;
+    *core2[NVTX_CBID_CORE2_DomainRangePop] = (NvtxFunctionPointer)pop_range;
     if (getenv("XSEG_TEST_INJECTED") != NULL)
         (void)printf("injected\n");
     return 1;

@@ -15,6 +15,6 @@ struct injection_count {
 struct injection_count injection_read(const char *name);
 
 /* Open ranges of this thread, plus invalid calls. */
-unsigned injection_others(void);
+unsigned injection_errors(void);
 
 #endif

@@ -21,20 +21,36 @@
 #define MEMBERS       8u
 #define MEMBER_BLOCKS 64u
 
-struct member_command {
-    char name;
-    unsigned index;
-    uint64_t bytes;
-    char text[256]; /* of a configuration */
+enum member_operation {
+    MEMBER_QUERY,            /* no call: the response has the state of the member */
+    MEMBER_ALLOC,            /* allocate block `index` of `bytes` */
+    MEMBER_ALLOC_IN_POOL,    /* as MEMBER_ALLOC, from a private pool */
+    MEMBER_ALLOC_BY_THREADS, /* two threads retry an allocation of `bytes` until one succeeds */
+    MEMBER_FREE,             /* free block `index` */
+    MEMBER_COMMIT,           /* commit `bytes` of an elastic range from granule `index` on */
+    MEMBER_PAUSE,            /* pause the private pool */
+    MEMBER_RESUME,           /* resume it */
+    MEMBER_TRIM,
+    MEMBER_CONFIGURE, /* set the configuration `text` */
+    MEMBER_MARK,      /* mark the device as capturing */
+    MEMBER_UNMARK,
+    MEMBER_FORK /* fork a child, whose calls must fail */
 };
 
-struct member_answer {
+struct member_command {
+    enum member_operation operation;
+    unsigned index;
+    uint64_t bytes;
+    char text[256];
+};
+
+struct member_response {
     int status;
-    uint64_t ns;                     /* duration of the call */
-    uint64_t taken, idle, allocated; /* bytes of the device after the command */
-    uint64_t creates;                /* cuMemCreate calls of the command */
-    unsigned lines;                  /* warnings in the log so far */
-    char text[512];                  /* error message, or the last of these warnings */
+    uint64_t ns;                        /* duration of the call */
+    uint64_t physical, idle, allocated; /* bytes of the device after the call */
+    uint64_t creates;                   /* cuMemCreate calls of the command */
+    unsigned warnings;                  /* number of warnings in the log since the start */
+    char text[512];                     /* error message, or the last warning */
 };
 
 static struct {
@@ -42,7 +58,7 @@ static struct {
     unsigned count;
     struct xseg_sim_settings sim_settings;
     char sim_name[64], folder[64], budget_file[128];
-    /* Called in each new member at its start, and before it opens its allocator; may be NULL. */
+    /* Called in each new member: first of all, and before it opens its allocator; may be NULL. */
     void (*at_start)(int socket);
     void (*before_open)(void);
 } members;
@@ -55,8 +71,8 @@ static struct {
     struct xseg_pool *pool;
     void *block[MEMBER_BLOCKS];
     pthread_mutex_t lock; /* guards the next two members: the background thread logs */
-    unsigned lines;
-    char line[512];
+    unsigned warnings;
+    char warning[512]; /* the last one */
     atomic_bool is_served;
 } member = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -66,8 +82,8 @@ static inline void member_log(void *context, enum xseg_log_level level, const ch
     if (level != XSEG_LOG_WARNING || strstr(line, "self-checks: ") != NULL)
         return;
     (void)pthread_mutex_lock(&member.lock);
-    member.lines++;
-    (void)snprintf(member.line, sizeof(member.line), "%s", line);
+    member.warnings++;
+    (void)snprintf(member.warning, sizeof(member.warning), "%s", line);
     (void)pthread_mutex_unlock(&member.lock);
 }
 
@@ -79,13 +95,14 @@ static inline uint64_t member_clock(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static inline void *member_alloc_until(void *block)
+/* *block: the address of the size at the begin, and the block or NULL at the end. */
+static inline void *member_alloc_until_served(void *block)
 {
     const uint64_t *bytes = *(void **)block;
-    const uint64_t until = member_clock() + UINT64_C(20) * 1000000000;
+    const uint64_t deadline = member_clock() + UINT64_C(20) * 1000000000;
     void *ptr = NULL;
 
-    while (!atomic_load(&member.is_served) && member_clock() < until)
+    while (!atomic_load(&member.is_served) && member_clock() < deadline)
         if (xseg_alloc(member.allocator, 0, *bytes, NULL, &ptr) == XSEG_OK)
             atomic_store(&member.is_served, true);
     *(void **)block = ptr;
@@ -93,14 +110,14 @@ static inline void *member_alloc_until(void *block)
 }
 
 /* Two threads retry an allocation, so that one of them always waits, until one succeeds. */
-static inline xseg_status member_alloc_in_two_threads(uint64_t bytes)
+static inline xseg_status member_alloc_by_threads(uint64_t bytes)
 {
     void *block[2] = {&bytes, &bytes};
     pthread_t thread[2];
 
     atomic_store(&member.is_served, false);
     for (unsigned i = 0; i < 2; i++)
-        if (pthread_create(&thread[i], NULL, member_alloc_until, &block[i]) != 0)
+        if (pthread_create(&thread[i], NULL, member_alloc_until_served, &block[i]) != 0)
             return XSEG_ERR_HOST_MEMORY;
     for (unsigned i = 0; i < 2; i++) {
         (void)pthread_join(thread[i], NULL);
@@ -110,7 +127,7 @@ static inline xseg_status member_alloc_in_two_threads(uint64_t bytes)
     return atomic_load(&member.is_served) ? XSEG_OK : XSEG_ERR_NO_MEMORY;
 }
 
-/* Fork: calls of the child fail, and have no effect on this process. */
+/* Fork.  Expect that calls of the child fail; its exit must have no effect on the member. */
 static inline xseg_status member_fork(void)
 {
     void *block = NULL;
@@ -122,7 +139,7 @@ static inline xseg_status member_fork(void)
                                 xseg_config_set(member.allocator, "budget_share:1") != XSEG_OK &&
                                 xseg_close(member.allocator) != XSEG_OK;
 
-        /* LeakSanitizer reports the memory that is wiped on fork. */
+        /* At exit() LeakSanitizer would report the memory of the library, which is wiped on fork. */
         if (ENV_IS_SANITIZED)
             _exit(has_failed ? 0 : 1);
         exit(has_failed ? 0 : 1);
@@ -137,67 +154,69 @@ static inline xseg_status member_execute(const struct member_command *command)
     struct xseg_request request = {sizeof(request), .bytes = command->bytes};
     void **block = &member.block[command->index];
 
-    switch (command->name) {
-    case 'a':
+    switch (command->operation) {
+    case MEMBER_ALLOC:
         return xseg_alloc(member.allocator, 0, command->bytes, NULL, block);
-    case 'f':
+    case MEMBER_FREE:
         return xseg_free(member.allocator, *block);
-    case 'c':
+    case MEMBER_COMMIT:
         if (member.range == NULL &&
             xseg_range_reserve(member.allocator, 0, 4 * GIB, NULL, &member.range) != XSEG_OK)
             return XSEG_ERR_ARGUMENT;
         return xseg_range_commit(member.range, command->index * 2 * MIB, command->bytes, NULL);
-    case 'p': /* from a private pool */
+    case MEMBER_ALLOC_IN_POOL:
         if (member.pool == NULL &&
             xseg_pool_create(member.allocator, 0, NULL, &member.pool) != XSEG_OK)
             return XSEG_ERR_ARGUMENT;
         request.pool = member.pool;
         return xseg_alloc_with(member.allocator, &request, block);
-    case 't':
+    case MEMBER_TRIM:
         return xseg_trim(member.allocator, NULL, NULL, NULL);
-    case 's': /* pause the pool */
+    case MEMBER_PAUSE:
         return xseg_pool_pause(member.pool, XSEG_KEEP_NOTHING, NULL);
-    case 'w':
+    case MEMBER_RESUME:
         return xseg_pool_resume(member.pool);
-    case 'T':
-        return member_alloc_in_two_threads(command->bytes);
-    case 'C':
+    case MEMBER_ALLOC_BY_THREADS:
+        return member_alloc_by_threads(command->bytes);
+    case MEMBER_CONFIGURE:
         return xseg_config_set(member.allocator, command->text);
-    case 'F':
+    case MEMBER_FORK:
         return member_fork();
-    case 'm':
+    case MEMBER_MARK:
         return xseg_capture_mark(member.allocator, 0);
-    case 'u':
+    case MEMBER_UNMARK:
         return xseg_capture_unmark(member.allocator, 0);
+    case MEMBER_QUERY:
     default:
         return XSEG_OK;
     }
 }
 
-static inline void member_answer(int socket, const struct member_command *command)
+/* Execute a command, and send the response. */
+static inline void member_serve_command(int socket, const struct member_command *command)
 {
     struct xseg_statistics stats = {sizeof(stats)};
     struct xseg_scope scope = XSEG_SCOPE_ALL;
-    struct member_answer answer = {0};
+    struct member_response response = {0};
     const uint64_t begin = member_clock(), creates = xseg_sim_calls("cuMemCreate");
 
-    answer.status = member_execute(command);
-    answer.ns = member_clock() - begin;
-    answer.creates = xseg_sim_calls("cuMemCreate") - creates;
-    if (answer.status != XSEG_OK)
-        (void)xseg_error_message(answer.text, sizeof(answer.text));
+    response.status = member_execute(command);
+    response.ns = member_clock() - begin;
+    response.creates = xseg_sim_calls("cuMemCreate") - creates;
+    if (response.status != XSEG_OK)
+        (void)xseg_error_message(response.text, sizeof(response.text));
     (void)pthread_mutex_lock(&member.lock);
-    if (answer.status == XSEG_OK)
-        (void)snprintf(answer.text, sizeof(answer.text), "%s", member.line);
-    answer.lines = member.lines;
+    if (response.status == XSEG_OK)
+        (void)snprintf(response.text, sizeof(response.text), "%s", member.warning);
+    response.warnings = member.warnings;
     (void)pthread_mutex_unlock(&member.lock);
     scope.device = 0;
     if (xseg_stats_get(member.allocator, &scope, &stats) != XSEG_OK)
         _exit(3);
-    answer.taken = stats.physical_bytes;
-    answer.allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;
-    answer.idle = answer.taken - stats.active_bytes[XSEG_STAT_ALL].current;
-    if (write(socket, &answer, sizeof(answer)) != (ssize_t)sizeof(answer))
+    response.physical = stats.physical_bytes;
+    response.allocated = stats.allocated_bytes[XSEG_STAT_ALL].current;
+    response.idle = response.physical - stats.active_bytes[XSEG_STAT_ALL].current;
+    if (write(socket, &response, sizeof(response)) != (ssize_t)sizeof(response))
         _exit(3);
 }
 
@@ -216,7 +235,7 @@ static inline void member_run(int socket, const char *config)
     if (xseg_open(config, &options, &member.allocator) != XSEG_OK)
         _exit(2);
     while (read(socket, &command, sizeof(command)) == (ssize_t)sizeof(command))
-        member_answer(socket, &command);
+        member_serve_command(socket, &command);
     _exit(0);
 }
 
@@ -269,7 +288,7 @@ static inline int members_end(void **state)
     return rmdir(members.folder);
 }
 
-/* Start a member.  A configuration without a budget_file is extended by the file of the test. */
+/* Start a member; returns its number.  The budget file of the test is added to a configuration without budget_file. */
 static inline unsigned member_start(const char *config)
 {
     struct process *process = &members.process[members.count];
@@ -293,99 +312,102 @@ static inline void member_send_command(unsigned number, const struct member_comm
                      sizeof(*command));
 }
 
-static inline void member_send(unsigned number, char name, unsigned index, uint64_t bytes)
+static inline void member_send(unsigned number, enum member_operation operation, unsigned index,
+                               uint64_t bytes)
 {
-    member_send_command(number, &(struct member_command){name, index, bytes, ""});
+    member_send_command(number, &(struct member_command){operation, index, bytes, ""});
 }
 
-static inline struct member_answer member_receive(unsigned number)
+static inline struct member_response member_receive(unsigned number)
 {
     struct pollfd ready = {members.process[number].socket, POLLIN, 0};
-    struct member_answer answer = {0};
+    struct member_response response = {0};
 
     assert_int_equal(poll(&ready, 1, 60000), 1);
-    assert_int_equal(read(members.process[number].socket, &answer, sizeof(answer)), sizeof(answer));
-    return answer;
+    assert_int_equal(read(members.process[number].socket, &response, sizeof(response)),
+                     sizeof(response));
+    return response;
 }
 
-static inline struct member_answer member_call(unsigned number, char name, unsigned index,
-                                               uint64_t bytes)
+static inline struct member_response member_call(unsigned number, enum member_operation operation,
+                                                 unsigned index, uint64_t bytes)
 {
-    member_send(number, name, index, bytes);
+    member_send(number, operation, index, bytes);
     return member_receive(number);
 }
 
-static inline struct member_answer member_configure(unsigned number, const char *text)
+static inline struct member_response member_configure(unsigned number, const char *text)
 {
-    struct member_command command = {'C', 0, 0, ""};
+    struct member_command command = {MEMBER_CONFIGURE, 0, 0, ""};
 
     (void)snprintf(command.text, sizeof(command.text), "%s", text);
     member_send_command(number, &command);
     return member_receive(number);
 }
 
-/* Poll a member's answer until a condition holds, for at most 30 s. */
-#define MEMBER_EVENTUALLY(number, condition)                              \
-    do {                                                                  \
-        struct member_answer answer = member_call((number), ' ', 0, 0);   \
-                                                                          \
-        for (unsigned tries = 0; !(condition) && tries < 3000; tries++) { \
-            (void)usleep(10000);                                          \
-            answer = member_call((number), ' ', 0, 0);                    \
-        }                                                                 \
-        assert_true(condition);                                           \
+/* Query a member every 10 ms until a condition on `response` holds, at most 3000 times. */
+#define MEMBER_EVENTUALLY(number, condition)                                         \
+    do {                                                                             \
+        struct member_response response = member_call((number), MEMBER_QUERY, 0, 0); \
+                                                                                     \
+        for (unsigned tries = 0; !(condition) && tries < 3000; tries++) {            \
+            (void)usleep(10000);                                                     \
+            response = member_call((number), MEMBER_QUERY, 0, 0);                    \
+        }                                                                            \
+        assert_true(condition);                                                      \
     } while (0)
 
-/* Upper limit of a wait in nanoseconds: budget_wait_ms is 400, and the host may be loaded. */
-#define BOUND (UINT64_C(30) * 1000000000)
+/* Maximum duration of a call: budget_wait_ms is 400, but the host may be loaded. */
+#define MEMBER_MAX_NS (UINT64_C(30) * 1000000000)
 
-/* Expect success within BOUND. */
-#define EXPECT_OK(answer)                              \
-    do {                                               \
-        const struct member_answer result_ = (answer); \
-                                                       \
-        if (result_.status != XSEG_OK)                 \
-            fail_msg("%s", result_.text);              \
-        assert_true(result_.ns < BOUND);               \
+/* Expect success within MEMBER_MAX_NS. */
+#define EXPECT_OK(response)                                \
+    do {                                                   \
+        const struct member_response result_ = (response); \
+                                                           \
+        if (result_.status != XSEG_OK)                     \
+            fail_msg("%s", result_.text);                  \
+        assert_true(result_.ns < MEMBER_MAX_NS);           \
     } while (0)
 
-/* As member_call(), of a command that succeeds within BOUND. */
-static inline struct member_answer member_expect_ok(unsigned number, char name, unsigned index,
-                                                    uint64_t bytes)
+/* As member_call(); expects that the call succeeds within MEMBER_MAX_NS. */
+static inline struct member_response
+member_expect_ok(unsigned number, enum member_operation operation, unsigned index, uint64_t bytes)
 {
-    const struct member_answer answer = member_call(number, name, index, bytes);
+    const struct member_response response = member_call(number, operation, index, bytes);
 
-    EXPECT_OK(answer);
-    return answer;
+    EXPECT_OK(response);
+    return response;
 }
 
-/* As member_call(), of a command that fails within BOUND for lack of memory. */
-static inline struct member_answer member_expect_denied(unsigned number, char name, unsigned index,
-                                                        uint64_t bytes)
+/* As member_call(); expects that the call fails within MEMBER_MAX_NS for lack of memory. */
+static inline struct member_response member_expect_denied(unsigned number,
+                                                          enum member_operation operation,
+                                                          unsigned index, uint64_t bytes)
 {
-    const struct member_answer answer = member_call(number, name, index, bytes);
+    const struct member_response response = member_call(number, operation, index, bytes);
 
-    assert_int_equal(answer.status, XSEG_ERR_NO_MEMORY);
-    assert_true(answer.ns < BOUND);
-    return answer;
+    assert_int_equal(response.status, XSEG_ERR_NO_MEMORY);
+    assert_true(response.ns < MEMBER_MAX_NS);
+    return response;
 }
 
-/* Allocate as block 0, and free: the memory is idle. */
+/* Allocate and free block 0, so that the member has this much idle memory. */
 static inline void member_make_idle(unsigned number, uint64_t bytes)
 {
-    (void)member_expect_ok(number, 'a', 0, bytes);
-    (void)member_expect_ok(number, 'f', 0, 0);
+    (void)member_expect_ok(number, MEMBER_ALLOC, 0, bytes);
+    (void)member_expect_ok(number, MEMBER_FREE, 0, 0);
 }
 
-/* A test of two members with the default configuration. */
-#define TEST_OF_TWO_MEMBERS(name, end)                   \
-    static void name##_of(unsigned one, unsigned other); \
-    TEST_WITH(name, members_begin, end)                  \
-    {                                                    \
-        const unsigned one = member_start("");           \
-        name##_of(one, member_start(""));                \
-    }                                                    \
-    static void name##_of(unsigned one, unsigned other)
+/* A test of two members with the default configuration, `first` and `second`. */
+#define TEST_OF_TWO_MEMBERS(name, end)                      \
+    static void name##_of(unsigned first, unsigned second); \
+    TEST_WITH(name, members_begin, end)                     \
+    {                                                       \
+        const unsigned first = member_start("");            \
+        name##_of(first, member_start(""));                 \
+    }                                                       \
+    static void name##_of(unsigned first, unsigned second)
 
 static int members_ignore_sigpipe(void **state)
 {

@@ -118,7 +118,7 @@ def main():
         tree.mkdir()
         run("sh", "-c", 'git archive HEAD | tar -x -C "$0" && ln -s "$PWD/.deps" "$0"', tree)
         run("tests/run", "--coverage", *SUITES, cwd=tree, may_fail=True)
-        covered = coverage.count(tree, tree / "build-tests-coverage")
+        covered = coverage.read_counts(tree, tree / "build-tests-coverage")
         build = tree / "build"
         run("meson", "setup", build, tree, "-Dbuildtype=debugoptimized")  # without -Werror: a mutant may have a warning
         run("meson", "test", "-C", build, *SUITES, cwd=tree)

@@ -27,8 +27,8 @@ static int succeed(void)
 int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsigned long long flags,
                         int *status)
 {
-    int (*entry)(void) = succeed;
-    int (*versioned)(int *) = old_version;
+    int (*stub)(void) = succeed;
+    int (*get_version)(int *) = old_version;
 
     (void)version;
     (void)flags;
@@ -39,8 +39,8 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, unsign
         return 500; /* CUDA_ERROR_NOT_FOUND */
     }
     if (strcmp(symbol, "cuDriverGetVersion") == 0)
-        memcpy(function, &versioned, sizeof(versioned));
+        memcpy(function, &get_version, sizeof(get_version));
     else
-        memcpy(function, &entry, sizeof(entry));
+        memcpy(function, &stub, sizeof(stub));
     return 0;
 }

@@ -24,13 +24,13 @@
 
 #define PLUGIN_ONE_ID "0123456789abcdef0123456789abcdef01234567"
 
-/* The lines of plugin.c that call. */
+/* The lines of the calls in plugin.c. */
 #define PLUGIN_INNER_LINE 20
 #define PLUGIN_CALL_LINE  26
 
 struct plugin {
     void *handle;
-    void (*call)(void (*back)(void *), void *context);
+    void (*call)(void (*callback)(void *), void *context);
     const char *base; /* lowest address */
     char path[1024];
 };
@@ -70,7 +70,7 @@ static inline void plugin_open(struct plugin *plugin, const char *name)
     plugin_open_path(plugin, path);
 }
 
-/* A copy of a library, or of any other file. */
+/* Copy a library or any other file. */
 static inline void plugin_copy(const char *from, const char *to)
 {
     char bytes[4096];

@@ -35,18 +35,19 @@ static inline bool process_start(struct process *process,
     return true;
 }
 
-/* After the command to exit: wait for the process, close the allocator, and reset the simulator to `alone`. */
-static inline void process_end(const struct process *process, struct xseg_allocator *own,
-                               const struct xseg_sim_settings *alone)
+/* After the command to exit: wait for the process, close the allocator of this process, and leave the shared device: reset
+ * the simulator to settings without `shared`. */
+static inline void process_end(const struct process *process, struct xseg_allocator *allocator,
+                               const struct xseg_sim_settings *unshared)
 {
     (void)close(process->socket);
     child_expect_success(process->pid);
-    env_close(own);
-    assert_int_equal(xseg_sim_reset(alone), XSEG_OK);
+    env_close(allocator);
+    assert_int_equal(xseg_sim_reset(unshared), XSEG_OK);
 }
 
 /* Whether the next response of the process is 'y'. */
-static inline bool process_answer(const struct process *process)
+static inline bool process_responds_yes(const struct process *process)
 {
     char response = '?';
 

@@ -16,31 +16,32 @@
 #include "tests/support/rng.h"
 #include "tests/support/test.h"
 
-/* The current program; seed 0: none. */
+/* The program that is running, for the message of a failure; seed 0: none. */
 static struct {
     uint64_t seed;
     unsigned step;
 } program;
 
-static inline unsigned long program_number(const char *variable, unsigned long normal)
+static inline unsigned long program_number(const char *variable, unsigned long default_value)
 {
     const char *value = getenv(variable);
 
-    return value != NULL ? strtoul(value, NULL, 10) : normal;
+    return value != NULL ? strtoul(value, NULL, 10) : default_value;
 }
 
 /* The initial state of a program's random numbers. */
-static inline uint64_t program_random(uint64_t seed)
+static inline uint64_t program_random_state(uint64_t seed)
 {
     return seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
 }
 
 /*
- * Draw the index of a choice in proportion to the weights of all.
+ * Draw the index of a choice in proportion to the weights of all choices.
  *
  * @param number  a random number
  * @param weight  the weight of the first choice
- * @param size    bytes from one weight to the next
+ * @param size    bytes from the weight of a choice to that of the next choice
+ * @param count   number of choices
  */
 static inline unsigned program_draw(uint64_t number, const unsigned *weight, size_t size,
                                     size_t count)
@@ -77,7 +78,7 @@ static inline void program_print(int signal)
     program.seed = 0;
 }
 
-/* The simulator, the audits and failures in other threads abort the process. */
+/* The simulator, the audits and failures in other threads abort the process: print the program then. */
 FIXTURE(program_begin)
 {
     (void)signal(SIGABRT, program_print);

@@ -165,8 +165,9 @@ static inline void builder_unmap(struct builder *builder, uint64_t address, uint
     builder_sort_ranges(builder);
 }
 
-static inline void builder_put(struct builder *builder, uint64_t address, uint64_t end,
-                               const struct builder_block *block)
+/* Add a block to the current segment; block: NULL for a cached block. */
+static inline void builder_add_block(struct builder *builder, uint64_t address, uint64_t end,
+                                     const struct builder_block *block)
 {
     if (address == end)
         return;
@@ -181,7 +182,7 @@ static inline void builder_put(struct builder *builder, uint64_t address, uint64
     };
 }
 
-/* Write the current segments. */
+/* Write the segments of the current state. */
 static inline void builder_end(struct builder *builder)
 {
     builder->recording.block_count = builder->device.segment_count = 0;
@@ -193,11 +194,11 @@ static inline void builder_end(struct builder *builder)
         for (; at < builder->block_count && builder->block[at].address < range->end; at++) {
             const struct builder_block *block = &builder->block[at];
 
-            builder_put(builder, address, block->address, NULL);
+            builder_add_block(builder, address, block->address, NULL);
             address = block->address + block->bytes;
-            builder_put(builder, block->address, address, block);
+            builder_add_block(builder, block->address, address, block);
         }
-        builder_put(builder, address, range->end, NULL);
+        builder_add_block(builder, address, range->end, NULL);
         builder->segments[builder->device.segment_count++] = (struct recording_segment){
             .address = range->start,
             .bytes = range->end - range->start,

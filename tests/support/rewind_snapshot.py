@@ -11,8 +11,8 @@ import pickle
 import sys
 
 
-class Missed(Exception):
-    """An entry that cannot be undone."""
+class Inconsistent(Exception):
+    """An entry or a segment that is inconsistent with the state."""
 
 
 class Ranges:
@@ -84,42 +84,42 @@ class State:
 
     def __init__(self, segments):
         self.ranges = Segments()
-        self.live, self.pending = {}, {}
+        self.allocated, self.pending = {}, {}
         for segment in sorted(segments, key=lambda s: s["address"]):
             start, end = segment["address"], segment["address"] + segment["total_size"]
             if self.ranges.overlaps(start, end):
-                raise Missed(f"segments overlap at {start:#x}")
+                raise Inconsistent(f"segments overlap at {start:#x}")
             self.ranges.add(segment["stream"], start, end)
             position = start
             for block in segment["blocks"]:
                 if block["address"] != position:
-                    raise Missed(f"gap between blocks at {position:#x}")
+                    raise Inconsistent(f"gap between blocks at {position:#x}")
                 position += block["size"]
                 if block["state"] == "active_allocated":
-                    self.live[block["address"]] = block["size"]
+                    self.allocated[block["address"]] = block["size"]
                 elif block["state"] == "active_pending_free":
                     self.pending[block["address"]] = block["size"]
             if position != end:
-                raise Missed(f"the blocks of the segment at {start:#x} end at {position:#x}")
+                raise Inconsistent(f"the blocks of the segment at {start:#x} end at {position:#x}")
 
     def blocks_in(self, start, end):
         """The allocated and pending blocks that begin in a range."""
-        return [a for a in (*self.live, *self.pending) if start <= a < end]
+        return [a for a in (*self.allocated, *self.pending) if start <= a < end]
 
     def require(self, condition, message):
         if not condition:
-            raise Missed(message)
+            raise Inconsistent(message)
 
     def undo(self, entry):
         action, address, size = entry["action"], entry.get("addr"), entry["size"]
         if action == "alloc":
-            self.require(address in self.live, "block is not allocated")
-            del self.live[address]
+            self.require(address in self.allocated, "block is not allocated")
+            del self.allocated[address]
         elif action == "free_requested":
             self.require(address in self.pending, "block is not pending free")
-            self.live[address] = self.pending.pop(address)
+            self.allocated[address] = self.pending.pop(address)
         elif action == "free_completed":
-            self.require(address not in self.live and address not in self.pending, "block exists")
+            self.require(address not in self.allocated and address not in self.pending, "block exists")
             self.require(self.ranges.owner(address, address + 1), "address is in no segment")
             self.pending[address] = size
         elif action in ("segment_map", "segment_alloc"):
@@ -135,17 +135,17 @@ class State:
 
 
 def check(snapshot):
-    """Undo all entries of a snapshot.  Returns the number of entries; raises Missed."""
+    """Undo all entries of a snapshot.  Returns the number of entries; raises Inconsistent."""
     undone = 0
     for device, trace in enumerate(snapshot["device_traces"]):
         state = State([s for s in snapshot["segments"] if s["device"] == device])
         for number in range(len(trace) - 1, -1, -1):
             try:
                 state.undo(trace[number])
-            except Missed as missed:
+            except Inconsistent as error:
                 context = trace[max(0, number - 3):number + 4]
                 shown = "\n".join(str({k: v for k, v in e.items() if k != "frames"}) for e in context)
-                raise Missed(f"device {device}, entry {number} of {len(trace)}: {missed}\n{shown}") from None
+                raise Inconsistent(f"device {device}, entry {number} of {len(trace)}: {error}\n{shown}") from None
             undone += 1
     return undone
 
@@ -159,8 +159,8 @@ def main(files):
         with open(name, "rb") as file:
             try:
                 print(name, check(pickle.load(file)))
-            except Missed as missed:
-                print(f"{name}: {missed}")
+            except Inconsistent as error:
+                print(f"{name}: {error}")
                 status = 1
     return status
 

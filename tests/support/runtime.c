@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #define DEVICES        64
-#define PER_THREAD     ((struct CUstream_st *)(uintptr_t)2)
-#define DEVICE_ORDINAL 9 /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
-#define PITCH          512u
+#define PER_THREAD     ((struct CUstream_st *)(uintptr_t)2) /* cudaStreamPerThread */
+#define DEVICE_ORDINAL 9    /* CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL */
+#define PITCH          512u /* alignment of the rows of cudaMallocPitch() */
 
 enum {
     INVALID_VALUE = 1,
@@ -166,7 +166,7 @@ int cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height)
 }
 
 /* Pop the context, with one retry, so that the caller's context is current again. */
-static void pop(void)
+static void pop_context(void)
 {
     void *popped;
 
@@ -181,7 +181,7 @@ static int wait_in_context(void *context, int is_stream, struct CUstream_st *str
     if (result != 0)
         return result;
     result = is_stream ? driver.cuStreamSynchronize(stream) : driver.cuCtxSynchronize();
-    pop();
+    pop_context();
     return result;
 }
 
@@ -221,7 +221,7 @@ int cudaMallocAsync(void **out, size_t bytes, struct CUstream_st *stream)
     if (result != 0)
         return record_error(result);
     result = driver.cuMemAlloc_v2(out, bytes);
-    pop();
+    pop_context();
     return record_error(result);
 }
 

@@ -71,7 +71,7 @@ static inline xseg_status budget_file_write(struct xseg_shared_budget *budget, u
     return xseg_shared_budget_write(budget, &statistics, 1);
 }
 
-/* Become a member; write the statistics of a number. */
+/* Open the budget file: this process becomes a member. */
 static inline void budget_file_join(struct xseg_shared_budget *budget)
 {
     assert_ok(xseg_shared_budget_open(budget, budget_file_path));
@@ -82,7 +82,7 @@ static inline void budget_file_write_ok(struct xseg_shared_budget *budget, uint6
     assert_ok(budget_file_write(budget, number));
 }
 
-static inline void budget_file_put(off_t at, const void *bytes, size_t count)
+static inline void budget_file_overwrite(off_t at, const void *bytes, size_t count)
 {
     const int file = open(budget_file_path, O_WRONLY | O_CREAT | O_CLOEXEC, 0660);
 
@@ -118,7 +118,7 @@ static inline void assert_error_message(const char *words)
         fail_msg("\"%s\" does not contain \"%s\"", text, words);
 }
 
-/* A process with the shared budget file open; each of its responses is one byte. */
+/* A member in a child process; each of its responses is one byte. */
 struct peer {
     pid_t pid;
     int socket;

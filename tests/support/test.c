@@ -33,8 +33,8 @@ void test_select(const char *pattern)
     for (size_t i = 0; i < test_count && !is_matched; i++)
         is_matched = fnmatch(pattern, tests[i].name, 0) == 0;
     if (!is_matched) {
-        (void)fprintf(stderr, "%s: no test matches the pattern, %s\n", program_invocation_short_name,
-                      pattern);
+        (void)fprintf(stderr, "%s: no test matches the pattern, %s\n",
+                      program_invocation_short_name, pattern);
         exit(2);
     }
     cmocka_set_test_filter(pattern);

@@ -11,20 +11,23 @@ import re
 
 PAGE = 2 << 20
 LARGE = 20 << 20
-GRAIN = 512
+UNIT = 512
 BASE = 0x7f0000000000
 LARGE_BASE = BASE + (1 << 39) + 3 * PAGE
 
 
 def rounded(size):
     """The bytes that a block occupies."""
-    return max(1, -(-size // GRAIN)) * GRAIN
+    return max(1, -(-size // UNIT)) * UNIT
 
 
 class Program:
-    """A random program on one device: classic segments, expandable segments with small and large pages, pending frees."""
+    """A random program on one device: classic segments, expandable segments with small and large pages, pending frees.
 
-    def __init__(self, seed, events, early=0):
+    The snapshot has the last `events` events; `omitted` events precede them.
+    """
+
+    def __init__(self, seed, events, omitted=0):
         self.random = random.Random(seed)
         self.trace, self.time = [], 10 ** 15
         self.pages, self.classic = {}, {}  # pages of expandable segments, and classic segments: size by address
@@ -32,9 +35,9 @@ class Program:
         self.states = [self.amounts()]
         self.stacks = [[{"name": f"inner{i}", "filename": "/lib/site-packages/torch/nn.py", "line": i},
                         {"name": f"layer{i}", "filename": f"model{i % 3}.py", "line": 10 * i}] for i in range(9)]
-        while len(self.trace) < events + early:
+        while len(self.trace) < events + omitted:
             self.step()
-        self.trace, self.states = self.trace[early:], self.states[early:]
+        self.trace, self.states = self.trace[omitted:], self.states[omitted:]
 
     def record(self, action, address, size, stack=None):
         """Append an entry and the state after it."""
@@ -73,9 +76,9 @@ class Program:
         """Allocate a block at a random address, if the addresses are unused."""
         start, length = self.random.choice(self.mapped_ranges() or [(0, 0)])
         size = self.random.choice([100, 512, 5000, 1 << 20, 3 << 20, (5 << 20) + 1])
-        address = start + self.random.randrange(0, max(1, length - rounded(size) + 1), GRAIN)
-        taken = any(a < address + rounded(size) and address < a + rounded(n) for a, (n, _, _) in self.blocks.items())
-        if taken or rounded(size) > length:
+        address = start + self.random.randrange(0, max(1, length - rounded(size) + 1), UNIT)
+        is_occupied = any(a < address + rounded(size) and address < a + rounded(n) for a, (n, _, _) in self.blocks.items())
+        if is_occupied or rounded(size) > length:
             return
         stack = self.random.randrange(9)
         self.blocks[address] = (size, stack, "allocated")

@@ -36,15 +36,15 @@ def growing_blocks():
 
 def similar_sizes():
     """Blocks of similar sizes: each cached block, between two allocated blocks, is slightly too small for the next request."""
-    lines, index, live = [], 0, []
+    lines, index, allocated = [], 0, []
     for step in range(12):
         for slot in range(8):
             if step > 0:
-                lines.append(("f", live[slot]))
+                lines.append(("f", allocated[slot]))
             index += 2
             lines.append(("a", index - 1, 17 * MIB // 4 + step * 64 * 1024, 0))
             lines.append(("a", index, 6 * MIB, 0))
-            live[slot:slot + 1] = [index - 1]
+            allocated[slot:slot + 1] = [index - 1]
     return "c expandable_segments:True\n" + trace(*lines)
 
 
@@ -77,13 +77,13 @@ def larger_device_needed():
     """Expandable segments reserve more on a large device, where cached blocks remain mapped, but need a smaller device."""
     sizes = {2: 65, 7: 64, 10: 33, 11: 46, 12: 45, 13: 54, 15: 48, 16: 36, 17: 50, 19: 59, 22: 65}
     lines = [("a", index, size * MIB, int(index in (2, 10, 12, 13, 22))) for index, size in sizes.items()]
-    for index, place in ((11, 9), (7, 2), (2, 1)):
-        lines.insert(place, ("f", index))
+    for index, position in ((11, 9), (7, 2), (2, 1)):
+        lines.insert(position, ("f", index))
     return "c expandable_segments:True\n" + trace(*lines)
 
 
 def tape(name, count=None):
-    """Returns the first `count` lines of a tape and the rest of their step."""
+    """Returns the first `count` lines of a tape, and the following lines up to the end of their step."""
     path = ROOT / f"tests/data/tapes/{name}.tape.zst"
     lines = subprocess.run(["zstd", "-dcq", path], capture_output=True, check=True).stdout.splitlines(keepends=True)
     while count is not None and lines[count][:1] not in b"af":
@@ -146,21 +146,21 @@ class Advice(AdviseTest):
         report = self.advice(path)
         self.assertIsNone(report["advised"])
         self.assertIn(" and without a larger device; ", report["why"])
-        other = self.replay_json(path, "expandable_segments:False", "--min-device")
-        self.assertLess(other["peak_reserved"], 0.99 * report["current"]["peak_reserved"])
-        self.assertGreater(other["min_device"], 1.01 * report["current"]["min_device"])
+        classic = self.replay_json(path, "expandable_segments:False", "--min-device")
+        self.assertLess(classic["peak_reserved"], 0.99 * report["current"]["peak_reserved"])
+        self.assertGreater(classic["min_device"], 1.01 * report["current"]["min_device"])
 
-    @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
+    @unittest.skipIf(IS_SANITIZED, "tested only without sanitizers")
     def test_string_that_needs_a_larger_device_is_no_runner_up(self):
         path = self.file(tape("classic-maxsplit", 150))
         text = self.tool("advise", path).stdout
         self.assertIn("\nrunner-up      none: other strings lower the peak, but need a larger device\n", text)
         baseline = self.replay_json(path, "expandable_segments:False,max_split_size_mb:24", "--min-device")
-        other = self.replay_json(path, "expandable_segments:True", "--min-device")
-        self.assertLess(other["peak_reserved"], 0.99 * baseline["peak_reserved"])
-        self.assertGreater(other["min_device"], 1.01 * baseline["min_device"])
+        expandable = self.replay_json(path, "expandable_segments:True", "--min-device")
+        self.assertLess(expandable["peak_reserved"], 0.99 * baseline["peak_reserved"])
+        self.assertGreater(expandable["min_device"], 1.01 * baseline["min_device"])
 
-    @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
+    @unittest.skipIf(IS_SANITIZED, "tested only without sanitizers")
     def test_peaks_are_those_of_a_device_with_free_memory(self):
         """The reported peaks, by which strings are compared, are those on a device with enough free memory."""
         path = self.file(re.sub(rb"(?m)^d \d+$", b"d 80", tape("expandable-small")))
@@ -203,6 +203,7 @@ class OutOfMemory(AdviseTest):
                                r"a device of 50\d\.00 MiB \(5\d\.00 MiB more\)\n")
 
     def test_impossible_request_is_reported(self):
+        """10 blocks of 24 MiB and a request of 300 MiB need 540 MiB; the 10 classic segments of 40 MiB, 700 MiB."""
         path = self.file(out_of_memory_snapshot(300 * MIB))
         report = self.advice(path)
         out_of_memory = report["out_of_memory"]
@@ -255,12 +256,12 @@ class Report(AdviseTest):
         self.assertEqual(lines[0], str(path))
         self.assertEqual(lines[1].split(), ["set", "expandable_segments:True"])
         columns = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in lines[1:] if line and line[0] != " "}
-        for at, string in enumerate([columns["current"], columns["set"], columns["runner-up"]]):
+        for column, string in enumerate([columns["current"], columns["set"], columns["runner-up"]]):
             replay = self.tool("replay", "--min-device", "--config", string, path).stdout
             for row in ("peak reserved", "smallest device", "driver time, modeled"):
-                figure = re.search(rf"^  {row} +(.*)$", replay, re.MULTILINE)[1]
+                expected = re.search(rf"^  {row} +(.*)$", replay, re.MULTILINE)[1]
                 printed = re.search(rf"^  {row} +(.*)$", text, re.MULTILINE)[1]
-                self.assertEqual(re.split(r"  +", printed)[at], figure, (row, string))
+                self.assertEqual(re.split(r"  +", printed)[column], expected, (row, string))
 
     def test_headroom_is_in_text_and_json(self):
         """At most 3 GiB are allocated, and 1 GiB at the end, when the classic segment of 2 GiB remains reserved."""
@@ -304,6 +305,7 @@ class IncompleteHistory(AdviseTest):
     """Files with an incomplete history: the advice reports the missing bytes, and is not certain."""
 
     def test_state_without_its_history_has_no_certain_advice(self):
+        """A replay ends with 30 MiB: 5 small segments for the 10 blocks of 1 MiB, and 20 MiB for the freed block of 5 MiB."""
         snapshot = out_of_memory_snapshot(300 * MIB)
         state = {**snapshot, "device_traces": [[entry("free_completed", BASE + (1 << 40), 5 * MIB)]]}
         for segment in state["segments"]:
@@ -405,15 +407,15 @@ class KilledProcess(AdviseTest):
 
 
 class PyTorchFiles(AdviseTest):
-    @unittest.skipIf(IS_SANITIZED, "shown without sanitizers")
+    @unittest.skipIf(IS_SANITIZED, "tested only without sanitizers")
     def test_pytorch_snapshots_get_advice(self):
         """In tests/data/snapshots, `classic` requests 4 TiB once, which fails with any configuration on 80 GiB."""
         short = self.advice(SNAPSHOTS / "short.pickle.zst")
-        large = json.loads(self.tool("advise", "--json", SNAPSHOTS / "classic.pickle.zst").stdout)
-        for report, completes in ((short, True), (large, False)):
+        classic = json.loads(self.tool("advise", "--json", SNAPSHOTS / "classic.pickle.zst").stdout)
+        for report, completes in ((short, True), (classic, False)):
             self.assertLess(report["advised"]["peak_reserved"], report["current"]["peak_reserved"])
             self.assertEqual((report["out_of_memory"]["failed"], report["out_of_memory"]["completes"]), (1, completes))
-        self.assertGreater(large["advised"]["device_needed"], 1 << 42)
+        self.assertGreater(classic["advised"]["device_needed"], 1 << 42)
 
 
 if __name__ == "__main__":

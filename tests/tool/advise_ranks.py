@@ -25,14 +25,14 @@ def many_streams():
 
 def rank_of_job(growth_per_step=0, permanent_bytes=0, settings=""):
     """A snapshot of a rank: permanent blocks, and blocks of 400 MiB that outgrow the segments of the previous step."""
-    events, segments, starts, at = [], {}, [], BASE + permanent_bytes
-    for start in range(BASE, at, 40 * MIB):
+    events, segments, starts, address = [], {}, [], BASE + permanent_bytes
+    for start in range(BASE, address, 40 * MIB):
         events += [entry(action, start, 40 * MIB) for action in ("segment_alloc", "alloc")]
         segments[start] = (40 * MIB, "active_allocated")
     for step in range(9):
         size = 400 * MIB + step * growth_per_step
         if step == 0 or growth_per_step:
-            starts, at = [at + index * size for index in range(3)], at + 3 * size
+            starts, address = [address + index * size for index in range(3)], address + 3 * size
             events += [entry("segment_alloc", start, size) for start in starts]
             segments.update({start: (size, "inactive") for start in starts})
         events += [entry("alloc", start, size) for start in starts]
@@ -71,8 +71,8 @@ class Ranks(AdviseTest):
         report = self.advice_for_folder(self.job(growth_per_step=46 * MIB))
         self.assertEqual(report["outlier"], "rank 5")
         self.assertEqual([rank["rank"] for rank in report["ranks"]], ["rank 5", "rank 0", "rank 4", "rank 2"])
-        self.assertEqual([(rank["outlier"], rank["typical"]) for rank in report["ranks"]], [(True, False), (False, True)] + 2
-                         * [(False, False)])
+        self.assertEqual([(rank["outlier"], rank["typical"]) for rank in report["ranks"]],
+                         [(True, False), (False, True)] + 2 * [(False, False)])
         self.assertEqual(report["advised"]["config"], "expandable_segments:True")
         self.assertLess(report["advised"]["peak_reserved"], report["current"]["peak_reserved"] // 2)
         self.assertRegex(report["why"], r"^the largest peak of these ranks falls from .* to .*, since segments that grow")
@@ -87,11 +87,11 @@ class Ranks(AdviseTest):
         for rank, row in zip(report["ranks"], lines[-2 - len(report["ranks"]):-2]):
             cells = re.split("  +", row.strip())
             self.assertEqual(cells[-1], rank["rank"] + {"rank 5": ", outlier", "rank 0": ", most typical"}.get(rank["rank"], ""))
-            for at, name in enumerate(("current", "advised", "runner_up")):
+            for index, name in enumerate(("current", "advised", "runner_up")):
                 replay = self.tool("replay", "--min-device", "--config", rank[name]["config"], rank["trace"]).stdout
                 expected = [re.search(rf"^  {title} +(.*)$", replay, re.MULTILINE)[1]
                             for title in ("peak reserved", "smallest device")]
-                self.assertEqual(cells[2 * at:2 * at + 2], expected, (rank["rank"], name))
+                self.assertEqual(cells[2 * index:2 * index + 2], expected, (rank["rank"], name))
         self.assertEqual(lines[-1], f"{report['replayed']} configurations replayed")
 
     def test_no_advice_without_improvement(self):

@@ -27,12 +27,12 @@ class Program:
     """Steps of a training job or a service; `fragmenting_blocks` are the blocks of the fragmenting site, oldest first."""
 
     def __init__(self, allocator, seed):
-        self.allocator, self.draw, self.seed = allocator, random.Random(seed), seed
+        self.allocator, self.rng, self.seed = allocator, random.Random(seed), seed
         self.fragmenting_blocks, self.permanent_blocks = [], []
         # Blocks of the fragmenting site belong to small segments (up to 1 MiB) or to large ones.
-        self.block_size = self.draw.choice((512, 4 * KIB, 60 * KIB, 1200 * KIB, 1900 * KIB))
-        self.lifetime_steps = self.draw.choice((16, 30, 1000))
-        self.interval_steps = self.draw.choice((1, 2))
+        self.block_size = self.rng.choice((512, 4 * KIB, 60 * KIB, 1200 * KIB, 1900 * KIB))
+        self.lifetime_steps = self.rng.choice((16, 30, 1000))
+        self.interval_steps = self.rng.choice((1, 2))
 
     def alloc(self, site, size):
         with self.allocator.label(site):
@@ -40,23 +40,23 @@ class Program:
 
     def begin(self):
         """Allocates permanent blocks: weights, each a multiple of the page size of a large segment, and then optimizer states."""
-        for _ in range(self.draw.randrange(4, 12)):
-            self.permanent_blocks.append(self.alloc("weights", self.draw.randrange(1, 4) * LARGE))
-        for _ in range(self.draw.randrange(20, 80)):
-            self.permanent_blocks.append(self.alloc("optimizer", self.draw.randrange(1, 200) * KIB))
+        for _ in range(self.rng.randrange(4, 12)):
+            self.permanent_blocks.append(self.alloc("weights", self.rng.randrange(1, 4) * LARGE))
+        for _ in range(self.rng.randrange(20, 80)):
+            self.permanent_blocks.append(self.alloc("optimizer", self.rng.randrange(1, 200) * KIB))
 
     def step(self, step_index):
         temporary = []
-        count = self.draw.randrange(10, 40)
+        count = self.rng.randrange(10, 40)
         for index in range(count):
             if index == count // 2 and step_index % self.interval_steps == 0:
                 self.fragmenting_blocks.append((step_index, self.alloc("fragmenting", self.block_size)))
             if self.block_size < MIB:
-                temporary.append(self.alloc("scratch", self.draw.randrange(100, 900) * KIB))
+                temporary.append(self.alloc("scratch", self.rng.randrange(100, 900) * KIB))
             if self.block_size > MIB or index % 8 == 0:
-                temporary.append(self.alloc("activations", self.draw.randrange(2, 24) * MIB))
-        if self.draw.random() < 0.5:
-            self.draw.shuffle(temporary)
+                temporary.append(self.alloc("activations", self.rng.randrange(2, 24) * MIB))
+        if self.rng.random() < 0.5:
+            self.rng.shuffle(temporary)
         for block in temporary:
             block.free()
         self.alloc("pause", 512).free()
@@ -93,15 +93,15 @@ def write_snapshot(allocator, path):
 
 def trim_random_program(config, seed, path):
     """Allocates and frees random blocks, writes a snapshot, and returns the result of a trim."""
-    draw, blocks = random.Random(seed), []
+    rng, blocks = random.Random(seed), []
     with xseg.open(config, log=lambda *_: None) as allocator:
         for _ in range(300):
-            blocks.append(allocator.allocate(draw.choice((512, 100 * KIB, 2 * MIB, 4 * MIB, 9 * MIB, 33 * MIB))))
+            blocks.append(allocator.allocate(rng.choice((512, 100 * KIB, 2 * MIB, 4 * MIB, 9 * MIB, 33 * MIB))))
             while len(blocks) > 60:
-                blocks.pop(draw.randrange(len(blocks))).free()
-            if draw.random() < 0.03:
+                blocks.pop(rng.randrange(len(blocks))).free()
+            if rng.random() < 0.03:
                 allocator.trim(wait=True)
-        for block in draw.sample(blocks, 45):
+        for block in rng.sample(blocks, 45):
             block.free()
         write_snapshot(allocator, path)
         result = allocator.trim(wait=True)

@@ -14,7 +14,7 @@ import tempfile
 import unittest
 
 MIB = 1 << 20
-UNTIL_SYNCHRONIZED = (1 << 64) - 1
+FOREVER = (1 << 64) - 1
 EXIT_SKIPPED = 77
 
 UNMAP_UNDER_WORK = """
@@ -78,8 +78,8 @@ class Bindings(unittest.TestCase):
     def expect_driver_error(self, name, result):
         self.assertEqual(result[0], getattr(cuda.CUresult, "CUDA_ERROR_" + name))
 
-    def launch_kernel(self, stream, nanoseconds=UNTIL_SYNCHRONIZED):
-        """Launches simulated work for a duration; UNTIL_SYNCHRONIZED: until a thread waits for the work."""
+    def launch_kernel(self, stream, nanoseconds=FOREVER):
+        """Queues simulated work with a duration; FOREVER: until a thread waits for the work."""
         self.assertEqual(simulator.xseg_sim_launch(ctypes.c_void_p(int(stream)), ctypes.c_uint64(nanoseconds)), 0)
 
     def test_package_loads_the_simulated_driver(self):
@@ -113,7 +113,8 @@ class Bindings(unittest.TestCase):
         self.assertEqual(bytes(received), data[:1000] + b"\xab" * 24 + data[1024:])
         # The memory of the simulator is accessible at its address.
         self.assertEqual(ctypes.string_at(int(second) + 998, 4), b"\xe6\xe7\xab\xab")
-        self.assertEqual(ok(cuda.cuMemGetInfo()), (252 * MIB, 256 * MIB))
+        # Each allocation occupies a page of 2 MiB.
+        self.assertEqual(ok(cuda.cuMemGetInfo()), ((256 - 2 * 2) * MIB, 256 * MIB))
         ok(cuda.cuMemFree(first))
         ok(cuda.cuMemFree(second))
         self.assertEqual(ok(cuda.cuMemGetInfo()), (256 * MIB, 256 * MIB))
@@ -134,7 +135,7 @@ class Bindings(unittest.TestCase):
         for index, page in enumerate(pages):
             ok(cuda.cuMemMap(base + index * page_size, page_size, 0, page, 0))
         ok(cuda.cuMemSetAccess(base, 2 * page_size, [access], 1))
-        self.assertEqual(ok(cuda.cuMemGetAccess(access.location, base)), 3)
+        self.assertEqual(ok(cuda.cuMemGetAccess(access.location, base)), 3)  # CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         # Write across the boundary of two pages; then map the second page at another address.
         ok(cuda.cuMemcpyHtoD(base + page_size - 3, b"abcdef", 6))
         self.expect_driver_error("INVALID_VALUE", cuda.cuMemUnmap(base + MIB, page_size))

@@ -85,9 +85,9 @@ class Program:
             if at < end:
                 blocks.append((at, end - at, "inactive", []))
             segments.append({"device": 0, "address": start, "total_size": end - start, "stream": 0,
-                "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": expandable, "frames": [],
-                "blocks": [{"address": a, "size": s, "requested_size": s, "state": state, "frames": stack}
-                           for a, s, state, stack in blocks]})
+                             "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": expandable, "frames": [],
+                             "blocks": [{"address": address, "size": size, "requested_size": size, "state": state,
+                                         "frames": stack} for address, size, state, stack in blocks]})
         return segments
 
     def snapshot(self, skip=0):
@@ -410,14 +410,14 @@ class Limits(BlameTest):
     def test_missing_events_are_reported(self):
         snapshot = small_program().snapshot()
         snapshot["device_traces"][0].insert(1, {**snapshot["device_traces"][0][1], "addr": 64})
-        for lost, left_out, lines in (
+        for lost, left_out, notes in (
                 (1234, 5, ("1,234 earlier entries were overwritten\n", "5 earlier entries did not fit in the file\n",
                            "1 inconsistent entry or block is omitted\n")),
                 (1, 1, ("1 earlier entry was overwritten\n", "1 earlier entry did not fit in the file\n"))):
             snapshot["xseg"] = {"devices": [{"device": 0, "lost": lost, "left_out": left_out}]}
             text = self.read_output(self.file(snapshot), status=1)
-            for line in lines:
-                self.assertIn(line, text)
+            for note in notes:
+                self.assertIn(note, text)
 
     def test_events_without_times_have_no_duration(self):
         program = Program()
@@ -518,10 +518,10 @@ class Limits(BlameTest):
 
 
 def random_program(seed):
-    draw, program = random.Random(seed), Program()
+    rng, program = random.Random(seed), Program()
     for _ in range(200):
-        program.time += draw.choice((0, 1, 7, 1000))
-        action, slot = draw.randrange(10), draw.randrange(15)
+        program.time += rng.choice((0, 1, 7, 1000))
+        action, slot = rng.randrange(10), rng.randrange(15)
         size = PAGE if slot < 12 else LARGE
         start = BASE + slot * PAGE if slot < 12 else BASE + (1 << 30) + slot * LARGE
         mapped = [r for r in program.ranges.items() if r[0] <= start < r[1][0]]
@@ -532,23 +532,23 @@ def random_program(seed):
             if not any(a < start + size and a + b[0] > start for a, b in program.blocks.items()):
                 program.unmap(start)
         elif action < 6 and mapped:
-            allocate_at_random(program, draw, start, mapped)
+            allocate_at_random(program, rng, start, mapped)
         elif program.blocks:
-            program.free(draw.choice(sorted(program.blocks)), draw.random() < 0.3)
+            program.free(rng.choice(sorted(program.blocks)), rng.random() < 0.3)
     program.time += 5
     program.event("snapshot", 0, 0)
     return program
 
 
-def allocate_at_random(program, draw, start, mapped):
+def allocate_at_random(program, rng, start, mapped):
     """Allocates a block at a random address; in expandable segments it may extend into the next pages."""
     end, expandable, page = mapped[0][1]
     while expandable and end in program.ranges and program.ranges[end][1]:
         end = program.ranges[end][0]
-    address = start + 512 * draw.randrange(page // 512)
-    size = min(512 * draw.randrange(1, 3 * page // 512), end - address)
+    address = start + 512 * rng.randrange(page // 512)
+    size = min(512 * rng.randrange(1, 3 * page // 512), end - address)
     if not any(a < address + size and a + b[0] > address for a, b in program.blocks.items()):
-        line = draw.randrange(4)
+        line = rng.randrange(4)
         program.alloc(address, size, frames("f", line), f"label {line}")
 
 
@@ -564,21 +564,21 @@ class PyTorchFiles(BlameTest):
 
 
 class Malformed(BlameTest):
-    def change(self, draw, value):
-        where, key = None, None
+    def change(self, rng, value):
+        container, key = None, None
         while isinstance(value, (dict, list)) and value:
-            where, key = value, draw.choice(sorted(value) if isinstance(value, dict) else range(len(value)))
-            value = where[key]
-        if where is not None:
-            where[key] = draw.choice((0, 1, 3, 512, BASE, BASE + MIB, 2**63, 2**64 - 1, -1, None, "alloc", "inactive", []))
+            container, key = value, rng.choice(sorted(value) if isinstance(value, dict) else range(len(value)))
+            value = container[key]
+        if container is not None:
+            container[key] = rng.choice((0, 1, 3, 512, BASE, BASE + MIB, 2**63, 2**64 - 1, -1, None, "alloc", "inactive", []))
 
     def test_sums_are_consistent_for_any_input(self):
         rejected_count = 0
         for seed in range(60):
-            draw = random.Random(seed)
+            rng = random.Random(seed)
             snapshot = pickle.loads(pickle.dumps(random_program(seed).snapshot(), 4))
-            for _ in range(draw.choice((1, 3, 20))):
-                self.change(draw, snapshot[draw.choice(("segments", "device_traces"))])
+            for _ in range(rng.choice((1, 3, 20))):
+                self.change(rng, snapshot[rng.choice(("segments", "device_traces"))])
             path = self.file(snapshot)
             completed = self.tool("blame", path, status=None)
             self.assertIn(completed.returncode, (0, 1, 2), completed.stderr)

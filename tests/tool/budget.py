@@ -37,9 +37,9 @@ class Budget(unittest.TestCase):
         self.assertGreaterEqual(len(budgets), 4, "a case is missing from benchmarks/budget.txt")
         for case, limit in budgets.items():
             with self.subTest(case=case):
-                few, many = (count(PROGRAM, case, pairs) for pairs in PAIRS)
-                instructions = (many - few) / (PAIRS[1] - PAIRS[0])
-                print(f"# {case}: {instructions:.1f} instructions a pair, budget {limit}", flush=True)
+                first, second = (count(PROGRAM, case, pairs) for pairs in PAIRS)
+                instructions = (second - first) / (PAIRS[1] - PAIRS[0])
+                print(f"# {case}: {instructions:.1f} instructions per pair, budget {limit}", flush=True)
                 self.assertGreater(instructions, 20, "nothing was measured")
                 self.assertLessEqual(instructions, limit, f"{case}: over the budget of benchmarks/budget.txt")
 

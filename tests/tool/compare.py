@@ -20,7 +20,7 @@ PAGE = ROOT / "docs/blame.md"
 
 
 def job(variant="", base=BASE, interval=1000, line_offset=0, steps=10):
-    """Returns a training job with the difference `variant`; `line_offset` is added to the line numbers of its sites."""
+    """Returns a training job.  `variant` adds a difference, and `line_offset` is added to the line numbers of its sites."""
     program = Program(start=1_000_000 + 17 * interval)
     stacks = {"weights": frames("__init__", 31 + line_offset), "activations": frames("forward", 112 + line_offset),
               "cache": frames("cache", 212 + line_offset), "scratch": frames("scratch", 300 + line_offset)}
@@ -33,25 +33,25 @@ def job(variant="", base=BASE, interval=1000, line_offset=0, steps=10):
     if variant == "idle":
         program.map(base + 4 * SIZE, SIZE // 2)
     program.alloc(base, 8 * MIB, stacks["weights"], "setup")
-    activations = (20 if variant == "live" else 16) * MIB
+    activations = (20 if variant == "more allocated" else 16) * MIB
     for step in range(steps):
         program.time += interval
         program.alloc(base + 8 * MIB, activations, stacks["activations"], "step")
         program.time += interval
-        if variant != "lives longer":
+        if variant != "longer lifetime":
             program.free(base + 8 * MIB, pending=variant == "pending")
-        for at in range(4):
-            address = base + 30 * MIB + 2 * at * MIB
+        for index in range(4):
+            address = base + 30 * MIB + 2 * index * MIB
             program.time += interval // 10
             if address not in program.blocks:
                 program.alloc(address, 512, stacks["scratch"], "step")
-            if variant == "one more" and step == at == 0:
+            if variant == "additional block" and step == index == 0:
                 program.alloc(address + 512, 512, frames("tiny", 9))
                 program.free(address + 512)
             program.time += interval // 10
-            if variant != "stranded":
+            if variant != "fragmented":
                 program.free(address)
-        if variant in ("lives longer", "pending"):
+        if variant in ("longer lifetime", "pending"):
             program.free(base + 8 * MIB)
     program.event("snapshot", 0, 0)
     return program
@@ -126,19 +126,19 @@ rows that do not differ: 3
         for variant, more_in_b, less_in_b in (
                 ("reserved", "B reserves 64.00 MiB more at the peak, all of it at model.py:212 cache, where A allocates nothing",
                  "B reserves 64.00 MiB less at the peak, all of it at model.py:212 cache, where B allocates nothing"),
-                ("live", "B has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward",
+                ("more allocated", "B has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward",
                  "B has 4.00 MiB less allocated at the peak, all of it at model.py:112 forward"),
-                ("stranded", "all of it at model.py:300 scratch", "all of it at model.py:300 scratch"),
-                ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1",
+                ("fragmented", "all of it at model.py:300 scratch", "all of it at model.py:300 scratch"),
+                ("longer lifetime", "all of it at model.py:112 forward, where a block lives for 9 events, not 1",
                  "all of it at model.py:112 forward, where a block lives for 1 event, not 9"),
                 ("idle", "B reserves 32.00 MiB more at the peak, all of it in idle pages",
                  "B reserves 32.00 MiB less at the peak, all of it in idle pages")):
             with self.subTest(variant=variant):
                 for (a, b), verdict in ((("", variant), more_in_b), ((variant, ""), less_in_b)):
                     self.assertIn(verdict, self.compare_json(job(a), job(b), status=1)["verdict"])
-        self.assertRegex(self.compare_json(job(), job("stranded"), status=1)["verdict"],
+        self.assertRegex(self.compare_json(job(), job("fragmented"), status=1)["verdict"],
                          r"^B has \d.\d\d MiB more fragmented on average")
-        self.assertRegex(self.compare_json(job(), job("lives longer"), status=1)["verdict"],
+        self.assertRegex(self.compare_json(job(), job("longer lifetime"), status=1)["verdict"],
                          r"^B has \d+.\d\d MiB more allocated on average")
 
     def test_later_unmapping_of_idle_pages_is_a_difference(self):
@@ -166,7 +166,7 @@ rows that do not differ: 3
         self.assertEqual(rows["(pending)"]["a"]["cached"], 0)
 
     def test_change_below_one_percent_is_no_difference(self):
-        report = self.compare_json(job(), job("one more"), status=0)
+        report = self.compare_json(job(), job("additional block"), status=0)
         self.assertEqual(report["verdict"], "A and B differ by less than 1 % of the reserved bytes")
         self.assertIn("model.py:9 tiny", [row["site_b"] for row in report["rows"] if row["differs"]])
 
@@ -176,9 +176,9 @@ rows that do not differ: 3
         self.assertIn(("model.py:112 forward", "model.py:119 forward"),
                       [(row["site_a"], row["site_b"]) for row in report["rows"]])
         # A second site in the function makes the match ambiguous.
-        other = job(line_offset=7)
-        other.alloc(BASE + 40 * MIB, MIB, frames("forward", 120))
-        rows = self.compare_json(job(), other, status=1)["rows"]
+        ambiguous = job(line_offset=7)
+        ambiguous.alloc(BASE + 40 * MIB, MIB, frames("forward", 120))
+        rows = self.compare_json(job(), ambiguous, status=1)["rows"]
         self.assertIn(("model.py:112 forward", None), [(row["site_a"], row["site_b"]) for row in rows])
 
     def test_options_label_and_depth_select_the_sites(self):
@@ -196,10 +196,12 @@ rows that do not differ: 3
     def test_option_selects_the_device(self):
         two_devices = job().snapshot()
         two_devices["device_traces"].append(job("reserved").snapshot()["device_traces"][0][:20])
-        path, other = self.file(two_devices, "both.pickle"), self.file(job(), "one.pickle")
-        self.assertEqual(self.read_json(path, other, status=0)["a"]["device"], 0)
-        self.expect_error("both.pickle: it has nothing of device 7; there is something of 0, 1", "--device", "7", path, other)
-        self.expect_error("one.pickle: it has nothing of device 1; there is something of 0", "--device", "1", path, other)
+        two_devices_path, path = self.file(two_devices, "both.pickle"), self.file(job(), "one.pickle")
+        self.assertEqual(self.read_json(two_devices_path, path, status=0)["a"]["device"], 0)
+        self.expect_error("both.pickle: it has nothing of device 7; there is something of 0, 1", "--device", "7",
+                          two_devices_path, path)
+        self.expect_error("one.pickle: it has nothing of device 1; there is something of 0", "--device", "1",
+                          two_devices_path, path)
 
     def test_one_file_may_be_standard_input(self):
         path = self.file(job())
@@ -301,9 +303,11 @@ class Ranks(CompareTest):
 
     def test_outlier_is_named_with_its_site(self):
         for variant, reason in (("reserved", "it reserves 64.00 MiB more at the peak, all of it at model.py:212 cache"),
-                                ("live", "it has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward"),
-                                ("stranded", "MiB more fragmented on average, all of it at model.py:300 scratch"),
-                                ("lives longer", "all of it at model.py:112 forward, where a block lives for 9 events, not 1"),
+                                ("more allocated",
+                                 "it has 4.00 MiB more allocated at the peak, all of it at model.py:112 forward"),
+                                ("fragmented", "MiB more fragmented on average, all of it at model.py:300 scratch"),
+                                ("longer lifetime",
+                                 "all of it at model.py:112 forward, where a block lives for 9 events, not 1"),
                                 ("another site", "it reserves as much as rank 0 at the peak, but 16.00 MiB more at model.py:400 "
                                                  "attention")):
             for outlier, count in ((5, 8), (0, 3)):
@@ -401,10 +405,11 @@ class Ranks(CompareTest):
         self.assertEqual(report["outlier"], "node1-rank0.pickle")
         self.assertEqual(len(report["ranks"]), 4)
 
-    def read_kinds(self, *names, command="compare", status=0):
+    def read_kinds(self, *messages, command="compare", status=0):
+        """Returns the JSON and standard error, which must contain each message about the kinds of files."""
         output, error = self.run_tool("--json", self.folder / "job", command=command, status=status)
-        for kind in names:
-            self.assertIn(kind, error)
+        for message in messages:
+            self.assertIn(message, error)
         return json.loads(output), error
 
     def test_latest_kind_of_several_dumps_per_rank_is_read(self):
@@ -547,11 +552,11 @@ class Ranks(CompareTest):
             self.assertEqual(process.returncode, 0)
             return usage.ru_maxrss
         data = pickle.dumps(job(steps=600).snapshot(), 4)
-        for folder, count in (("few", 8), ("many", 80)):
+        for folder, count in (("8 files", 8), ("80 files", 80)):
             for rank in range(count):
                 self.file(data, f"{folder}/rank{rank}.pickle")
-        # 9000 events take at least 3 MiB for each file that remains in memory.
-        self.assertLess(peak_resident(self.folder / "many"), peak_resident(self.folder / "few") + (6 << 10))
+        # 9000 events take at least 3 MiB for each file that remains in memory.  The unit of ru_maxrss is KiB.
+        self.assertLess(peak_resident(self.folder / "80 files"), peak_resident(self.folder / "8 files") + (6 << 10))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@
 
 #define MIB         ((size_t)1 << 20)
 #define TIB         ((uint64_t)1 << 40)
-#define MAX_OBJECTS 1000128u /* of each kind */
+#define MAX_OBJECTS 1000128u /* the largest count, 10^6, and two windows */
 
 enum { WINDOW = 64 };
 
@@ -262,14 +262,14 @@ static void released_range(unsigned index)
     use_separate_granule();
 }
 
-static bool enter(void *context, struct xseg_registered *run)
+static bool register_run(void *context, struct xseg_registered *run)
 {
     (void)context;
     (void)run;
     return true;
 }
 
-static void leave(void *context, const struct xseg_registered *run)
+static void deregister_run(void *context, const struct xseg_registered *run)
 {
     (void)context;
     (void)run;
@@ -282,8 +282,8 @@ static void add_registration(const void *address, size_t bytes, unsigned index)
     uint64_t id = 0;
 
     registrar.context = &blocks[index];
-    registrar.enter = enter;
-    registrar.leave = leave;
+    registrar.enter = register_run;
+    registrar.leave = deregister_run;
     expect(xseg_register(allocator, address, bytes, &registrar, &id), "xseg_register");
 }
 

@@ -4,7 +4,7 @@ destroyed, after 10^4 of them, which leave no host memory allocated.  A destroye
 
 complexity.py PROGRAM HAS_CALLGRIND BUILDTYPE SANITIZER [--case CASE | --full | --drawn-by NUMBER].  With --full the last
 count is 10^5, and 10^6 for streams that are created and destroyed; --drawn-by does the same for one case.  `tests/campaign
-complexity` uses these options. callgrind counts the instructions of each of the 64 objects after a count.  Their mean at
+complexity` uses these options.  callgrind counts the instructions of each of the 64 objects after a count.  Their mean at
 the last count must be at most twice that at the count before.  The maximum is also printed: it is the object for which a
 table grows or a page of records is allocated.  Skipped without valgrind or its header, and in other builds than release
 builds, because self-checks are not O(1).
@@ -46,7 +46,8 @@ def measure(case, counts):
         for part in re.finditer(r"^desc: Trigger: Client Request: \S+:(\d+)$.*?^summary: (\d+)$",
                                 dump.read_text(), re.DOTALL | re.MULTILINE):
             instructions[int(part[1])].append(int(part[2]))
-    return instructions, {int(at): int(host) for at, host in re.findall(rf"^{case} (\d+) (\d+)$", completed.stdout, re.MULTILINE)}
+    return instructions, {int(count): int(host_bytes) for count, host_bytes in
+                          re.findall(rf"^{case} (\d+) (\d+)$", completed.stdout, re.MULTILINE)}
 
 
 def last_count(case):
@@ -54,7 +55,7 @@ def last_count(case):
     count = FULL_COUNTS.get(case, FULL_COUNT) if IS_FULL else LAST_COUNT
     available = re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())
     if case.startswith(LIVE) and int(available[1]) < 2 * LIVE_KIB * count:
-        print(f"# {case}: {LIVE_COUNT_LOW_MEMORY} for {count}: {available[0]}", flush=True)
+        print(f"# {case}: {LIVE_COUNT_LOW_MEMORY} objects instead of {count}: {available[0]}", flush=True)
         return LIVE_COUNT_LOW_MEMORY
     return count
 
@@ -64,18 +65,18 @@ class Complexity(unittest.TestCase):
         for case in CASES:
             with self.subTest(case=case):
                 counts = COUNTS + (last_count(case),)
-                instructions, host = measure(case, counts)
+                instructions, host_bytes = measure(case, counts)
                 means = [sum(instructions[count]) / WINDOW for count in counts]
                 for count, mean in zip(counts, means):
                     self.assertEqual(len(instructions[count]), WINDOW)
                     print(f"# {case}: {mean:.0f} instructions at {count}, the largest {max(instructions[count])}", flush=True)
                 self.assertGreater(means[0], 100, "nothing was measured")
-                self.assertLessEqual(means[2], 2 * means[1], f"{case}: is not flat")
+                self.assertLessEqual(means[2], 2 * means[1], f"{case}: the cost grows with the count")
                 if case == "transient_pool":
-                    self.assertLessEqual(host[counts[2]] - host[counts[1]],
+                    self.assertLessEqual(host_bytes[counts[2]] - host_bytes[counts[1]],
                                          HANDLE_BYTES * (counts[2] - counts[1]) + HANDLE_CHUNK_BYTES, f"{case}: memory grows")
                 elif case.startswith("transient"):
-                    self.assertEqual(host[counts[2]], host[counts[1]], f"{case}: memory grows")
+                    self.assertEqual(host_bytes[counts[2]], host_bytes[counts[1]], f"{case}: memory grows")
 
 
 def skip_reason(has_callgrind, buildtype, sanitizer):

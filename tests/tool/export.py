@@ -37,7 +37,7 @@ class Trace:
         trace = protos.Trace()
         trace.ParseFromString(data)
         self.tracks, self.children, self.events = {}, collections.defaultdict(list), collections.defaultdict(list)
-        self.names, self.keys, self.texts = {}, {}, {}
+        self.names, self.keys, self.strings = {}, {}, {}
         self.clock, self.packets = None, len(trace.packet)
         for index, packet in enumerate(trace.packet):
             assert packet.trusted_packet_sequence_id == 1
@@ -49,11 +49,11 @@ class Trace:
             self.clock = packet.clock_snapshot.primary_trace_clock
             assert packet.trace_packet_defaults.timestamp_clock_id == self.clock
             assert packet.clock_snapshot.clocks[0].clock_id == self.clock
-        for field, strings in (("event_names", self.names), ("debug_annotation_names", self.keys),
-                               ("debug_annotation_string_values", self.texts)):
+        for field, interned_strings in (("event_names", self.names), ("debug_annotation_names", self.keys),
+                                        ("debug_annotation_string_values", self.strings)):
             for interned in getattr(packet.interned_data, field):
-                assert interned.iid not in strings
-                strings[interned.iid] = interned.str.decode() if strings is self.texts else interned.name
+                assert interned.iid not in interned_strings
+                interned_strings[interned.iid] = interned.str.decode() if interned_strings is self.strings else interned.name
         if packet.HasField("track_descriptor"):
             track = packet.track_descriptor
             assert track.uuid not in self.tracks and (not track.parent_uuid or track.parent_uuid in self.tracks)
@@ -67,7 +67,7 @@ class Trace:
 
     def find(self, *names):
         """Returns the UUIDs of the tracks with a path of names, which begins with a device."""
-        uuids = self.children[0] if not names[0] else [u for u in self.children[0] if self.tracks[u].name.endswith(names[0])]
+        uuids = [uuid for uuid in self.children[0] if self.tracks[uuid].name.endswith(names[0])]
         for name in names[1:]:
             uuids = [child for uuid in uuids for child in self.children[uuid] if self.tracks[child].name == name]
         return uuids
@@ -82,7 +82,7 @@ class Trace:
         for annotation in event.debug_annotations:
             field = annotation.WhichOneof("value")
             value = getattr(annotation, field)
-            values[self.keys[annotation.name_iid]] = self.texts[value] if field == "string_value_iid" else value
+            values[self.keys[annotation.name_iid]] = self.strings[value] if field == "string_value_iid" else value
         return values
 
     def instants(self, *names):
@@ -319,13 +319,13 @@ class Events(ExportTest):
     def test_pause_ends_when_all_memory_is_mapped_again(self):
         snapshot = self.snapshot_with_causes()
         events = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
-        self.assertEqual([slice_[:3] for slice_ in events], [[20, 31, "paused"]])
+        self.assertEqual([event[:3] for event in events], [[20, 31, "paused"]])
         snapshot["device_traces"][0] = snapshot["device_traces"][0][:4]
         snapshot["segments"] = [{"device": 0, "address": BASE, "total_size": 2 * MIB, "stream": 16, "is_expandable": True,
                                  "segment_pool_id": (0, 3), "blocks": []}]
         snapshot["xseg"]["devices"][0]["causes"] = snapshot["xseg"]["devices"][0]["causes"][:3]
         events = self.trace(snapshot).slices("device 0", "paused: pool (0, 3)")
-        self.assertEqual([slice_[:3] for slice_ in events], [[20, None, "paused"]])
+        self.assertEqual([event[:3] for event in events], [[20, None, "paused"]])
 
     def test_failed_request_is_an_instant(self):
         self.assertEqual(self.trace(self.snapshot_with_causes()).instants("device 0", "out of memory"),
@@ -337,18 +337,18 @@ class Events(ExportTest):
             program = view_program.Program(seed, 500, skipped)
             trace = self.trace(program.snapshot(), "--blocks", "100000")
             expected, allocated, start_time = [], {}, program.trace[0]["time_us"]
-            for entry_ in program.trace:
-                if entry_["action"] == "alloc":
-                    allocated[entry_["addr"]] = (entry_["time_us"], view_program.rounded(entry_["size"]))
-                elif entry_["action"] == "free_completed":
-                    begin, size = allocated.pop(entry_["addr"], (start_time, view_program.rounded(entry_["size"])))
-                    expected.append((begin, entry_["time_us"], size, entry_["addr"]))
+            for event in program.trace:
+                if event["action"] == "alloc":
+                    allocated[event["addr"]] = (event["time_us"], view_program.rounded(event["size"]))
+                elif event["action"] == "free_completed":
+                    begin, size = allocated.pop(event["addr"], (start_time, view_program.rounded(event["size"])))
+                    expected.append((begin, event["time_us"], size, event["addr"]))
             for address, (size, _, _) in program.blocks.items():
                 begin, _ = allocated.get(address, (start_time, 0))
                 expected.append((begin, None, view_program.rounded(size), address))
             events = [(begin, end, values["bytes"], values["address"])
                       for begin, end, _, values in trace.slices("device 0", "blocks")]
-            order = lambda entry_: (entry_[0], entry_[3], entry_[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
+            order = lambda block: (block[0], block[3], block[1] or 0)  # pylint: disable=unnecessary-lambda-assignment
             self.assertEqual(sorted(events, key=order), sorted(expected, key=order))
             names = {name for _, _, name, _ in trace.slices("device 0", "blocks")}
             self.assertTrue(all(re.fullmatch(r"model\d\.py:\d+ layer\d|\(allocated before the recording began\)", name)
@@ -358,12 +358,13 @@ class Events(ExportTest):
         program = view_program.Program(11, 500)
         complete = self.trace(program.snapshot(), "--blocks", "100000").slices("device 0", "blocks")
         end = program.trace[-1]["time_us"]
-        weights = sorted((values["bytes"] * ((end_ or end) - begin + 1) for begin, end_, _, values in complete), reverse=True)
+        weights = sorted((values["bytes"] * ((block_end or end) - begin + 1) for begin, block_end, _, values in complete),
+                         reverse=True)
         for count in (0, 1, 7):
             trace = self.trace(program.snapshot(), "--blocks", count)
             exported = trace.slices("device 0", "blocks")
-            self.assertEqual(sorted((values["bytes"] * ((end_ or end) - begin + 1) for begin, end_, _, values in exported),
-                                    reverse=True), weights[:count])
+            self.assertEqual(sorted((values["bytes"] * ((block_end or end) - begin + 1)
+                                     for begin, block_end, _, values in exported), reverse=True), weights[:count])
             for uuid in trace.find("device 0", "blocks"):
                 self.assertEqual(trace.tracks[uuid].description, f"the {count} blocks with the largest product of size and "
                                                                  f"lifetime; {len(complete) - count} others are omitted")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tests of all commands that read snapshots, with snapshots of several versions of PyTorch and other files: file_formats.py
-TOOL SOURCE_ROOT.
+"""Tests of all commands that read snapshots, with snapshots of several versions of PyTorch and other files:
+file_formats.py TOOL SOURCE_ROOT.
 """
 import bz2
 import gzip
@@ -22,7 +22,7 @@ from folder_case import ToolCase
 SNAPSHOTS = sorted(folder_case.SNAPSHOTS.glob("*.pickle.zst"))
 COMMANDS = {"view": ("-o", "out"), "blame": (), "compare": ("file",), "export": ("--perfetto", "-o", "out"), "advise": (),
             "replay": ("--json",)}
-SLOW = ("classic", "expandable")  # with a request of 4 TiB; advise.py tests the advice for the first one
+SLOW = ("classic", "expandable")  # with a request of 4 TiB; advise.py tests the advice for `classic`
 
 
 def load_snapshot(path):

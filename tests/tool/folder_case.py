@@ -43,14 +43,14 @@ class ToolCase(FolderCase):
         popen_options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen_options}
         if stdin_data is None:
             popen_options.setdefault("stdin", subprocess.DEVNULL)
-        done = subprocess.run([program, *map(str, arguments)], check=False, input=stdin_data,
-                              env={**os.environ, **(environment or {})}, **popen_options)
-        done.stderr = SELF_CHECKS.sub("", (done.stderr or b"").decode(errors="replace"))
-        if text and done.stdout is not None:
-            done.stdout = done.stdout.decode()
+        completed = subprocess.run([program, *map(str, arguments)], check=False, input=stdin_data,
+                                   env={**os.environ, **(environment or {})}, **popen_options)
+        completed.stderr = SELF_CHECKS.sub("", (completed.stderr or b"").decode(errors="replace"))
+        if text and completed.stdout is not None:
+            completed.stdout = completed.stdout.decode()
         if status is not None:
-            self.assertEqual(done.returncode, status, f"{done.stdout}{done.stderr}")
-        return done
+            self.assertEqual(completed.returncode, status, f"{completed.stdout}{completed.stderr}")
+        return completed
 
     def on_terminal(self, *arguments, stream="stderr", columns=0, statuses=(0,), environment=None, **popen_options):
         """Runs the tool on a terminal, checks its exit status, and returns its output.
@@ -60,22 +60,22 @@ class ToolCase(FolderCase):
         try:
             terminal, client = pty.openpty()
         except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
+            self.skipTest(f"no terminal can be opened: {error}")
         fcntl.ioctl(client, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: client,
                    **popen_options}
         environment = {**os.environ, **(environment or {})}
         with subprocess.Popen([TOOL, *map(str, arguments)], env=environment, **streams) as tool:
             os.close(client)
-            text = self.read_terminal(terminal)
-        self.assertIn(tool.returncode, statuses, text.decode(errors="replace"))
-        return text
+            output = self.read_terminal(terminal)
+        self.assertIn(tool.returncode, statuses, output.decode(errors="replace"))
+        return output
 
     @staticmethod
     def read_terminal(terminal):
-        text = b""
-        with contextlib.suppress(OSError):  # a read fails once the other end is closed
-            while part := os.read(terminal, 65536):
-                text += part
+        output = b""
+        with contextlib.suppress(OSError):  # a read fails after all processes have closed the terminal
+            while chunk := os.read(terminal, 65536):
+                output += chunk
         os.close(terminal)
-        return text
+        return output

@@ -86,6 +86,7 @@ class Events(HistoryTest):
     def test_events_have_sizes_and_addresses(self):
         events, _ = self.history(TRACE_WITH_TIMES)
         sizes = {event["line"]: (event["bytes"], event["requested"]) for event in events if event["action"] == "alloc"}
+        # Sizes are rounded up to a multiple of 512 bytes.
         self.assertEqual(sizes, {5: (3000320, 3000000), 6: (512, 500), 7: (30208, 30000)})
         base = {event["line"]: event["base"] for event in events if event["action"] == "alloc"}
         freed = {event["line"]: event["base"] for event in events if event["action"] == "free_requested"}
@@ -232,7 +233,7 @@ class Output(HistoryTest):
     def test_history_can_use_standard_output(self):
         completed = self.replay("--history", "-", "--json", self.file(TRACE_WITH_TIMES))
         self.assertEqual(len([json.loads(line) for line in completed.stdout.splitlines()]), len(EXPECTED_EVENTS) + 1)
-        self.assertEqual(json.loads(completed.stderr)["events"], 6)
+        self.assertEqual(json.loads(completed.stderr)["events"], 6)  # 3 allocations and 3 frees
 
     def test_only_one_output_can_use_standard_output(self):
         self.assertIn("--history and --timeline cannot both write to standard output",

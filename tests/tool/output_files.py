@@ -73,10 +73,10 @@ class OutputFileTest(FolderCase):
         self.assertEqual((self.folder / "out").read_text(encoding="utf-8"), "before")
 
     def wait_for(self, condition, process):
-        end = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while not condition():
             self.assertIsNone(process.poll(), "the process exited too early")
-            self.assertLess(time.monotonic(), end)
+            self.assertLess(time.monotonic(), deadline)
             time.sleep(0.001)
 
     def make_full_pipe(self):
@@ -177,14 +177,14 @@ class Space(OutputFileTest):
 
     def test_full_file_system_is_reported(self):
         unshare = shutil.which("unshare")
-        enter = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--mount", "--map-root-user"]
+        unshare_command = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--mount", "--map-root-user"]
         script = f'mount -t tmpfs -o size=4k none {self.folder} && cd {self.folder} && {{ "$@"; s=$?; ls -A; exit $s; }}'
-        if not unshare or subprocess.run([*enter, "sh", "-c", script, "sh", "true"], check=False,
+        if not unshare or subprocess.run([*unshare_command, "sh", "-c", script, "sh", "true"], check=False,
                                          capture_output=True).returncode != 0:
-            self.skipTest("no file system can be mounted here")
+            self.skipTest("no file system can be mounted")
         for arguments, data, _ in self.writers():
             with self.subTest(arguments):
-                completed = subprocess.run([*enter, "sh", "-c", script, "sh", TOOL, *arguments, data], check=False,
+                completed = subprocess.run([*unshare_command, "sh", "-c", script, "sh", TOOL, *arguments, data], check=False,
                                            capture_output=True, text=True)
                 self.assertEqual((completed.returncode, completed.stdout), (2, ""))
                 self.assertEqual(SELF_CHECKS.sub("", completed.stderr),

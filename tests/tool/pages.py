@@ -82,8 +82,8 @@ class Manual(ManualTest):
                 self.assertIn(description.replace("`", ""), text_on_one_line)
             for status, meaning in command["exits"]:
                 self.assertIn(f"{status} {meaning}", text_on_one_line)
-            for other in self.commands:
-                self.assertIn("xseg-" + other["name"], text_on_one_line)
+            for other_command in self.commands:
+                self.assertIn("xseg-" + other_command["name"], text_on_one_line)
 
     @requires("groff")
     def test_page_of_config_contains_all_keys(self):
@@ -211,7 +211,7 @@ class Zsh(ManualTest):
         try:
             child, terminal = pty.fork()
         except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
+            self.skipTest(f"no terminal can be opened: {error}")
         if child == 0:
             os.chdir(self.folder)
             os.execvpe("zsh", ["zsh", "-f", "-i"], {**os.environ, "TERM": "dumb", "PS1": "> "})

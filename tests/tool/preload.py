@@ -46,15 +46,19 @@ class Preload(unittest.TestCase):
 
     def test_xseg_serves_requests_and_reports_errors_of_the_runtime(self):
         for behavior, case, expected_without, expected_with in (
-                ("freed memory is reused once it is idle", "reuse", "other memory\ncuMemAlloc 2, cuMemCreate none\n",
+                ("freed memory is reused once it is idle", "reuse_freed_memory",
+                 "other memory\ncuMemAlloc 2, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("memory of streams is ordered by them", "async", "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
+                ("memory of streams is ordered by them", "stream_ordered",
+                 "other memory after the wait\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory after the wait\ncuMemAlloc 0, cuMemCreate some\n"),
-                ("a capture allocates from the runtime", "capture", "freeing within the capture: 1, last error 1\n", None),
+                ("a capture allocates from the runtime", "allocate_in_capture",
+                 "freeing within the capture: 1, last error 1\n", None),
                 ("errors of xseg are errors of the runtime", "excessive_request",
                  "excessive request: 2, last error 2\nforeign pointer: 1\n", None),
-                ("cached memory counts as free", "info", "cuMemAlloc 1, cuMemCreate none\n", "cuMemAlloc 0, cuMemCreate some\n"),
-                ("functions of the driver are interposed", "driver", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
+                ("cached memory counts as free", "memory_info", "cuMemAlloc 1, cuMemCreate none\n",
+                 "cuMemAlloc 0, cuMemCreate some\n"),
+                ("functions of the driver are interposed", "driver_functions", "other memory\ncuMemAlloc 3, cuMemCreate none\n",
                  "the same memory\ncuMemAlloc 1, cuMemCreate some\n"),
                 ("a forked child allocates from the runtime", "fork_child", "the child exited\n", None)):
             with self.subTest(behavior):
@@ -66,15 +70,15 @@ class Preload(unittest.TestCase):
     def test_program_behaves_identically_on_two_devices(self):
         # Without xseg, cuMemFree of the simulator does not wait, and the counts of calls differ.
         for behavior, case, output, runs_without_xseg in (
-                ("a free waits for the device of the memory", "other_device", "the work has finished\n", False),
-                ("a reset frees the memory of its device", "reset", "no block was in use\n", True),
-                ("a reset repairs a device after a sticky error", "sticky", "the device is usable again\n", True),
+                ("a free waits for the device of the memory", "free_from_other_device", "the work has finished\n", False),
+                ("a reset frees the memory of its device", "device_reset", "no block was in use\n", True),
+                ("a reset repairs a device after a sticky error", "sticky_error", "the device is usable again\n", True),
                 ("every function frees the memory of every other", "cross_free",
                  "each function has freed memory of each other function\n", True),
-                ("a call queries the context of its device once", "queries",
+                ("a call queries the context of its device once", "context_queries",
                  "cudaMalloc, cudaFree 2, cudaMallocAsync, cudaFreeAsync 2\n", False),
                 ("a reset frees the memory of busy threads", "reset_under_load", "all memory is free\n", True),
-                ("threads keep their memory during resets of another device", "threads",
+                ("threads keep their memory during resets of another device", "exchange_during_resets",
                  "free memory was at most the total\n", True),
                 ("a child of busy threads allocates from the runtime", "fork_under_load", "no child was killed\n", True)):
             with self.subTest(behavior):
@@ -99,11 +103,12 @@ class Preload(unittest.TestCase):
                     self.assertEqual((status, output), (0, ""), error)
 
     def test_classic_segments_reuse_freed_memory(self):
-        output = run_program(PROGRAM, "reuse", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="expandable_segments:False")[1]
+        _, output, _ = run_program(PROGRAM, "reuse_freed_memory", LD_PRELOAD=PRELOADED,
+                                   XSEG_ALLOC_CONF="expandable_segments:False")
         self.assertEqual(output, "the same memory\ncuMemAlloc 1, cuMemCreate none\n")
 
     def test_invalid_configuration_leaves_requests_to_the_runtime(self):
-        status, output, error = run_program(PROGRAM, "reuse", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="nonsense")
+        status, output, error = run_program(PROGRAM, "reuse_freed_memory", LD_PRELOAD=PRELOADED, XSEG_ALLOC_CONF="nonsense")
         self.assertEqual((status, output), (0, "other memory\ncuMemAlloc 2, cuMemCreate none\n"))
         self.assertIn("xseg-preload: cannot open an allocator, CUDA serves all requests: xseg_open: ", error)
         self.assertIn("'nonsense' at column 1", error)
@@ -113,7 +118,7 @@ class Preload(unittest.TestCase):
         self.assertEqual(len(lines), 2)
         for line in lines:
             self.assertIn("libxseg-preload.so ./program", line)
-            command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} reuse")
+            command = line.replace("libxseg-preload.so", f"'{PRELOADED}'").replace("./program", f"{PROGRAM} reuse_freed_memory")
             completed = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
             self.assertEqual((completed.returncode, completed.stdout), (0, "the same memory\ncuMemAlloc 0, cuMemCreate some\n"),
                              completed.stderr)

@@ -14,12 +14,12 @@ static void check(bool condition, const char *description)
 {
     if (condition)
         return;
-    printf("wrong: %s\n", description);
+    printf("failed: %s\n", description);
     atomic_store(&has_passed, false);
 }
-#define CHECK(what) check(what, #what)
+#define CHECK(condition) check(condition, #condition)
 
-static struct CUstream_st *new_stream(void)
+static struct CUstream_st *create_stream(void)
 {
     struct CUstream_st *stream = NULL;
 
@@ -27,15 +27,16 @@ static struct CUstream_st *new_stream(void)
     return stream;
 }
 
+/* 300 MiB and more are at least 15 pages of 20 MiB. */
 static void print_driver_calls(void)
 {
     printf("cuMemAlloc %" PRIu64 ", cuMemCreate %s\n", xseg_sim_calls("cuMemAlloc"),
            xseg_sim_calls("cuMemCreate") > 10 ? "some" : "none");
 }
 
-static void reuse(void)
+static void reuse_freed_memory(void)
 {
-    struct CUstream_st *stream = new_stream();
+    struct CUstream_st *stream = create_stream();
     void *first = NULL, *second = NULL;
 
     CHECK(cudaMalloc(&first, 300 * MIB) == 0);
@@ -51,9 +52,9 @@ static void reuse(void)
     print_driver_calls();
 }
 
-static void async(void)
+static void stream_ordered(void)
 {
-    struct CUstream_st *first_stream = new_stream(), *second_stream = new_stream();
+    struct CUstream_st *first_stream = create_stream(), *second_stream = create_stream();
     void *first = NULL, *second = NULL, *third = NULL;
 
     CHECK(cudaMallocAsync(&first, 300 * MIB, first_stream) == 0);
@@ -71,14 +72,14 @@ static void async(void)
     print_driver_calls();
 }
 
-static void capture(void)
+static void allocate_in_capture(void)
 {
-    struct CUstream_st *stream = new_stream();
+    struct CUstream_st *stream = create_stream();
     void *graph = NULL, *allocated = NULL, *unsupported = NULL;
 
     CHECK(cudaMalloc(&allocated, MIB) == 0);
-    CHECK(cuStreamBeginCapture_v2(stream, 2) == 0);
-    CHECK(cudaMallocAsync(&unsupported, MIB, stream) == 801);
+    CHECK(cuStreamBeginCapture_v2(stream, RELAXED) == 0);
+    CHECK(cudaMallocAsync(&unsupported, MIB, stream) == 801); /* cudaErrorNotSupported */
     const int result = cudaFreeAsync(allocated, stream);
     printf("freeing within the capture: %d, last error %d\n", result, cudaGetLastError());
     CHECK(cuStreamEndCapture(stream, &graph) == 0);
@@ -96,22 +97,22 @@ static void excessive_request(void)
     printf("foreign pointer: %d\n", cudaFree((void *)(uintptr_t)(64 * MIB)));
 }
 
-static void info(void)
+static void memory_info(void)
 {
-    size_t before = 0, allocated = 0, after = 0, total = 0;
+    size_t free_before = 0, free_with_block = 0, free_after = 0, total = 0;
     void *ptr = NULL;
 
-    CHECK(cudaMemGetInfo(&before, &total) == 0);
+    CHECK(cudaMemGetInfo(&free_before, &total) == 0);
     CHECK(cudaMalloc(&ptr, 640 * MIB) == 0);
-    CHECK(cudaMemGetInfo(&allocated, &total) == 0);
+    CHECK(cudaMemGetInfo(&free_with_block, &total) == 0);
     CHECK(cudaFree(ptr) == 0);
-    CHECK(cudaMemGetInfo(&after, &total) == 0);
-    CHECK(before - allocated == 640 * MIB && after == before);
-    CHECK(cuMemGetInfo_v2(&after, &total) == 0 && after == before);
+    CHECK(cudaMemGetInfo(&free_after, &total) == 0);
+    CHECK(free_before - free_with_block == 640 * MIB && free_after == free_before);
+    CHECK(cuMemGetInfo_v2(&free_after, &total) == 0 && free_after == free_before);
     print_driver_calls();
 }
 
-static void driver(void)
+static void driver_functions(void)
 {
     uint64_t first = 0, second = 0;
 
@@ -128,7 +129,7 @@ static void driver(void)
 /* cuMemFree of the simulated driver would abort the process. */
 static void free_of_busy_memory(void)
 {
-    struct CUstream_st *stream = new_stream();
+    struct CUstream_st *stream = create_stream();
     uint64_t first = 0, second = 0;
 
     CHECK(cuMemAlloc_v2(&first, 300 * MIB) == 0);
@@ -140,15 +141,15 @@ static void free_of_busy_memory(void)
 }
 
 /* A free waits for the device of the memory, whichever device is current, and does not change the current device. */
-static void other_device(void)
+static void free_from_other_device(void)
 {
     for (int variant = 0; variant < 4; variant++) {
-        void *ptr = NULL, *context = NULL, *after = NULL;
+        void *ptr = NULL, *context = NULL, *context_after = NULL;
         struct CUstream_st *stream;
         int device = -1;
 
         CHECK(cudaSetDevice(0) == 0);
-        stream = new_stream();
+        stream = create_stream();
         CHECK(cudaMalloc(&ptr, 8 * MIB) == 0);
         CHECK(xseg_sim_launch_on(stream, FOREVER, (uintptr_t)ptr, 8 * MIB) == XSEG_OK);
         CHECK(cudaSetDevice(variant % 2) == 0);
@@ -158,7 +159,7 @@ static void other_device(void)
         else
             CHECK(cuMemFree_v2((uintptr_t)ptr) == 0);
         CHECK(cudaGetDevice(&device) == 0 && device == variant % 2);
-        CHECK(cuCtxGetCurrent(&after) == 0 && after == context);
+        CHECK(cuCtxGetCurrent(&context_after) == 0 && context_after == context);
         CHECK(cudaSetDevice(0) == 0);
         CHECK(cudaStreamQuery(stream) == 0);
         CHECK(cudaStreamDestroy(stream) == 0);
@@ -166,19 +167,19 @@ static void other_device(void)
     printf("the work has finished\n");
 }
 
-/* A reset frees the memory of its device only; streams that reuse the handles of destroyed streams get no memory that is
- * in use.  The third variant of the reset cannot be interposed. */
-static void reset(void)
+/* A reset frees the memory of its device only.  Allocations on streams that reuse the handles of destroyed streams receive
+ * no memory that is in use.  The third variant of the reset cannot be interposed. */
+static void device_reset(void)
 {
     for (int variant = 0; variant < 3; variant++) {
         int (*driver_reset)(int) = NULL;
         struct CUstream_st *stream[4];
-        void *previous = NULL, *other = NULL, *busy[4], *probe = NULL;
+        void *previous = NULL, *other_device_block = NULL, *busy[4], *block = NULL;
         size_t free_bytes = 0, total = 0;
 
-        CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other, MIB) == 0);
+        CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other_device_block, MIB) == 0);
         CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&previous, MIB) == 0);
-        CHECK(cudaMalloc(&probe, 40 * MIB) == 0 && cudaFree(probe) == 0);
+        CHECK(cudaMalloc(&block, 40 * MIB) == 0 && cudaFree(block) == 0);
         if (variant == 0)
             CHECK(cudaDeviceReset() == 0);
         if (variant == 1)
@@ -192,26 +193,26 @@ static void reset(void)
         CHECK(variant == 2 || free_bytes == total);
         CHECK(cudaFree(previous) == 1 && cudaGetLastError() == 1);
         for (int i = 0; i < 4; i++) {
-            stream[i] = new_stream();
+            stream[i] = create_stream();
             CHECK(cudaMallocAsync(&busy[i], 8 * MIB, stream[i]) == 0);
             CHECK(xseg_sim_launch_on(stream[i], FOREVER, (uintptr_t)busy[i], 8 * MIB) == XSEG_OK);
         }
         for (int i = 0; i < 4; i++) {
-            CHECK(cudaMalloc(&probe, 8 * MIB) == 0);
-            CHECK(cuMemsetD8_v2((uintptr_t)probe, 0, 8 * MIB) == 0);
+            CHECK(cudaMalloc(&block, 8 * MIB) == 0);
+            CHECK(cuMemsetD8_v2((uintptr_t)block, 0, 8 * MIB) == 0);
             for (int k = 0; k < 4; k++)
-                CHECK(probe != busy[k] || cudaStreamQuery(stream[k]) == 0);
+                CHECK(block != busy[k] || cudaStreamQuery(stream[k]) == 0);
         }
         CHECK(cudaDeviceReset() == 0);
         CHECK(cudaSetDevice(1) == 0);
-        CHECK(cuMemsetD8_v2((uintptr_t)other, 0, MIB) == 0);
-        CHECK(cudaFree(other) == 0);
+        CHECK(cuMemsetD8_v2((uintptr_t)other_device_block, 0, MIB) == 0);
+        CHECK(cudaFree(other_device_block) == 0);
     }
     printf("no block was in use\n");
 }
 
 /* A call queries the ID of the context once, independent of the number of devices with allocators. */
-static void queries(void)
+static void context_queries(void)
 {
     void *ptr = NULL;
 
@@ -219,23 +220,24 @@ static void queries(void)
         CHECK(cudaSetDevice(device) == 0);
         CHECK(cudaMalloc(&ptr, MIB) == 0 && cudaFree(ptr) == 0);
     }
-    struct CUstream_st *stream = new_stream();
+    struct CUstream_st *stream = create_stream();
     CHECK(cudaMallocAsync(&ptr, MIB, stream) == 0 && cudaFreeAsync(ptr, stream) == 0);
-    uint64_t before = xseg_sim_calls("cuCtxGetId");
+    uint64_t calls_before = xseg_sim_calls("cuCtxGetId");
     CHECK(cudaMalloc(&ptr, MIB) == 0 && cudaFree(ptr) == 0);
-    printf("cudaMalloc, cudaFree %" PRIu64, xseg_sim_calls("cuCtxGetId") - before);
-    before = xseg_sim_calls("cuCtxGetId");
+    printf("cudaMalloc, cudaFree %" PRIu64, xseg_sim_calls("cuCtxGetId") - calls_before);
+    calls_before = xseg_sim_calls("cuCtxGetId");
     CHECK(cudaMallocAsync(&ptr, MIB, stream) == 0 && cudaFreeAsync(ptr, stream) == 0);
-    printf(", cudaMallocAsync, cudaFreeAsync %" PRIu64 "\n", xseg_sim_calls("cuCtxGetId") - before);
+    printf(", cudaMallocAsync, cudaFreeAsync %" PRIu64 "\n",
+           xseg_sim_calls("cuCtxGetId") - calls_before);
     CHECK(cudaStreamDestroy(stream) == 0);
 }
 
-/* A reset makes a device usable again after a sticky error. */
-static void sticky(void)
+/* A reset makes a device usable again after a sticky error, 700 (cudaErrorIllegalAddress). */
+static void sticky_error(void)
 {
-    void *ptr = NULL, *other = NULL;
+    void *ptr = NULL, *other_device_block = NULL;
 
-    CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other, MIB) == 0);
+    CHECK(cudaSetDevice(1) == 0 && cudaMalloc(&other_device_block, MIB) == 0);
     CHECK(cudaSetDevice(0) == 0 && cudaMalloc(&ptr, MIB) == 0);
     CHECK(xseg_sim_fail(NULL, 1, 700) == XSEG_OK);
     int result = cudaFree(ptr);
@@ -246,7 +248,7 @@ static void sticky(void)
     CHECK(xseg_sim_fail(NULL, 0, 0) == XSEG_OK);
     CHECK(cudaDeviceReset() == 0);
     CHECK(cudaMalloc(&ptr, 100 * MIB) == 0 && cudaFree(ptr) == 0);
-    CHECK(cudaSetDevice(1) == 0 && cudaFree(other) == 0 && cudaGetLastError() == 0);
+    CHECK(cudaSetDevice(1) == 0 && cudaFree(other_device_block) == 0 && cudaGetLastError() == 0);
     printf("the device is usable again\n");
 }
 
@@ -288,7 +290,7 @@ static int allocate_by(unsigned function, void **ptr, struct CUstream_st *stream
     return result;
 }
 
-/* Functions from 7 on free while device 1 is current. */
+/* Device 1 is current while function 7 or 8 frees. */
 static int free_by(unsigned function, void *ptr, struct CUstream_st *const *stream, bool is_pitched)
 {
     const uint64_t address = (uintptr_t)ptr;
@@ -314,7 +316,7 @@ static int free_by(unsigned function, void *ptr, struct CUstream_st *const *stre
     }
 }
 
-/* Each function frees blocks of each function that allocates. */
+/* Each function that frees accepts blocks of each function that allocates. */
 static void cross_free(void)
 {
     struct CUstream_st *stream[2];
@@ -323,7 +325,7 @@ static void cross_free(void)
 
     for (int device = 1; device >= 0; device--) {
         CHECK(cudaSetDevice(device) == 0);
-        stream[device] = new_stream();
+        stream[device] = create_stream();
     }
     CHECK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &symbol, 12000, 0, &status) == 0);
     memcpy(&alloc_by_lookup, &symbol, sizeof(symbol));
@@ -332,14 +334,14 @@ static void cross_free(void)
     (void)symbol_find(RTLD_DEFAULT, "cuMemAllocAsync", &alloc_async);
     (void)symbol_find(RTLD_DEFAULT, "cuMemFreeAsync", &free_async);
     for (unsigned pair = 0; pair < ALLOCATE_FUNCTIONS * FREE_FUNCTIONS; pair++) {
-        const unsigned allocate = pair % ALLOCATE_FUNCTIONS;
+        const unsigned allocate_function = pair % ALLOCATE_FUNCTIONS;
         void *ptr = NULL;
 
         CHECK(cudaSetDevice(0) == 0);
-        CHECK(allocate_by(allocate, &ptr, stream[0]) == 0);
+        CHECK(allocate_by(allocate_function, &ptr, stream[0]) == 0);
         CHECK(xseg_sim_launch_on(stream[0], 1000, (uintptr_t)ptr, MIB) == XSEG_OK);
         CHECK(xseg_sim_finish(stream[0]) == XSEG_OK);
-        CHECK(free_by(pair / ALLOCATE_FUNCTIONS, ptr, stream, allocate == PITCHED) == 0);
+        CHECK(free_by(pair / ALLOCATE_FUNCTIONS, ptr, stream, allocate_function == PITCHED) == 0);
         CHECK(cudaGetLastError() == 0);
         CHECK(cudaFree(ptr) == 1 && cudaGetLastError() == 1);
         CHECK(cudaFreeAsync(ptr, stream[0]) == 1 && cudaGetLastError() == 1);
@@ -446,7 +448,7 @@ static void *allocate_during_resets(void *argument)
     return NULL;
 }
 
-/* Requests that exceed the device: much of their time is outside the allocator. */
+/* Requests that exceed the device.  Most of the time is spent outside the allocator. */
 static void *request_excessive_memory(void *unused)
 {
     void *ptr = NULL;
@@ -474,7 +476,7 @@ static void join_threads(const pthread_t *thread)
         CHECK(pthread_join(thread[i], NULL) == 0);
 }
 
-static void threads(void)
+static void exchange_during_resets(void)
 {
     pthread_t thread[THREADS];
     void *allocated = NULL;
@@ -511,7 +513,7 @@ static void reset_under_load(void)
     printf("all memory is free\n");
 }
 
-/* Fork a child, in which calls fail and do not block. */
+/* Fork a child, in which calls fail and do not block.  The exit status is 7 if all calls fail. */
 static void fork_once(void *parent_block)
 {
     int status = 0;
@@ -606,22 +608,22 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"reuse", reuse},
-                 {"async", async},
-                 {"capture", capture},
+    } cases[] = {{"reuse_freed_memory", reuse_freed_memory},
+                 {"stream_ordered", stream_ordered},
+                 {"allocate_in_capture", allocate_in_capture},
                  {"excessive_request", excessive_request},
-                 {"info", info},
-                 {"driver", driver},
+                 {"memory_info", memory_info},
+                 {"driver_functions", driver_functions},
                  {"free_of_busy_memory", free_of_busy_memory},
-                 {"other_device", other_device},
-                 {"reset", reset},
-                 {"sticky", sticky},
+                 {"free_from_other_device", free_from_other_device},
+                 {"device_reset", device_reset},
+                 {"sticky_error", sticky_error},
                  {"cross_free", cross_free},
-                 {"threads", threads},
+                 {"exchange_during_resets", exchange_during_resets},
                  {"fork_under_load", fork_under_load},
                  {"fork_during_open", fork_during_open},
                  {"fork_child", fork_child},
-                 {"queries", queries},
+                 {"context_queries", context_queries},
                  {"reset_under_load", reset_under_load}};
 
     for (size_t i = 0; argc == 2 && i < sizeof(cases) / sizeof(cases[0]); i++)

@@ -12,8 +12,10 @@
 #include "tests/support/symbol.h"
 #include "xseg/sim.h"
 
-#define MIB     ((size_t)1 << 20)
-#define FOREVER UINT64_MAX
+#define MIB          ((size_t)1 << 20)
+#define FOREVER      UINT64_MAX
+#define THREAD_LOCAL 1 /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */
+#define RELAXED      2 /* CU_STREAM_CAPTURE_MODE_RELAXED */
 
 int cuMemAlloc_v2(uint64_t *out, size_t bytes);
 int cuMemFree_v2(uint64_t address);

@@ -3,8 +3,8 @@
  * Random calls of a program without xseg, compared with the documented behavior of CUDA: with libxseg-preload.so, and
  * without it, to verify the rules with the original runtime.
  *
- * preloaded-random SEED STEPS; prints the step and the violated rule of a failure, and exits with 1.  Requires a
- * simulated machine with two devices and memory contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
+ * preloaded-random SEED STEPS; prints the step and the violated rule of a failure, and exits with 1.  Requires two
+ * simulated devices with memory contents (XSEG_SIM_DEVICES=2 XSEG_SIM_BYTES=1).
  *
  * The rules:
  *   - An allocated block overlaps no other block, and no memory that unfinished work uses, unless the block is allocated on
@@ -25,10 +25,9 @@
 #define NONE         (-1)
 #define ANY_STREAM   (-2) /* blocks of every stream */
 #define DESTROYED    (-3) /* blocks and work of a destroyed stream */
-#define RELAXED      2
-#define THREAD_LOCAL 1
+#define FREED_COUNT  16u
 
-#define PER_THREAD ((struct CUstream_st *)(uintptr_t)2)
+#define PER_THREAD ((struct CUstream_st *)(uintptr_t)2) /* cudaStreamPerThread */
 
 struct block {
     char *ptr; /* NULL: none */
@@ -42,19 +41,20 @@ struct work {
     int device, stream;
 };
 
-static uint64_t state;
+static uint64_t rng_state;
 static unsigned step;
 static struct block blocks[BLOCKS];
 static struct work pending[WORK_COUNT];
 static struct CUstream_st *streams[STREAMS + DEVICES]; /* NULL: none */
 static int device_of[STREAMS + DEVICES];
-static uint64_t freed_addresses[16]; /* the latest ones, a ring buffer */
+static uint64_t freed_addresses[FREED_COUNT]; /* the latest ones, a ring buffer */
 static unsigned freed_count;
 static uint64_t next_tag = 1;
 
+/* A random number less than the limit. */
 static uint64_t draw(uint64_t limit)
 {
-    return rng_next(&state) % limit;
+    return rng_next(&rng_state) % limit;
 }
 
 #define EXPECT(cond, ...)                               \
@@ -85,6 +85,7 @@ static bool is_busy(int stream)
 {
     set_device(device_of[stream]);
     const int result = cudaStreamQuery(handle_of(stream));
+    /* 600: cudaErrorNotReady. */
     EXPECT(result == 0 || result == 600, "cudaStreamQuery: %d", result);
     return result != 0;
 }
@@ -201,6 +202,7 @@ static void check_new_block(const struct block *block)
     int device = -1;
 
     EXPECT(block->ptr != NULL, "no address");
+    /* 9: CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL. */
     EXPECT(cuPointerGetAttribute(&device, 9, base_of(block)) == 0 && device == block->device,
            "block of device %d on device %d", block->device, device);
     update_work();
@@ -234,7 +236,7 @@ static void allocate(void)
     uint64_t address = 0;
     const uint64_t calls_before = xseg_sim_calls("cuMemAlloc");
     size_t pitch = 0;
-    void *out = NULL;
+    void *ptr = NULL;
     int result = 0;
 
     if (!block)
@@ -249,7 +251,7 @@ static void allocate(void)
     set_fault();
     switch (kind) {
     case 0:
-        result = cudaMalloc(&out, block->bytes);
+        result = cudaMalloc(&ptr, block->bytes);
         expect_last_error(result, "cudaMalloc");
         break;
     case 1:
@@ -261,22 +263,22 @@ static void allocate(void)
     case 3: /* a stream handle implies its device, a default stream the current device */
         block->stream = stream < (int)STREAMS ? stream : (int)STREAMS + current;
         block->device = device_of[block->stream];
-        result = cudaMallocAsync(&out, block->bytes, handle_of(block->stream));
+        result = cudaMallocAsync(&ptr, block->bytes, handle_of(block->stream));
         expect_last_error(result, "cudaMallocAsync");
         break;
     case 4:
         block->stream = (int)STREAMS + current;
-        result = cudaMallocAsync_ptsz(&out, block->bytes, NULL);
+        result = cudaMallocAsync_ptsz(&ptr, block->bytes, NULL);
         expect_last_error(result, "cudaMallocAsync_ptsz");
         break;
     default:
-        result = cudaMallocPitch(&out, &pitch, block->bytes, 1);
+        result = cudaMallocPitch(&ptr, &pitch, block->bytes, 1);
         expect_last_error(result, "cudaMallocPitch");
     }
     clear_fault();
     if (result != 0)
         return;
-    block->ptr = out ? out : (char *)(uintptr_t)address;
+    block->ptr = ptr ? ptr : (char *)(uintptr_t)address;
     block->is_driver = xseg_sim_calls("cuMemAlloc") != calls_before;
     check_new_block(block);
     write_tags(block);
@@ -357,7 +359,8 @@ static int free_by(uint64_t address, int stream, bool *waits)
 /* Free a block.  may_fail: an injected error may fail the free, which then does not change the block. */
 static void free_block(struct block *block, bool may_fail)
 {
-    int stream = draw(2) == 0 ? draw_stream() : NONE, current = (int)draw(DEVICES), after = -1;
+    int stream = draw(2) == 0 ? draw_stream() : NONE, current = (int)draw(DEVICES);
+    int current_after = -1;
     void *context = NULL, *context_after = NULL;
     bool waits = false;
 
@@ -379,7 +382,8 @@ static void free_block(struct block *block, bool may_fail)
     set_fault();
     const int result = free_by(base_of(block), stream, &waits);
     clear_fault();
-    EXPECT(cudaGetDevice(&after) == 0 && after == current, "device %d is current", after);
+    EXPECT(cudaGetDevice(&current_after) == 0 && current_after == current, "device %d is current",
+           current_after);
     EXPECT(cuCtxGetCurrent(&context_after) == 0 && context_after == context, "another context");
     EXPECT(result == 0 || may_fail, "error %d, stream %d, device %d of %d", result, stream, current,
            block->device);
@@ -393,14 +397,14 @@ static void free_block(struct block *block, bool may_fail)
                    "stream %d has unfinished work", i);
         complete_work(NONE, block->device);
     }
-    freed_addresses[freed_count++ % 16] = base_of(block);
+    freed_addresses[freed_count++ % FREED_COUNT] = base_of(block);
     block->ptr = NULL;
 }
 
 static void free_invalid_address(void)
 {
     const struct block *block = find_block(true);
-    uint64_t address = freed_addresses[draw(16)];
+    uint64_t address = freed_addresses[draw(FREED_COUNT)];
     bool waits;
 
     if (block && draw(2) == 0)
@@ -462,7 +466,7 @@ static void reset_device(void)
     complete_work(NONE, device);
     for (unsigned i = 0; i < BLOCKS; i++)
         if (blocks[i].ptr && blocks[i].device == device) {
-            freed_addresses[freed_count++ % 16] = base_of(&blocks[i]);
+            freed_addresses[freed_count++ % FREED_COUNT] = base_of(&blocks[i]);
             blocks[i].ptr = NULL;
         }
     EXPECT(cudaMemGetInfo(&free_bytes, &total) == 0 && free_bytes == total,
@@ -476,11 +480,11 @@ static void capture(void)
 {
     const int stream = (int)draw(STREAMS), mode = draw(2) == 0 ? RELAXED : THREAD_LOCAL;
     struct block *block = find_block(true);
-    void *graph = NULL, *out = NULL;
+    void *graph = NULL, *ptr = NULL;
 
     set_device(device_of[stream]);
     EXPECT(cuStreamBeginCapture_v2(streams[stream], mode) == 0, "stream %d", stream);
-    const int result = cudaMallocAsync(&out, 4096, streams[stream]);
+    const int result = cudaMallocAsync(&ptr, 4096, streams[stream]);
     EXPECT(result != 0, "the runtime of the test does not support memory nodes");
     expect_last_error(result, "cudaMallocAsync in a capture");
     if (block) {
@@ -556,7 +560,7 @@ int main(int argc, char **argv)
 
     if (argc != 3)
         return 2;
-    state = strtoull(argv[1], NULL, 10) * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    rng_state = strtoull(argv[1], NULL, 10) * UINT64_C(0x9E3779B97F4A7C15) + 1;
     for (int stream = 0; stream < (int)(STREAMS + DEVICES); stream++) {
         if (stream < (int)STREAMS) {
             create_stream(stream);

@@ -85,8 +85,8 @@ class Capabilities(ProbeTest):
 
     def test_documentation_lists_all_json_keys(self):
         report = json.loads(self.probe("--json", XSEG_SIM_FAIL="cuMemMap:1:801", status=1))
-        other = self.report()
-        self.assertEqual(json_keys.paths([report, other], maps=["first_us"]),
+        complete_report = self.report()
+        self.assertEqual(json_keys.paths([report, complete_report], maps=["first_us"]),
                          json_keys.documented(ROOT / "docs/top.md", "JSON of probe"))
 
     def test_option_selects_the_device(self):
@@ -187,9 +187,9 @@ class Costs(ProbeTest):
         self.assertNotIn("cuStreamQuery", report["first_us"])
 
     def test_measurement_time_is_bounded(self):
-        began = time.monotonic()
+        start_time = time.monotonic()
         report = self.report("--seconds", "60")
-        self.assertLess(time.monotonic() - began, 30)
+        self.assertLess(time.monotonic() - start_time, 30)
         self.assertFalse(report["time_was_up"])
         self.assertEqual(self.cost(report, "cuMemMap", 20 * MIB)["idle"]["samples"], 101)
 
@@ -202,7 +202,7 @@ class Files(ProbeTest):
         return [dict(zip(head, line)) for line in lines]
 
     def test_cost_file_charges_the_fitted_costs(self):
-        path = self.folder / "card.costs"
+        path = self.folder / "device.costs"
         for preset in ("none", "a100", "a100_cold", "consumer", "rocm_slow"):
             with self.subTest(preset):
                 first = self.report("--costs", preset, "--save-costs", str(path))
@@ -222,7 +222,7 @@ class Files(ProbeTest):
                                   if line[0] != "#"])
 
     def test_unmeasured_costs_are_named_in_the_file(self):
-        path = self.folder / "card.costs"
+        path = self.folder / "device.costs"
         self.probe("--save-costs", str(path), XSEG_SIM_FAIL="cuMemAlloc:1+1:2", status=1)
         self.assertIn("# cuMemAlloc was not measured, so its cost is 0.\n", path.read_text())
         self.assertIn("\ncreate = 7000 150 0\n", path.read_text())
@@ -240,8 +240,8 @@ class Files(ProbeTest):
                     self.assertEqual(float(repeated[device]["median_ns"]), round(row[device]["median_us"] * 1e3))
                     self.assertEqual(repeated[device]["samples"], str(row[device]["samples"]))
             self.assertEqual(len([line for line in lines_of_row if line["when"] == "first"]), int(row["first_us"] is not None))
-        firsts = [line["call"] for line in lines if line["when"] == "process"]
-        self.assertEqual(sorted(firsts), sorted(report["first_us"]))
+        first_calls = [line["call"] for line in lines if line["when"] == "process"]
+        self.assertEqual(sorted(first_calls), sorted(report["first_us"]))
         table = self.read_table(self.probe("--table", "-", XSEG_SIM_MEMORY_MB="64").partition("\n  driver ")[0])
         self.assertIn("not enough free memory", {line["note"] for line in table})
 
@@ -345,7 +345,7 @@ class Driver(ProbeTest):
             self.assertGreater(concurrent["median_us"], 0)
 
     def test_measured_costs_can_be_saved_and_loaded(self):
-        path = self.folder / "card.costs"
+        path = self.folder / "device.costs"
         self.probe("--driver", os.environ["XSEG_DRIVER"], "--save-costs", path)
         self.assertRegex(path.read_text(),
                          r"^# Costs of the calls of the driver, measured on Simulated device 0 with CUDA \d+\.\d\.\n")

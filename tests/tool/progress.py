@@ -100,7 +100,7 @@ class Terminal(ProgressTest):
         try:
             terminal, client = pty.openpty()
         except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
+            self.skipTest(f"no terminal can be opened: {error}")
         with self.start("blame", "pipe", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=client) as process:
             os.close(client)
             (self.folder / "pipe").write_bytes(self.data)
@@ -121,14 +121,14 @@ class Terminal(ProgressTest):
 
 class Interrupt(ProgressTest):
     def test_interrupted_reading_leaves_no_file(self):
-        """The command has half of a snapshot, and waits for the rest."""
+        """The command has read half of a snapshot, and waits for the second half."""
         os.mkfifo(self.folder / "pipe")
         for command, signal_number in (("blame", signal.SIGINT), ("export", signal.SIGINT), ("view", signal.SIGINT),
                                        ("view", signal.SIGTERM), ("view", signal.SIGHUP)):
             with self.start(command, "pipe", stdout=subprocess.PIPE) as process, open(self.folder / "pipe", "wb") as pipe:
                 pipe.write(self.data[:len(self.data) // 2])
                 pipe.flush()
-                if command == "view":  # has created its temporary file
+                if command == "view":  # it has created its temporary file
                     self.assertEqual(len(self.new_files("pipe")), 1)
                 process.send_signal(signal_number)
                 self.assertEqual(process.wait(), -signal_number)

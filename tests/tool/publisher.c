@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process that publishes its statistics, for tests of `xseg top`: it reads commands, one in each line, and answers
- * each line.
+ * A process that publishes its statistics, for tests of `xseg top`.  It reads a command per line, and prints a line with
+ * the result of each command.
  *
  *     open CONFIG         alloc DEVICE MIB      pool NAME MIB
- *     tick                refuse DEVICE         register DEVICE MIB
- *     fork (answers the process ID of the child, which waits until it is killed)
+ *     trim                fail DEVICE           register DEVICE MIB
+ *     fork
+ *
+ * `fail` requests more memory than a device has.  `fork` prints the process ID of the child, which waits until it is
+ * killed.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -19,7 +22,7 @@
 
 static struct xseg_allocator *allocator;
 
-static xseg_status make_pool(const char *name, size_t bytes)
+static xseg_status create_pool(const char *name, size_t bytes)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_request request = {sizeof(request)};
@@ -31,7 +34,7 @@ static xseg_status make_pool(const char *name, size_t bytes)
     return status == XSEG_OK ? xseg_alloc_with(allocator, &request, &ptr) : status;
 }
 
-static xseg_status register_some(int device, size_t bytes)
+static xseg_status register_block(int device, size_t bytes)
 {
     const struct xseg_registrar registrar = null_registrar(false);
     void *ptr = NULL;
@@ -41,7 +44,7 @@ static xseg_status register_some(int device, size_t bytes)
     return status == XSEG_OK ? xseg_register(allocator, ptr, bytes, &registrar, &id) : status;
 }
 
-static xseg_status refuse(int device)
+static xseg_status request_excessive_memory(int device)
 {
     void *ptr;
 
@@ -50,7 +53,7 @@ static xseg_status refuse(int device)
                : XSEG_ERR_ARGUMENT;
 }
 
-static long make_child(void)
+static long fork_child(void)
 {
     const pid_t child = fork();
 
@@ -62,41 +65,41 @@ static long make_child(void)
     return (long)child;
 }
 
-/* Do one line.  Returns a number to answer, or -1. */
-static long serve(const char *line)
+/* Execute a command.  Returns the number to print, or -1 on failure. */
+static long execute(const char *line)
 {
     unsigned long mib;
-    char word[128];
+    char argument[128];
     void *ptr;
     int device;
 
-    if (sscanf(line, "open %127s", word) == 1)
-        return xseg_open(word, NULL, &allocator) == XSEG_OK ? 0 : -1;
+    if (sscanf(line, "open %127s", argument) == 1)
+        return xseg_open(argument, NULL, &allocator) == XSEG_OK ? 0 : -1;
     if (sscanf(line, "alloc %d %lu", &device, &mib) == 2)
         return xseg_alloc(allocator, device, mib << 20, NULL, &ptr) == XSEG_OK ? 0 : -1;
-    if (sscanf(line, "pool %127s %lu", word, &mib) == 2)
-        return make_pool(word, mib << 20) == XSEG_OK ? 0 : -1;
+    if (sscanf(line, "pool %127s %lu", argument, &mib) == 2)
+        return create_pool(argument, mib << 20) == XSEG_OK ? 0 : -1;
     if (sscanf(line, "register %d %lu", &device, &mib) == 2)
-        return register_some(device, mib << 20) == XSEG_OK ? 0 : -1;
-    if (strcmp(line, "tick") == 0)
+        return register_block(device, mib << 20) == XSEG_OK ? 0 : -1;
+    if (strcmp(line, "trim") == 0)
         return trim_due(allocator, 1) == XSEG_OK ? 0 : -1;
-    if (sscanf(line, "refuse %d", &device) == 1)
-        return refuse(device) == XSEG_OK ? 0 : -1;
-    return strcmp(line, "fork") == 0 ? make_child() : -1;
+    if (sscanf(line, "fail %d", &device) == 1)
+        return request_excessive_memory(device) == XSEG_OK ? 0 : -1;
+    return strcmp(line, "fork") == 0 ? fork_child() : -1;
 }
 
 int main(void)
 {
-    char line[256], text[512] = "";
+    char line[256], message[512] = "";
 
     while (fgets(line, sizeof(line), stdin)) {
         line[strcspn(line, "\n")] = '\0';
-        const long answer = serve(line);
+        const long result = execute(line);
 
-        if (answer < 0)
-            (void)xseg_error_message(text, sizeof(text));
-        (void)printf("%ld %s\n", answer, answer < 0 ? text : "");
+        if (result < 0)
+            (void)xseg_error_message(message, sizeof(message));
+        (void)printf("%ld %s\n", result, result < 0 ? message : "");
         (void)fflush(stdout);
     }
-    return 0; /* with an open allocator, as processes end */
+    return 0; /* without closing the allocator, like most processes */
 }

@@ -55,15 +55,15 @@ class InvalidInput(ReplayTest):
                 self.expect_error(self.file(contents), line, message)
 
     def test_random_bytes_are_rejected(self):
-        draw = random.Random(7)
+        rng = random.Random(7)
         for size in (1, 10, 1000, 100000):
-            for head in (b"", b"xtrace 1\n", b"\x28\xb5\x2f\xfd"):
-                self.expect_error(self.file(head + draw.randbytes(size)), r"\d+" if head else "", "")
+            for prefix in (b"", b"xtrace 1\n", b"\x28\xb5\x2f\xfd"):
+                self.expect_error(self.file(prefix + rng.randbytes(size)), r"\d+" if prefix else "", "")
 
     def test_truncated_and_damaged_traces_are_rejected(self):
         complete = (ROOT / "benchmarks/traces/decode_graphs.xtrace.zst").read_bytes()
-        for cut in (5, 100, len(complete) // 2, len(complete) - 1):
-            self.expect_error(self.file(complete[:cut], "cut.zst"), r"\d+", "is truncated")
+        for size in (5, 100, len(complete) // 2, len(complete) - 1):
+            self.expect_error(self.file(complete[:size], "truncated.zst"), r"\d+", "is truncated")
         middle = len(complete) // 2
         damaged = complete[:middle] + bytes(64) + complete[middle + 64:]
         self.expect_error(self.file(damaged, "damaged.zst"), r"\d+", "")
@@ -110,7 +110,8 @@ class InvalidInput(ReplayTest):
 
 
 class Results(ReplayTest):
-    def test_keys_of_the_json(self):
+    def test_json_has_the_peaks_of_the_trace(self):
+        """Blocks are rounded up to 512 bytes.  One small page of 2 MiB and two large pages of 20 MiB are created."""
         result = self.replay_json("a 0 1000 0\na 1 30000000 0\nf 0\nf 1\na 2 5 0\n")
         self.assertEqual(list(result), KEYS)
         self.assertEqual(result, result | {
@@ -127,7 +128,7 @@ class Results(ReplayTest):
             self.replay(path, status=3, environment=environment)
             self.assertEqual(list(folder.iterdir()), [])
 
-    def test_empty_trace(self):
+    def test_empty_trace_calls_no_driver_function(self):
         result = self.replay_json("")
         self.assertEqual((result["events"], result["peak_reserved"], result["driver_us"]), (0, 0, 0))
         self.assertFalse(any(result["driver_calls"].values()))
@@ -165,11 +166,12 @@ class Results(ReplayTest):
 
     def test_verdict_compares_reserved_memory(self):
         text = "a 0 30000000 0\nf 0\n"
-        same = r"\AB reserves the same amount and makes the same number of driver calls\Z"
-        for trace, other, verdict in (
+        same_memory_and_calls = r"\AB reserves the same amount and makes the same number of driver calls\Z"
+        for trace, value, verdict in (
                 (text, "False", r"\AB reserves 10\.00 MiB less and makes [\d,]+ driver calls? instead of [\d,]+\Z"),
-                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same), ("", "False", same)):
-            self.assertRegex(self.verdict(trace, "--compare", "expandable_segments:" + other), verdict)
+                ("c \n" + text, "True", r"\AB reserves 10\.00 MiB more and makes "), (text, "True", same_memory_and_calls),
+                ("", "False", same_memory_and_calls)):
+            self.assertRegex(self.verdict(trace, "--compare", "expandable_segments:" + value), verdict)
 
     def test_verdict_compares_driver_calls(self):
         growing_trace = "".join(f"a {i} 30000000 0\n" for i in range(40))
@@ -181,11 +183,11 @@ class Results(ReplayTest):
 
     def test_verdict_names_the_configuration_that_runs_out_of_memory(self):
         text = "d 44\na 0 31457280 0\na 1 10485760 0\n"
-        for baseline_config, other, verdict in (
+        for config, compared_config, verdict in (
                 ("", "hard_limit_mb:34", "B runs out of memory at event 1, A does not"),
                 ("hard_limit_mb:34", "expandable_segments:False", "A runs out of memory at event 1, B does not"),
                 ("hard_limit_mb:34", "hard_limit_mb:20", "both run out of memory: A at event 1, B at event 0")):
-            self.assertEqual(self.verdict(text, "--config", baseline_config, "--compare", other, status=3), verdict)
+            self.assertEqual(self.verdict(text, "--config", config, "--compare", compared_config, status=3), verdict)
 
     def test_values_of_a_row_have_one_unit(self):
         path = self.file("a 0 1000 0\nf 0\na 1 100000000000 0\n")
@@ -250,9 +252,9 @@ class Results(ReplayTest):
     def test_peaks_equal_those_of_pytorch(self):
         for name, modes in json.loads((ROOT / "benchmarks/traces/reference.json").read_text()).items():
             path = ROOT / f"benchmarks/traces/{name}.xtrace.zst"
-            for mode, switch in (("classic", "False"), ("expandable", "True")):
+            for mode, value in (("classic", "False"), ("expandable", "True")):
                 with self.subTest(name, mode=mode):
-                    result = self.json("--config", "expandable_segments:" + switch, path)
+                    result = self.json("--config", "expandable_segments:" + value, path)
                     for key in ("events", "peak_requested", "peak_allocated", "peak_reserved"):
                         self.assertEqual(result[key], modes[mode][key], key)
 
@@ -418,7 +420,7 @@ class Clock(ReplayTest):
     # 100 MiB, allocated for one second and then idle for nine seconds.
     IDLE = "@ 5000000\na 0 104857600 0\n@ 6000000\nf 0\n@ 15000000\n"
 
-    def test_keys_of_the_json(self):
+    def test_clock_adds_keys_to_the_json(self):
         self.assertEqual(list(self.replay_json(self.IDLE)), KEYS + CLOCK_KEYS)
         self.assertEqual(list(self.replay_json("a 0 512 0\nm request 1\n")), KEYS)
 
@@ -450,12 +452,12 @@ class Clock(ReplayTest):
         text = ("@ 0\nm request 1\na 0 20971520 0\nm idle\na 1 41943040 0\n"
                 "m request 2\na 2 20971520 0\nm request 1\na 3 20971520 0\n@ 1\n")
         result = self.replay_json(text)
-        page = self.replay_json("@ 0\na 0 20971520 0\n")["max_operation_us"]
+        page_us = self.replay_json("@ 0\na 0 20971520 0\n")["max_operation_us"]
         self.assertEqual(result["requests"], 2)
-        self.assertGreater(result["max_operation_us"], page)
+        self.assertGreater(result["max_operation_us"], page_us)
         # Request 1 maps two pages, the second one without a reservation; operations between its parts do not count.
-        self.assertGreater(result["max_request_us"], 1.5 * page)
-        self.assertLess(result["max_request_us"], 2 * page)
+        self.assertGreater(result["max_request_us"], 1.5 * page_us)
+        self.assertLess(result["max_request_us"], 2 * page_us)
         self.assertEqual(self.replay_json("@ 0\na 0 512 0\n")["requests"], 0)
 
     def test_synchronizations_of_requests_are_counted(self):
@@ -476,6 +478,7 @@ class Clock(ReplayTest):
         self.assertEqual([row[0] for row in rows], [5000 * (i + 1) for i in range(2000)])
         self.assertEqual((rows[100][2], rows[100][3], rows[-1][2], rows[-1][3]), (100 * MIB, 100 * MIB, 0, 0))
         self.assertGreater(rows[-1][4], 0)
+        # Five pages of 20 MiB and the reservation of the segment; only the reservation after the decay.
         self.assertEqual((rows[100][6], rows[-1][6]), (6, 1))
 
     def test_invalid_ticks_are_rejected(self):
@@ -491,6 +494,7 @@ class Explain(ReplayTest):
         sizes = self.replay_json(EXPANDABLE + self.TEXT, "--explain")["explained"]
         self.assertEqual(sizes.pop("in_allocated_blocks"), 31457280 + 3072 + 5000192)
         self.assertEqual(sizes["reserved"] * 2, sum(sizes.values()))
+        # In MiB: pages with blocks 0, 1 and 2 (2 * 20 + 2), with block 3, with block 5, and three pages that block 4 used.
         self.assertEqual({kind: size // MIB for kind, size in sizes.items() if size},
                          {"allocated": 42, "pending": 20, "pool": 20, "policy": 60, "reserved": 142})
         self.assertNotIn("explained", self.replay_json(self.TEXT))
@@ -524,8 +528,8 @@ class SmallestDevice(ReplayTest):
 
     def test_trace_completes_on_the_minimum_device(self):
         trace = ROOT / "benchmarks/traces/moe_train.xtrace.zst"
-        for switch in ("False", "True"):
-            config = ("--config", "expandable_segments:" + switch)
+        for value in ("False", "True"):
+            config = ("--config", "expandable_segments:" + value)
             report = self.json("--min-device", *config, trace)
             min_device, peak = report["min_device"], report["peak_requested"]
             self.replay("--device-memory", min_device, *config, trace)

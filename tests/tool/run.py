@@ -39,11 +39,12 @@ class Run(FolderCase):
         self.assertEqual(environment("--keep-expandable"), {**expected, "XSEG_TORCH_KEEP_EXPANDABLE": "1"})
 
     def test_other_preloaded_libraries_follow_that_of_xseg(self):
-        other = str(self.folder / "other.so")
-        shutil.copy(LIBRARY, other)
-        self.assertEqual(environment(LD_PRELOAD=other)["LD_PRELOAD"], f"{LIBRARY}:{other}")
-        self.assertEqual(environment(LD_PRELOAD=f"{other} {LIBRARY}")["LD_PRELOAD"], f"{LIBRARY}:{other} {LIBRARY}")
-        for preloaded in (LIBRARY, f"{LIBRARY}:{other}", f"{LIBRARY} {other}"):
+        other_library = str(self.folder / "other.so")
+        shutil.copy(LIBRARY, other_library)
+        self.assertEqual(environment(LD_PRELOAD=other_library)["LD_PRELOAD"], f"{LIBRARY}:{other_library}")
+        self.assertEqual(environment(LD_PRELOAD=f"{other_library} {LIBRARY}")["LD_PRELOAD"],
+                         f"{LIBRARY}:{other_library} {LIBRARY}")
+        for preloaded in (LIBRARY, f"{LIBRARY}:{other_library}", f"{LIBRARY} {other_library}"):
             self.assertEqual(environment(LD_PRELOAD=preloaded)["LD_PRELOAD"], preloaded)
         self.assertEqual(environment(TOOL, "run")["LD_PRELOAD"], LIBRARY)
 

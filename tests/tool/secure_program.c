@@ -16,18 +16,18 @@ static void print_warning(void *context, enum xseg_log_level level, const char *
         (void)printf("warning %s\n", line);
 }
 
-int main(int count, char **arguments)
+int main(int argc, char **argv)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
-    char text[512] = "";
+    char message[512] = "";
 
     (void)printf("secure %lu\n", getauxval(AT_SECURE));
-    options.driver = count > 1 ? arguments[1] : NULL;
+    options.driver = argc > 1 ? argv[1] : NULL;
     options.log = print_warning;
     if (xseg_open(NULL, &options, &allocator) != XSEG_OK) {
-        (void)xseg_error_message(text, sizeof(text));
-        (void)printf("error %s\n", text);
+        (void)xseg_error_message(message, sizeof(message));
+        (void)printf("error %s\n", message);
         return 1;
     }
     (void)printf("source %s\n", xseg_config_source(allocator));

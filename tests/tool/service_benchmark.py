@@ -43,12 +43,13 @@ class ServiceTest(unittest.TestCase):
         self.assertEqual(emptied_result["requests"], self.decayed["requests"])
 
     def test_memory_does_not_grow_from_day_to_day(self):
+        # Time in us; requested, allocated and reserved bytes; bytes of addresses and of host memory; objects of the driver.
         rows = [list(map(int, line.split("\t"))) for line in self.timeline.read_text().splitlines() if not line.startswith("#")]
-        second, last = (next(row for row in rows if row[0] >= (24 * day + 3) * HOUR) for day in (2, 6))
-        self.assertEqual((last[3], last[4]), (0, second[4]))
+        second_day, last_day = (next(row for row in rows if row[0] >= (24 * day + 3) * HOUR) for day in (2, 6))
+        self.assertEqual((last_day[3], last_day[4]), (0, second_day[4]))
         # Cached objects of the host (slabs of records, events) may still grow slightly.
-        self.assertLess(last[5], 1.05 * second[5])
-        self.assertLess(last[6], second[6] + 5)
+        self.assertLess(last_day[5], 1.05 * second_day[5])
+        self.assertLess(last_day[6], second_day[6] + 5)
 
     def test_stored_trace_is_the_output_of_the_generator(self):
         generated = subprocess.run([sys.executable, ROOT / "benchmarks/service/generate.py"],

@@ -39,7 +39,7 @@ class ShortageTest(ToolCase):
 
     def test_row_of_the_documentation_is_current(self):
         row = documented_row("decode_graphs")
-        smallest, driver = (row_ for row_ in run_shortage("decode_graphs") if row_[:1] == ["decode_graphs"])
+        smallest, driver = (fields for fields in run_shortage("decode_graphs") if fields[:1] == ["decode_graphs"])
         printed = [word.strip("*") for word in smallest]
         self.assertEqual(printed[1:4], [row[2], row[3], row[4]])  # the target, which is PyTorch's value, is not printed
         self.assertEqual(printed[7], row[6])

@@ -13,18 +13,19 @@ from folder_case import MIB, SNAPSHOTS, ToolCase
 PEAKS = ("peak_requested", "peak_allocated", "peak_active", "peak_reserved")
 
 
-def entry(action, addr=0, size=512, **more):
+def entry(action, addr=0, size=512, **fields):
     return {"action": action, "addr": (1 << 40) + addr, "size": size, "stream": 0,
-            "compile_context": "N/A", "user_metadata": "", **more}
+            "compile_context": "N/A", "user_metadata": "", **fields}
 
 
-def segment(addr, size, *blocks, device=0):
-    blocks_, at = [], (1 << 40) + addr
-    for bytes_, state in blocks:
-        blocks_.append({"address": at, "size": bytes_, "requested_size": bytes_, "state": state, "frames": []})
-        at += bytes_
+def segment(addr, size, *sizes_and_states, device=0):
+    blocks, block_address = [], (1 << 40) + addr
+    for block_size, state in sizes_and_states:
+        blocks.append({"address": block_address, "size": block_size, "requested_size": block_size, "state": state,
+                       "frames": []})
+        block_address += block_size
     return {"device": device, "address": (1 << 40) + addr, "total_size": size, "stream": 0,
-            "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks_}
+            "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": True, "frames": [], "blocks": blocks}
 
 
 def snapshot(*traces, segments=(), config="expandable_segments:True"):
@@ -84,8 +85,8 @@ class PyTorchFiles(SnapshotTest):
 
     def test_truncated_compressed_file_is_rejected(self):
         complete = (SNAPSHOTS / "ring.pickle.zst").read_bytes()
-        for cut in (5, 100, len(complete) - 1):
-            completed = self.replay(self.file(complete[:cut]), status=2)
+        for size in (5, 100, len(complete) - 1):
+            completed = self.replay(self.file(complete[:size]), status=2)
             self.assertRegex(completed.stderr, r"pickle:(1| cannot be read as a memory snapshot: byte \d+): .*is truncated\n\Z")
 
 
@@ -116,8 +117,8 @@ class PickleFiles(SnapshotTest):
 
     def test_every_truncated_pickle_is_rejected(self):
         complete = pickle.dumps(snapshot([entry("alloc"), entry("oom", device_free=0)]), 2)
-        for cut in range(1, len(complete)):
-            self.expect_error(complete[:cut], "is truncated")
+        for size in range(1, len(complete)):
+            self.expect_error(complete[:size], "is truncated")
 
 
 class Histories(SnapshotTest):
@@ -136,24 +137,25 @@ class Histories(SnapshotTest):
         self.assertIn(f"{path}:2: out of memory", self.replay("--device-memory", "70MiB", path, status=3).stderr)
 
     def test_unmapping_by_xseg_itself_releases_no_other_memory(self):
-        """An unmapping by the program is an event `e`, which unmaps all idle memory, so the last block maps it again."""
+        """An unmapping by the program is an event `e`, which unmaps all idle memory, so the last block maps it again.
+        `steal` is the former name of the cause `remap`."""
         events = [entry("alloc", 0, 40 * MIB), entry("alloc", 40 * MIB, 40 * MIB), entry("free_completed", 0, 40 * MIB),
                   entry("segment_unmap", 0, 20 * MIB), entry("segment_map", 0, 20 * MIB), entry("alloc", 0, 40 * MIB)]
 
-        def maps(*causes):
+        def unmap_calls(*causes):
             contents = snapshot(events)
             contents["device_traces"].append([dict(event) for event in events[:5]])
             contents["xseg"] = {"format": 1, "devices": [{"device": 1, "causes": [[3, "trim"]]},
                                                          {"device": 0, "causes": list(causes)}]}
             return self.replay_json(self.file(contents))["driver_calls"]["cuMemUnmap"]
 
-        self.assertGreater(maps(), maps([3, "steal"]))
-        self.assertEqual(maps([3, "trim"]), maps())
+        self.assertGreater(unmap_calls(), unmap_calls([3, "steal"]))
+        self.assertEqual(unmap_calls([3, "trim"]), unmap_calls())
         for cause in ("decay", "pause", "of a later release"):
-            self.assertEqual(maps([3, cause]), maps([3, "steal"]))
-        for wrong in ([6, "steal"], [3], [3, 3], 3):
+            self.assertEqual(unmap_calls([3, cause]), unmap_calls([3, "steal"]))
+        for malformed in ([6, "steal"], [3], [3, 3], 3):
             contents = snapshot(events)
-            contents["xseg"] = {"devices": [{"device": 0, "causes": [wrong]}]}
+            contents["xseg"] = {"devices": [{"device": 0, "causes": [malformed]}]}
             self.assertIn("xseg: a cause is not a list of an entry and a name", self.replay(self.file(contents), status=2).stderr)
 
     def test_option_selects_the_device(self):
@@ -186,7 +188,7 @@ def load_compressed(path):
 
 
 def convert_to_2_0(contents):
-    """Converts a snapshot to the format of PyTorch 2.0, which has fewer keys, and frames in another place."""
+    """Converts a snapshot to the format of PyTorch 2.0, which has fewer keys, and has the frames of a block in its history."""
     older = {key: contents[key] for key in ("segments", "device_traces")}
     for segment_ in older["segments"]:
         for key in ("is_expandable", "segment_pool_id", "requested_size", "frames"):
@@ -240,11 +242,11 @@ class OlderReleases(SnapshotTest):
                          "mean expandable_segments:True, and all its segments are classic")
 
 
-def fragmented_state(blocks=40, free=20):
-    """The state at the end of a program without its history: segments with a small allocated block and much free memory."""
-    return [{**segment(at * 64 * MIB, (1 + free) * MIB, (MIB, "active_allocated"), (free * MIB, "inactive")),
+def fragmented_state(segments=40, free_mib=20):
+    """The state at the end of a program without its history: in each segment, 1 MiB is allocated and `free_mib` are cached."""
+    return [{**segment(index * 64 * MIB, (1 + free_mib) * MIB, (MIB, "active_allocated"), (free_mib * MIB, "inactive")),
              "is_expandable": False}
-            for at in range(blocks)]
+            for index in range(segments)]
 
 
 class IncompleteHistory(SnapshotTest):
@@ -257,10 +259,11 @@ class IncompleteHistory(SnapshotTest):
 
     def test_state_without_its_history_reports_the_missing_bytes(self):
         contents = snapshot([entry("free_completed", 1 << 35, 5 * MIB)], segments=fragmented_state(), config="")
-        result, other = json.loads(self.replay("--json", "--compare", "expandable_segments:True", self.file(contents)).stdout)
+        output = self.replay("--json", "--compare", "expandable_segments:True", self.file(contents)).stdout
+        result, compared = json.loads(output)
         self.assertRegex(result["notes"][0], self.MISSING)
         missing, reserved, end = re.match(self.MISSING, result["notes"][0]).groups()
-        self.assertEqual((reserved, result["notes"]), ("840.00 MiB", other["notes"]))
+        self.assertEqual((reserved, result["notes"]), ("840.00 MiB", compared["notes"]))
         self.assertAlmostEqual(float(missing.split()[0]) + float(end.split()[0]), 840, 1)
         text = self.replay("--compare", "expandable_segments:True", self.file(contents)).stdout
         self.assertEqual(len(re.findall(self.MISSING, text)), 1)

@@ -50,20 +50,21 @@ def read_published(pid):
 
 
 class Publisher:
-    def __init__(self, *steps, config="publish:True", devices=1, command_prefix=(), program=None):
+    def __init__(self, *commands, config="publish:True", devices=1, command_prefix=(), program=None):
         self.process = subprocess.Popen([*command_prefix, program or PUBLISHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True,
-                                        stderr=subprocess.DEVNULL, env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
+                                        stderr=subprocess.DEVNULL, text=True,
+                                        env={**os.environ, "XSEG_SIM_DEVICES": str(devices)})
         self.pid = self.process.pid
-        for step in (f"open {config}", *steps):
-            self.send(step)
+        for command in (f"open {config}", *commands):
+            self.send(command)
 
-    def send(self, line):
-        self.process.stdin.write(line + "\n")
+    def send(self, command):
+        """Executes a command of publisher.c, and returns its result."""
+        self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
-        reply = self.process.stdout.readline().split(None, 1)
-        assert reply and int(reply[0]) >= 0, (line, reply)
-        return int(reply[0])
+        result = self.process.stdout.readline().split(None, 1)
+        assert result and int(result[0]) >= 0, (command, result)
+        return int(result[0])
 
     def terminate(self, signal_number=None):
         if signal_number is not None:
@@ -80,12 +81,12 @@ class TopTest(FolderCase):
         return publisher
 
     def budget_file(self):
-        return self.folder / "ledger"
+        return self.folder / "budget"
 
 
 class Report(TopTest):
     def test_report_has_devices_and_pools(self):
-        publisher = self.publisher("alloc 0 40", "alloc 1 6", "pool kv 3", "refuse 0", devices=2)
+        publisher = self.publisher("alloc 0 40", "alloc 1 6", "pool kv 3", "fail 0", devices=2)
         (report,) = read_published(publisher.pid)
         self.assertEqual((report["pid"], report["command"]), (publisher.pid, "test-publisher"))
         first, second = report["devices"]
@@ -118,13 +119,13 @@ class Report(TopTest):
                          [(20 * MIB, 20 * MIB), (30 * MIB, 30 * MIB)])
         lines = top("--once", "--sort", "registered", "--pid", publisher.pid).stdout.splitlines()
         self.assertEqual([line.split()[2] for line in lines[3:]], ["1", "0"])
-        at = lines[2].index("REGISTERED") + len("REGISTERED")
-        self.assertEqual([line[:at].rsplit("  ", 1)[1] for line in lines[3:]], ["30.00 MiB", "20.00 MiB"])
+        column_end = lines[2].index("REGISTERED") + len("REGISTERED")
+        self.assertEqual([line[:column_end].rsplit("  ", 1)[1] for line in lines[3:]], ["30.00 MiB", "20.00 MiB"])
 
     def test_rejections_are_counted(self):
         publisher = self.publisher("alloc 0 40", "alloc 1 40", config="publish:True,throw_on_cudamalloc_oom:True", devices=2)
         for device in (1, 1, 0):
-            publisher.send(f"refuse {device}")
+            publisher.send(f"fail {device}")
         report = read_published(publisher.pid)[0]["devices"]
         self.assertEqual([(device["ooms"], device["rejections"]) for device in report], [(0, 1), (0, 2)])
         lines = top("--once", "--sort", "rejected", "--pid", publisher.pid).stdout.splitlines()
@@ -189,7 +190,7 @@ class Report(TopTest):
         self.addCleanup(os.kill, child, signal.SIGKILL)
         self.assertEqual(read_published(child), [])
         self.assertEqual(len(read_published(publisher.pid)), 1)
-        # Nor after the exit of the parent, when only the child has its file open.
+        # The statistics are also absent after the exit of the parent, when only the child has the file of the parent open.
         publisher.terminate(signal.SIGKILL)
         self.assertIn("/memfd:xseg-top (deleted)", [os.readlink(path) for path in pathlib.Path(f"/proc/{child}/fd").iterdir()])
         self.assertEqual(read_published(child), [])
@@ -318,8 +319,8 @@ class UntrustedFiles(TopTest):
         valid = self.file_contents()
         for seed in range(60):
             data = bytearray(valid)
-            for at in range(8, len(data) if seed % 3 else 200, 1 + seed % 7):
-                data[at] = (at * 2654435761 + seed * 40503) >> 7 & 255
+            for offset in range(8, len(data) if seed % 3 else 200, 1 + seed % 7):
+                data[offset] = (offset * 2654435761 + seed * 40503) >> 7 & 255
             descriptor = os.memfd_create("xseg-top")
             os.write(descriptor, data)
             self.assertLessEqual(len(read_published(os.getpid())), 1)
@@ -334,12 +335,12 @@ class UntrustedFiles(TopTest):
         descriptor = self.file(self.file_contents())
         writer = subprocess.Popen([sys.executable, "-c", f"""
 import os
-n = 0
+count = 0
 while True:
-    n += 1
-    os.pwrite({descriptor}, n.to_bytes(8, "little"), {HEAD.size - 8})
-    if n % 64 == 0:
-        os.ftruncate({descriptor}, n % 7 * 1000)
+    count += 1
+    os.pwrite({descriptor}, count.to_bytes(8, "little"), {HEAD.size - 8})
+    if count % 64 == 0:
+        os.ftruncate({descriptor}, count % 7 * 1000)
         os.ftruncate({descriptor}, {SIZE})
 """], pass_fds=[descriptor])
         try:
@@ -504,7 +505,7 @@ class LiveScreen(TopTest):
         try:
             pid, self.terminal = pty.fork()
         except OSError as error:
-            self.skipTest(f"no terminal can be opened here: {error}")
+            self.skipTest(f"no terminal can be opened: {error}")
         if pid == 0:
             time.sleep(0.1)  # until size() has set the size of the terminal
             os.environ["TERM"] = term
@@ -584,7 +585,7 @@ class LiveScreen(TopTest):
         documented = re.search(r"^```\n\$ xseg top\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
         service = self.folder / "service"
         service.symlink_to(pathlib.Path(PUBLISHER).resolve())
-        publisher = self.publisher("alloc 0 3000", "pool kv_cache 1200", "refuse 0", "alloc 1 700", devices=2, program=service)
+        publisher = self.publisher("alloc 0 3000", "pool kv_cache 1200", "fail 0", "alloc 1 700", devices=2, program=service)
         expected = documented.replace("   15164", f"{publisher.pid:8}").splitlines()
         self.start_and_wait("--pid", publisher.pid, columns=80)
         self.wait_until(lambda lines: lines[:len(expected)] == expected)

@@ -17,7 +17,7 @@ FILES = sorted(SNAPSHOTS.glob("*.pickle.zst"))
 class ViewTest(ToolCase):
     def setUp(self):
         super().setUp()
-        self.message = ""  # of the last call of page()
+        self.message = ""  # standard error of the last call of page()
 
     def view(self, *arguments, status=0, **options):
         return self.tool("view", *arguments, status=status, cwd=self.folder, **options).stderr
@@ -68,15 +68,15 @@ class ViewTest(ToolCase):
             self.assertEqual(max(aggregated.amounts(moment)["reserved"] for moment in range(aggregated.end)),
                              max(state["reserved"] for state in states))
             self.assertEqual([aggregated.amounts(moment)["reserved"] for moment in (0, aggregated.end - 1)],
-                             [states[at]["reserved"] for at in (0, -1)])
+                             [states[index]["reserved"] for index in (0, -1)])
 
     def test_block_has_the_stack_of_its_allocation(self):
         program = view_program.Program(4, 300)
         model = view_program.Model(self.page(program.snapshot()))
-        texts = model.facts["texts"]
+        strings = model.facts["texts"]
         for life in model.lives:
-            frames = [{"name": texts[model.frames[0][f]], "filename": texts[model.frames[1][f]], "line": model.frames[2][f]}
-                      for f in model.stacks[life["stack"]]]
+            frames = [{"name": strings[model.frames[0][frame]], "filename": strings[model.frames[1][frame]],
+                       "line": model.frames[2][frame]} for frame in model.stacks[life["stack"]]]
             self.assertEqual(frames, program.trace[life["born"] - 1]["frames"])
 
     def test_block_has_the_same_site_as_in_blame(self):

@@ -249,8 +249,8 @@ class PageTest(FolderCase):
         begin, end = program.trace[0]["time_us"], program.trace[-1]["time_us"]
         step = (end - begin) // 4
         snapshot["external_annotations"] = [
-            {"stage": stage, "name": f"ProfilerStep#{step_index}", "device": 0, "time_us": begin
-             + (step_index + (stage == "END")) * step}
+            {"stage": stage, "name": f"ProfilerStep#{step_index}", "device": 0,
+             "time_us": begin + (step_index + (stage == "END")) * step}
             for step_index in range(4) for stage in ("START", "END")]
         for entry in snapshot["device_traces"][0]:
             entry["compile_context"] = "Torch-Compiled Region: 0/0"
@@ -266,8 +266,8 @@ class PageTest(FolderCase):
         self.assertIn("allocated by step", self.element("h3").text)
         self.assertEqual(self.run_script(SERIES), series)
         self.run_script("const pane = Main.panes[0]; pane.choose(pane.model.lives.count - 1)")
-        step_index = min(3, (program.trace[self.run_script("const l = Main.panes[0].model.lives; return l.born[l.count - "
-                                                           "1]") - 1]["time_us"] - begin) // step)
+        alloc_moment = self.run_script("const {lives} = Main.panes[0].model; return lives.born[lives.count - 1]")
+        step_index = min(3, (program.trace[alloc_moment - 1]["time_us"] - begin) // step)
         self.assertRegex(self.element("pre").text, rf"\nsite +ProfilerStep#{step_index}\n(.*\n)*region +Torch-Compiled Region: "
                                                    rf"0/0\nstep +ProfilerStep#{step_index}\n")
         self.element("#search").send_keys("ProfilerStep#2")

@@ -17,13 +17,15 @@ if backends.IS_CASE:
     from tensors import MIB, byte_tensor, current, expect, expect_error, fill
 
 # Variables of cases.
-VARIABLES = {"default_stream_of_another_device": {"XSEG_SIM_DEVICES": "2"},
+VARIABLES = {
+    "default_stream_of_another_device": {"XSEG_SIM_DEVICES": "2"},
     "memory_saver_whole": {"XSEG_SIM_BYTES": "1"},
     "own_string_is_expandable": {"XSEG_ALLOC_CONF": "idle_ms:2000", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
     "own_string_is_classic": {"XSEG_ALLOC_CONF": "expandable_segments:False", "PYTORCH_ALLOC_CONF": "expandable_segments:True"},
     "older_string_is_classic": {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
     "newer_string_is_classic": {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"},
-    "newer_string_is_expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},}
+    "newer_string_is_expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+}
 
 
 def case_train_step():
@@ -164,8 +166,8 @@ def case_checkpoint():
         state = torch._C._cuda_getCheckpointState(0, pool)
         later = byte_tensor(4)
         torch._C._cuda_endAllocateToPool(0, pool)
-    both = {held.untyped_storage().data_ptr(), later.untyped_storage().data_ptr()}
-    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, both), "both blocks are allocated")
+    both_addresses = {held.untyped_storage().data_ptr(), later.untyped_storage().data_ptr()}
+    expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, both_addresses), "both blocks are allocated")
     torch._C._cuda_setCheckpointPoolState(0, state, [later.untyped_storage()._cdata], [])
     expect(torch._C._cuda_checkPoolLiveAllocations(0, pool, {held.untyped_storage().data_ptr()}), "one block is allocated")
     del held
@@ -178,7 +180,7 @@ def case_tags():
     with xseg.torch.tag("weights"):
         weights = byte_tensor(40)
         with xseg.torch.suspended():
-            other = byte_tensor(20)
+            untagged = byte_tensor(20)
     reserved, address = torch.cuda.memory_reserved(), weights.data_ptr()
     xseg.torch.pause("weights", keep="host")
     expect(torch.cuda.memory_reserved() == reserved - 40 * MIB, torch.cuda.memory_reserved())
@@ -188,7 +190,7 @@ def case_tags():
     xseg.torch.pin(weights)
     expect_error(xseg.BusyError, "pinned", lambda: xseg.torch.pause("weights"))
     xseg.torch.unpin(weights)
-    del other
+    del untagged
 
 
 def tag_mib(name):
@@ -212,13 +214,13 @@ def case_tags_without_a_name():
     xseg.torch.resume()
     xseg.torch.pause("kv")
     expect_tags(40, 0)
-    for work, words in ((lambda: xseg.torch.pause("kv"), "xseg.torch.resume('kv')"),
-                        (lambda: xseg.torch.resume("weights"), "xseg.torch.pause('weights')")):
+    for call, remedy in ((lambda: xseg.torch.pause("kv"), "xseg.torch.resume('kv')"),
+                         (lambda: xseg.torch.resume("weights"), "xseg.torch.pause('weights')")):
         try:
-            work()
+            call()
             expect(False, "the tag is already in this state")
         except xseg.Error as error:
-            expect(words in str(error) and "xseg_" not in str(error), error)
+            expect(remedy in str(error) and "xseg_" not in str(error), error)
     with xseg.torch.paused():
         expect_tags(0, 0)
     expect_tags(40, 0)
@@ -310,10 +312,10 @@ def case_memory_saver():
     # A replay writes to blocks that the graph freed, so no region reuses these blocks.
     graph = torch.cuda.CUDAGraph()
     with torch_memory_saver.cuda_graph(graph, tag="cache"):
-        within = byte_tensor(20).data_ptr()
+        freed_address = byte_tensor(20).data_ptr()
     with torch_memory_saver.region(tag="cache", enable_cpu_backup=False):
         after = byte_tensor(20)
-    expect(after.data_ptr() != within, within)
+    expect(after.data_ptr() != freed_address, freed_address)
     torch_memory_saver.pause("cache")
     expect(torch.cuda.memory_reserved() == 40 * MIB, torch.cuda.memory_reserved())
     torch_memory_saver.resume("cache")
@@ -337,8 +339,9 @@ def case_memory_saver_whole():
         expect(pool is None or graphs[-1].pool() == pool, "the graph uses the pool")
         return (torch.cuda.memory_reserved() - before) // MIB
 
+    # The second capture of a pool, and of graphs without a pool, reuses the 20 MiB of the first one.
     growth = [capture(pool), capture(pool), capture(torch.cuda.graph_pool_handle()), capture(None), capture(None)]
-    expect(growth == [20, 0, 20, 20, 0], growth)  # the second capture of a pool reuses its 20 MiB
+    expect(growth == [20, 0, 20, 20, 0], growth)
     reserved = torch.cuda.memory_reserved()
     saver.pause("weights")
     saver.pause("weights")
@@ -364,8 +367,8 @@ def case_memory_saver_whole():
 def case_pause_keep_values():
     """The error for an invalid `keep` lists the valid values, with and without tags."""
     def expect_rejected(keep):
-        for work in (lambda: xseg.torch.pause(keep=keep), lambda: xseg.torch.paused(keep=keep).__enter__()):
-            expect_error(ValueError, 'use "nothing" or "host"', work)
+        for call in (lambda: xseg.torch.pause(keep=keep), lambda: xseg.torch.paused(keep=keep).__enter__()):
+            expect_error(ValueError, 'use "nothing" or "host"', call)
 
     expect_rejected("bad")
     with xseg.torch.tag("weights"):
@@ -383,8 +386,9 @@ def case_imported_again():
     import importlib
     with xseg.torch.tag("weights"):
         held = byte_tensor(40)
-    for again in (lambda: importlib.reload(xseg.torch), lambda: (sys.modules.pop("xseg.torch"), importlib.import_module("xseg.torch"))):
-        again()
+    for import_again in (lambda: importlib.reload(xseg.torch),
+                         lambda: (sys.modules.pop("xseg.torch"), importlib.import_module("xseg.torch"))):
+        import_again()
         module = sys.modules["xseg.torch"]
         expect(torch.cuda.get_allocator_backend() == "xseg" and [name for name, _ in module.tags()] == ["weights"], module.tags())
         module.pause("weights")
@@ -411,8 +415,8 @@ def case_control():
     held = byte_tensor(50)
     byte_tensor(100)
     expect(allocator.trim(wait=True).released > 0, "trim")
-    live = current("active_bytes")
-    expect(live == 50 * MIB and allocator.statistics(device=0).active_bytes.all.current == live, live)
+    active = current("active_bytes")
+    expect(active == 50 * MIB and allocator.statistics(device=0).active_bytes.all.current == active, active)
     del allocator, held
     byte_tensor(1)
 
@@ -421,6 +425,7 @@ def case_settings():
     torch.cuda.init()
     torch.cuda.memory._set_allocator_settings("roundup_power2_divisions:4")
     held = torch.empty(5000, dtype=torch.uint8, device="cuda")
+    # 5000 bytes are rounded up to 5120, both with 4 divisions of a power of two and to a multiple of 512.
     expect(torch.cuda.memory_allocated() == 5120, torch.cuda.memory_allocated())
     large = byte_tensor(100)
     torch.cuda.memory._set_allocator_settings("garbage_collection_threshold:0.5")
@@ -430,10 +435,10 @@ def case_settings():
     del large
     expect(torch.cuda.memory_stats()["oversize_allocations.current"] == 0, "the block was not oversize at its allocation")
     expect(torch.cuda.memory_stats()["max_split_size"] == 40 * MIB, "statistics contain the value in effect")
-    other = torch.empty(5000, dtype=torch.uint8, device="cuda")
+    second = torch.empty(5000, dtype=torch.uint8, device="cuda")
     expect(torch.cuda.memory_allocated() == 5120 + 5120, torch.cuda.memory_allocated())
     expect_error(ValueError, "", lambda: torch.cuda.memory._set_allocator_settings("no_such_key:1"))
-    del held, other
+    del held, second
 
 
 def case_no_caching():

@@ -25,20 +25,20 @@ class Agreement(unittest.TestCase):
 
     def compare(self, name, settings, **variables):
         native, xseg = map(reports, backends.on_each(DRIVER, CASES, name, PYTORCH_CUDA_ALLOC_CONF=settings,
-                                                  **variables).values())
+                                                     **variables).values())
         self.assertGreater(len(native), 1)
         self.assertEqual(native, xseg)
 
     def test_settings_limits_and_messages_equal_those_of_pytorch(self):
         classic, expandable = "expandable_segments:False", "expandable_segments:True"
-        small = {"XSEG_SIM_MEMORY_MB": "4096"}
+        device_of_4_gib = {"XSEG_SIM_MEMORY_MB": "4096"}
         for name, settings, variables in (
-                ("fraction", classic + ",per_process_memory_fraction:0.25,garbage_collection_threshold:0.5", small),
-                ("tried", classic, {}), ("tried", expandable, {}), ("messages", classic, small),
-                ("messages", expandable, small),
-                ("resets", classic, small), ("profiled", classic, {}), ("profiled", expandable, {}),
-                ("traced", expandable, {}),
-                ("traced", expandable, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})):
+                ("fraction", classic + ",per_process_memory_fraction:0.25,garbage_collection_threshold:0.5",
+                 device_of_4_gib),
+                ("reported_sizes", classic, {}), ("reported_sizes", expandable, {}),
+                ("messages", classic, device_of_4_gib), ("messages", expandable, device_of_4_gib),
+                ("resets", classic, device_of_4_gib), ("profiled", classic, {}), ("profiled", expandable, {}),
+                ("traced", expandable, {}), ("traced", expandable, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})):
             with self.subTest(name, settings=settings):
                 self.compare(name, settings, **variables)
 
@@ -55,7 +55,7 @@ class Agreement(unittest.TestCase):
         for level, is_logged in (("WARNING", False), ("INFO", True)):
             for backend in ("native", "xseg"):
                 with self.subTest(backend=backend, level=level):
-                    output = self.run_on(backend, "logged", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False",
+                    output = self.run_on(backend, "driver_failures", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False",
                                          XSEG_SIM_MEMORY_MB="4096", TORCH_CPP_LOG_LEVEL=level)
                     self.assertIn("report True False 1", output)
                     for message in messages:
@@ -68,10 +68,10 @@ class Agreement(unittest.TestCase):
                              PYTORCH_CUDA_ALLOC_CONF="pinned_num_register_threads:2,release_lock_on_cudamalloc:True")
         self.assertIn("keys have no effect, release_lock_on_cudamalloc\n", output)
 
-    def test_rejected(self):
+    def test_rejected_strings_change_nothing(self):
         for is_expandable in (False, True):
             with self.subTest(is_expandable=is_expandable):
-                output = self.run_on("xseg", "rejected", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
+                output = self.run_on("xseg", "rejected_strings", PYTORCH_CUDA_ALLOC_CONF=f"expandable_segments:{is_expandable}")
                 self.assertEqual(reports(output), ["report True"] * 3 + ["report True True"], output)
 
     def test_segments_that_become_expandable_are_shared(self):
@@ -89,7 +89,7 @@ class Agreement(unittest.TestCase):
 
     def test_explicit_defaults_equal_unset_keys(self):
         output = self.run_on("xseg", "named_defaults",
-                           XSEG_ALLOC_CONF="garbage_collection_threshold:off,max_split_size_mb:17592186044416")
+                             XSEG_ALLOC_CONF="garbage_collection_threshold:off,max_split_size_mb:17592186044416")
         self.assertEqual(reports(output), ["report 0.0 -1"])
 
     def test_plug_in_assigns_captured_blocks_to_the_graph(self):

@@ -121,32 +121,32 @@ def messages():
 def advice():
     """PyTorch advises expandable segments whenever they are off, and the library only if they help.  The limit is 1 GiB."""
     torch.cuda.set_per_process_memory_fraction((1 << 30) / torch.cuda.mem_get_info()[1])
-    sentence = "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation"
+    native_advice = "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation"
     message, library = oom_message(2000)
-    report("not fragmented", sentence in message)
+    report("not fragmented", native_advice in message)
     print("advised", "expandable_segments:True" in library, flush=True)
-    whole = [byte_tensor(80) for _ in range(12)]
-    del whole
+    segments = [byte_tensor(80) for _ in range(12)]
+    del segments
     blocks = [byte_tensor(size) for _ in range(12) for size in (11, 69)]
     del blocks[1::2]  # 12 free blocks of 69 MiB: 828 MiB
     message, library = oom_message(300)
-    report("fragmented", sentence in message, "828.00 MiB is reserved by PyTorch but unallocated" in message)
+    report("fragmented", native_advice in message, "828.00 MiB is reserved by PyTorch but unallocated" in message)
     print("advised", "expandable_segments:True" in library, flush=True)
 
 
-def logged():
+def driver_failures():
     """An allocation failure of the driver is logged, whether or not a retry succeeds.  The device has 4 GiB."""
     blocks = [byte_tensor(1000) for _ in range(3)]
     del blocks
     report(can_allocate(3500), can_allocate(5000), torch.cuda.memory_stats()["num_ooms"])
 
 
-def tried():
+def reported_sizes():
     """The size in an out-of-memory message, and the arguments of observers."""
     torch.cuda.init()
     torch.cuda.set_per_process_memory_fraction(0.0)
     seen = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda *all: seen.append(all[1:3]))  # pylint: disable=protected-access
+    torch._C._cuda_attach_out_of_memory_observer(lambda *args: seen.append(args[1:3]))  # pylint: disable=protected-access
     for settings in (ORDINARY, "roundup_power2_divisions:4", "roundup_power2_divisions:[256:1,512:2,>:4]",
                      "large_segment_size_mb:40", "large_segment_size_mb:12,roundup_power2_divisions:8"):
         set_settings(settings)
@@ -179,20 +179,21 @@ def unlimited():
         report(text, pytorch_settings())
 
 
-def rejected():
+def rejected_strings():
     """A string that PyTorch or xseg rejects changes nothing; the error contains the column in the string that was passed."""
     torch.cuda.init()
     set_settings(ORDINARY + ",pinned_num_register_threads:4")
     before, xseg_before = pytorch_settings(), xseg.torch.allocator().configuration
-    valid = ("pinned_max_round_threshold_mb:7,pinned_max_cached_size_mb:7,pinned_num_register_threads:8,large_segment_size_mb:40,"
-             "max_non_split_rounding_mb:50,expandable_segments:False,release_lock_on_cudamalloc:True,"
-             "throw_on_cudamalloc_oom:True,graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
-             "pinned_free_catch_all:True,pinned_use_background_threads:True,pinned_reserve_segment_size_mb:4,"
-             "roundup_power2_divisions:4,garbage_collection_threshold:0.5,per_process_memory_fraction:0.5,")
+    valid_prefix = (
+        "pinned_max_round_threshold_mb:7,pinned_max_cached_size_mb:7,pinned_num_register_threads:8,large_segment_size_mb:40,"
+        "max_non_split_rounding_mb:50,expandable_segments:False,release_lock_on_cudamalloc:True,"
+        "throw_on_cudamalloc_oom:True,graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
+        "pinned_free_catch_all:True,pinned_use_background_threads:True,pinned_reserve_segment_size_mb:4,"
+        "roundup_power2_divisions:4,garbage_collection_threshold:0.5,per_process_memory_fraction:0.5,")
     for last in ("max_split_size_mb:128x", "max_split_size_mb:1", "no_such_key:1", "idle_ms:5", "backend:other", "backend:cudaMallocAsync",
                  "max_split_size_mb:100\0", "max_split_size_mb", "roundup_power2_divisions:[4:3]", "garbage_collection_threshold:off,",
                  "max_split_size_mb:99999999999999999999"):
-        for text in (last, valid + last):
+        for text in (last, valid_prefix + last):
             try:
                 torch._C._accelerator_setAllocatorSettings(text)  # pylint: disable=protected-access
                 continue
@@ -216,7 +217,7 @@ def resets():
     """Keys that a later string does not contain are reset, or keep their value, by observable behavior.  The device has 4 GiB."""
     torch.cuda.init()
     torch.cuda.set_per_process_memory_fraction(0.5)
-    shown = ("max_split_size", "garbage_collection_threshold", "expandable_segments")
+    names = ("max_split_size", "garbage_collection_threshold", "expandable_segments")
     for text in ("garbage_collection_threshold:0.3", ORDINARY, "roundup_power2_divisions:4", "",
                  "max_split_size_mb:100,max_non_split_rounding_mb:200", "max_split_size_mb:100",
                  "large_segment_size_mb:60", "max_split_size_mb:100", "max_split_size_mb:59", "garbage_collection_threshold:0.3",
@@ -231,13 +232,13 @@ def resets():
         # Whether a request of 150 MiB uses a block of 300 MiB whole, and the size of the segment of a medium request.
         byte_tensor(300)
         held = byte_tensor(150)
-        whole = torch.cuda.memory_allocated() // MIB
+        allocated_mib = torch.cuda.memory_allocated() // MIB
         del held
         torch.cuda.empty_cache()
         byte_tensor(5)
         medium = reserved()
         torch.cuda.empty_cache()
-        report(repr(text), [settings[name] for name in shown], rounded, whole, medium, reserved_after(400, 500))
+        report(repr(text), [settings[name] for name in names], rounded, allocated_mib, medium, reserved_after(400, 500))
 
 
 def memory_events(profile):
@@ -260,14 +261,14 @@ def profiled():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         held = torch.empty(5000, dtype=torch.uint8, device="cuda")
         raw = torch.cuda.caching_allocator_alloc(3 * MIB + 5)
-        other = byte_tensor(30)
+        large = byte_tensor(30)
         del held
         torch.cuda.caching_allocator_delete(raw)
         try:
             torch.empty((1 << 50) + 5, dtype=torch.uint8, device="cuda")
         except torch.OutOfMemoryError:
             report("out of memory")
-        del other
+        del large
     report(memory_events(profile))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
@@ -320,6 +321,7 @@ def named_defaults():
 
 
 def one_allocation():
+    """Opens the allocator, which then logs keys without an effect."""
     report(byte_tensor(3).numel())
 
 

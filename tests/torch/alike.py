@@ -11,7 +11,7 @@ import backends
 CASES = backends.HERE / "alike_cases.py"
 # The programs of one entry run sequentially in one process.
 NAMES = ("annotations addresses syncs observers", "backend", "capture_out_of_memory", "children", "streams",
-    "metadata max_entries segment_frames pool_ids pool_statistics", "uninitialized",)
+         "metadata max_entries segment_frames pool_ids pool_statistics", "uninitialized")
 # Prefixes of the settings string, by the first name of an entry.
 PREFIXES = {"backend": "backend:native,"}
 
@@ -20,8 +20,7 @@ class Alike(unittest.TestCase):
     def compare(self, names, is_expandable):
         settings = PREFIXES.get(names.split()[0], "") + f"expandable_segments:{is_expandable}"
         native, xseg = backends.on_each(sys.argv[1], CASES, *names.split(), PYTORCH_CUDA_ALLOC_CONF=settings,
-                                        XSEG_SIM_DEVICES="2",
-                                        PYTHONWARNINGS="ignore", TORCH_SHOW_CPP_STACKTRACES="0").values()
+                                        XSEG_SIM_DEVICES="2", PYTHONWARNINGS="ignore", TORCH_SHOW_CPP_STACKTRACES="0").values()
         self.assertEqual(report_lines(native), report_lines(xseg), f"lines of PyTorch, lines of xseg; output on xseg:\n{xseg}")
         self.assertGreater(len(report_lines(xseg)), 1)
 

@@ -19,18 +19,18 @@ def report(*values):
     print("=", *values, flush=True)
 
 
-def attempt(work):
+def attempt(function):
     """Returns the result of a function, or the type of its error and the first words of the message."""
     try:
-        return work()
+        return function()
     except (RuntimeError, ValueError) as error:
         return type(error).__name__, " ".join(str(error).split()[:4])
 
 
-def in_child(work):
+def in_child(function):
     child = os.fork()
     if child == 0:
-        report("child:", attempt(work))
+        report("child:", attempt(function))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -48,7 +48,7 @@ def held_objects():
 def uninitialized():
     C = torch._C
     pool = torch.cuda.graph_pool_handle()
-    for name, work in (
+    for name, function in (
             ("memory_snapshot", lambda: C._cuda_memorySnapshot(None)["segments"]),
             ("traces", lambda: C._cuda_memorySnapshot(None)["device_traces"]),
             ("settings", lambda: C._cuda_memorySnapshot(None)["allocator_settings"]["expandable_segments"]),
@@ -67,7 +67,7 @@ def uninitialized():
             ("raw_delete", lambda: C._cuda_cudaCachingAllocator_raw_delete(0)),
             ("is initialized", torch.cuda.is_initialized)):
         # The messages of both allocators differ if CUDA is not initialized.
-        result = attempt(work)
+        result = attempt(function)
         report(name, result[0] if isinstance(result, tuple) else result)
     torch.cuda.memory._record_memory_history(stacks="python")
     byte_tensor(3)
@@ -87,7 +87,7 @@ def children():
         report(*names, in_child(lambda names=names: drop(*names)))
     side = torch.cuda.Stream()
     address = held["tensor"].data_ptr()
-    for name, work in (
+    for name, function in (
             ("allocate", lambda: byte_tensor(1)),
             ("raw allocate", lambda: torch._C._cuda_cudaCachingAllocator_raw_alloc(1000, 0)),
             ("raw delete", lambda: torch._C._cuda_cudaCachingAllocator_raw_delete(address)),
@@ -97,7 +97,7 @@ def children():
             ("record_stream", lambda: held["tensor"].record_stream(side)),
             ("use_count", lambda: held["pool"].use_count()),
             ("metadata", lambda: torch.cuda.memory._set_memory_metadata("child"))):
-        report(name, in_child(work))
+        report(name, in_child(function))
     del side
     child = os.fork()
     if child == 0:
@@ -215,10 +215,10 @@ def capture_out_of_memory():
     """An out-of-memory error during a capture reaches the caller, and later captures and allocations succeed."""
     tensors = []
 
-    def capture(graph, work):
+    def capture(graph, function):
         with torch.cuda.graph(graph):
             tensors.append(byte_tensor(20))
-            work()
+            function()
             tensors.append(byte_tensor(4))
 
     def state():
@@ -344,25 +344,25 @@ def addresses():
     with torch.cuda.use_mem_pool(pool):
         occupied = torch.empty(4096, dtype=torch.uint8, device="cuda")
         storage = torch.empty(2048, dtype=torch.uint8, device="cuda").untyped_storage()
-    at = storage.data_ptr()
+    freed_address = storage.data_ptr()
     storage.resize_(0)
 
     def resize(size, address):
         with torch.cuda.use_mem_pool(pool):
             storage._resize_with_addr_(size, address)
 
-    for name, size, address in (("occupied", 4096, occupied.data_ptr()), ("unaligned", 2048, at + 1), ("null", 2048, 0),
-                                ("too large", 1 << 40, at), ("unknown", 2048, 512)):
+    for name, size, address in (("occupied", 4096, occupied.data_ptr()), ("unaligned", 2048, freed_address + 1),
+                                ("null", 2048, 0), ("too large", 1 << 40, freed_address), ("unknown", 2048, 512)):
         report(name, attempt(lambda size=size, address=address: resize(size, address)))
     torch.cuda.memory._record_memory_history(context=None)
     torch.cuda.memory._set_memory_metadata("resize")
-    resize(2048, at)
+    resize(2048, freed_address)
     byte_tensor(1)
     torch.cuda.memory._set_memory_metadata("")
     events = torch.cuda.memory._snapshot()["device_traces"][0]
     keys = ("action", "size", "user_metadata", "internal_metadata")
-    report(storage.data_ptr() == at, [[entry.get(key) for key in keys] for entry in events if entry["size"] != 20 * MIB
-                                      and not entry["action"].startswith("segment")])
+    report(storage.data_ptr() == freed_address, [[entry.get(key) for key in keys] for entry in events
+                                                 if entry["size"] != 20 * MIB and not entry["action"].startswith("segment")])
     torch.cuda.memory._record_memory_history(None)
 
 
@@ -414,7 +414,7 @@ def syncs():
 
 def streams():
     """A stream of another device that uses a block, or allocates one."""
-    other, own = torch.cuda.Stream(0), torch.cuda.Stream(1)
+    other_stream, own_stream = torch.cuda.Stream(0), torch.cuda.Stream(1)
 
     def state():
         stats = torch.cuda.memory_stats(1)
@@ -432,7 +432,8 @@ def streams():
             again = byte_tensor(1)
         report("the same block is reused", again.data_ptr() == address, state())
 
-    for name, using in (("none", ()), ("stream of another device", (other,)), ("streams of both devices", (other, own, other))):
+    for name, using in (("none", ()), ("stream of another device", (other_stream,)),
+                        ("streams of both devices", (other_stream, own_stream, other_stream))):
         report(name)
         freed_block(*using)
         torch.cuda.synchronize(0)
@@ -441,11 +442,12 @@ def streams():
             byte_tensor(1)
         torch.cuda.empty_cache()
         report("emptied", state(), torch.cuda.memory_reserved(1))
-    raw = torch.cuda.caching_allocator_alloc(1000, 1, other)
+    raw = torch.cuda.caching_allocator_alloc(1000, 1, other_stream)
     report("allocated", raw > 0, state())
     torch.cuda.caching_allocator_delete(raw)
-    report("freed", state(), torch.cuda.caching_allocator_alloc(1000, 1, other) == raw)
-    report("host", attempt(lambda: torch.empty(1).record_stream(other))[0], attempt(lambda: byte_tensor(0).record_stream(other)))
+    report("freed", state(), torch.cuda.caching_allocator_alloc(1000, 1, other_stream) == raw)
+    report("host", attempt(lambda: torch.empty(1).record_stream(other_stream))[0],
+           attempt(lambda: byte_tensor(0).record_stream(other_stream)))
 
 
 def observers():
@@ -458,9 +460,9 @@ def observers():
 
     torch._C._cuda_attach_out_of_memory_observer(observer)
     torch._C._cuda_attach_out_of_memory_observer(lambda *arguments: seen.append("second"))
-    for name, work in (("tensor", lambda: byte_tensor(1 << 20)), ("again", lambda: byte_tensor(1 << 20)),
+    for name, function in (("tensor", lambda: byte_tensor(1 << 20)), ("again", lambda: byte_tensor(1 << 20)),
                        ("raw", lambda: torch.cuda.caching_allocator_alloc(1 << 40)), ("served", lambda: byte_tensor(1).numel())):
-        report(name, attempt(work), len(seen), torch.cuda.memory_stats()["num_ooms"])
+        report(name, attempt(function), len(seen), torch.cuda.memory_stats()["num_ooms"])
     report(seen)
 
 

@@ -29,7 +29,7 @@ if (ADAPTER / "xseg/torch").is_dir():
     BACKENDS["xseg"] = {"XSEG_TORCH": "1", "PYTHONPATH": str(ADAPTER)}
 
 
-def without(*prefixes):
+def environment_without(*prefixes):
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
 
@@ -54,16 +54,16 @@ class Server:
     started = {}
 
     def __init__(self, driver):
-        self.socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with other:
+        self.socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_socket:
             self.process = subprocess.Popen([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "run", "python",
-                                             HERE / "forks.py", str(other.fileno()), *PRELOADED], pass_fds=[other.fileno()],
-                                            env=plain_environment(), stdin=subprocess.DEVNULL,
-                                            stdout=subprocess.DEVNULL)
+                                             HERE / "forks.py", str(server_socket.fileno()), *PRELOADED],
+                                            pass_fds=[server_socket.fileno()], env=plain_environment(),
+                                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         atexit.register(self.stop)
 
     @classmethod
-    def of(cls, driver):
+    def for_driver(cls, driver):
         if driver not in cls.started:
             cls.started[driver] = cls(driver)
         return cls.started[driver]
@@ -73,7 +73,7 @@ class Server:
         self.process.wait()
 
 
-class Forked:
+class ForkedProcess:
     """A process that the server has forked, with the members of subprocess.Popen that finish() uses."""
 
     def __init__(self, server, arguments, environment):
@@ -91,28 +91,28 @@ class Forked:
 
 
 def read_all(descriptor, seconds):
-    parts, ends = [b""], time.monotonic() + seconds
+    chunks, deadline = [b""], time.monotonic() + seconds
     try:
-        while select.select([descriptor], [], [], max(0, ends - time.monotonic()))[0]:
-            parts.append(os.read(descriptor, 1 << 20))
-            if not parts[-1]:
-                return b"".join(parts).decode(errors="replace")
+        while select.select([descriptor], [], [], max(0, deadline - time.monotonic()))[0]:
+            chunks.append(os.read(descriptor, 1 << 20))
+            if not chunks[-1]:
+                return b"".join(chunks).decode(errors="replace")
     finally:
         os.close(descriptor)
-    raise subprocess.TimeoutExpired("forks.py", seconds, b"".join(parts))
+    raise subprocess.TimeoutExpired("forks.py", seconds, b"".join(chunks))
 
 
 def plain_environment():
     """The environment without variables of an allocator or of the simulated machine."""
-    return without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH")
+    return environment_without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH")
 
 
 def can_be_forked(environment):
     """Whether the environment has the server's values of all variables that are read before a fork."""
     server = plain_environment()
-    early = [name for name in {**server, **environment} if server.get(name) != environment.get(name)
-             and (name.startswith(READ_EARLY) and name != "PYTHONPATH" or "backend:" in environment.get(name, ""))]
-    return not early
+    changed = [name for name in {**server, **environment} if server.get(name) != environment.get(name)
+               and (name.startswith(READ_EARLY) and name != "PYTHONPATH" or "backend:" in environment.get(name, ""))]
+    return not changed
 
 
 def start(driver, backend, program, *arguments, **variables):
@@ -121,7 +121,7 @@ def start(driver, backend, program, *arguments, **variables):
     environment.update(BACKENDS[backend], XSEG_DRIVER=str(driver), **variables)
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(driver).parent / "libxseg.so"))
     if can_be_forked(environment):
-        return Forked(Server.of(str(driver)), [str(argument) for argument in (program, *arguments)], environment)
+        return ForkedProcess(Server.for_driver(str(driver)), [str(argument) for argument in (program, *arguments)], environment)
     return subprocess.Popen([sys.executable, ENVIRONMENT, "--offline", "--driver", driver, "run", "python",
                              HERE / "on_backend.py", program, *arguments],
                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

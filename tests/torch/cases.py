@@ -7,7 +7,7 @@ import torch
 import torch.multiprocessing
 import torch.utils.data
 
-from tensors import MIB, OPEN, byte_tensor, current, simulator
+from tensors import FOREVER, MIB, byte_tensor, current, simulator
 
 # Child processes do not run on_backend.py.
 if os.environ.get("XSEG_TORCH") == "1":
@@ -19,12 +19,12 @@ def streams():
     side = torch.cuda.Stream()
     block = byte_tensor(64)
     address = block.data_ptr()
-    assert simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0
+    assert simulator().xseg_sim_launch(side.cuda_stream, FOREVER) == 0
     block.record_stream(side)
     assert not side.query()
     del block
-    other = byte_tensor(64)
-    assert other.data_ptr() != address
+    second = byte_tensor(64)
+    assert second.data_ptr() != address
     assert current("active_bytes") == 128 * MIB and current("allocated_bytes") == 64 * MIB
     assert simulator().xseg_sim_finish(side.cuda_stream) == 0
     again = byte_tensor(64)
@@ -42,7 +42,7 @@ def events():
     assert not second.query()
     side.synchronize()
     assert second.query() and 5 <= first.elapsed_time(second) < 6
-    assert simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0
+    assert simulator().xseg_sim_launch(side.cuda_stream, FOREVER) == 0
     assert not side.query()
     torch.cuda.synchronize()
     assert side.query()
@@ -161,12 +161,12 @@ def training():
         optimizer.zero_grad()
         network(batch).sum().backward()
         optimizer.step()
-    live = current("allocated_bytes")
+    allocated = current("allocated_bytes")
     for _ in range(3):
         optimizer.zero_grad()
         network(batch).sum().backward()
         optimizer.step()
-    assert current("allocated_bytes") == live
+    assert current("allocated_bytes") == allocated
 
 
 def devices():
@@ -210,14 +210,14 @@ def loading():
     """Batches of worker processes are copied through pinned memory, and a step runs under autocast."""
     data = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4))
     network = torch.nn.Linear(4, 4).cuda()
-    seen = []
+    received = []
     for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=2, pin_memory=True):
         assert batch.is_pinned()
         copy = batch.to("cuda", non_blocking=True)
         with torch.autocast("cuda", dtype=torch.float16):
             assert network(copy).dtype == torch.float16
-        seen.append(copy.cpu())
-    assert torch.equal(torch.cat(seen), data.tensors[0])
+        received.append(copy.cpu())
+    assert torch.equal(torch.cat(received), data.tensors[0])
 
 
 def forked():

@@ -15,7 +15,7 @@ import backends
 
 if backends.IS_CASE:
     import torch
-    from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
+    from tensors import FOREVER, MIB, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
 
 PAGE = backends.ROOT / "docs/pytorch.md"
 RANGES = PAGE.with_name("ranges.md")
@@ -41,16 +41,16 @@ def check_streams():
     """A block that another stream uses is not reused before that stream reaches the free."""
     block, side = byte_tensor(30), torch.cuda.Stream()
     address = block.data_ptr()
-    expect(simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
+    expect(simulator().xseg_sim_launch(side.cuda_stream, FOREVER) == 0, "launch")
     block.record_stream(side)
     del block
-    other = byte_tensor(30)
-    expect(other.data_ptr() != address, "the block is in use by a stream")
+    second = byte_tensor(30)
+    expect(second.data_ptr() != address, "the block is in use by a stream")
     expect(simulator().xseg_sim_finish(side.cuda_stream) == 0, "finish")
     again = byte_tensor(30)
     expect(again.data_ptr() == address, "the block is reused after the stream completes")
     with torch.cuda.stream(side):
-        expect(byte_tensor(30).data_ptr() not in (address, other.data_ptr()), "another stream has separate memory")
+        expect(byte_tensor(30).data_ptr() not in (address, second.data_ptr()), "another stream has separate memory")
 
 
 def check_graphs():
@@ -59,19 +59,19 @@ def check_graphs():
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first):
         middle = source.clone()
-        within = middle.data_ptr()
+        freed_address = middle.data_ptr()
         result = middle.clone()
         del middle
     with torch.cuda.graph(second, pool=first.pool()):
-        other = source.clone()
-    expect(byte_tensor(2).data_ptr() != within, "memory that the graph freed is not reused")
+        second_result = source.clone()
+    expect(byte_tensor(2).data_ptr() != freed_address, "memory that the graph freed is not reused")
     fill(source, 7)
     first.replay()
     expect(holds(result, 7), "replayed")
     second.replay()
-    expect(holds(other, 7), "replayed from the same pool")
+    expect(holds(second_result, 7), "replayed from the same pool")
     before = used_bytes()
-    del first, second, result, other
+    del first, second, result, second_result
     torch.cuda.empty_cache()
     expect(used_bytes() < before, "the memory is released after the graphs are destroyed")
 
@@ -100,7 +100,7 @@ def case_plugin():
     expect_error(RuntimeError, "checkPoolLiveAllocations", torch._C._cuda_checkPoolLiveAllocations, 0, (1, 0), set())
 
 
-def check_words():
+def check_examples():
     """The lines that select xseg, the shown session, and the other examples of the page."""
     import xseg.torch
     run_block("import xseg.torch        # right after")
@@ -111,14 +111,13 @@ def check_words():
     expect(runner.run(session).failed == 0, "the session prints the output of the page")
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
-        within = byte_tensor(2)
-    run = run_block('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9),
-                    tensor=byte_tensor(2),
-                    mempool=pool)
-    expect(holds(run.model, 9), "the weights have their contents after the resume")
-    expect(run.allocator.limits(0).soft_bytes == 20 << 30, "the limit is set")
-    expect("idle_ms:2000" in run.allocator.configuration, run.allocator.configuration)
-    expect(xseg.torch.pool(pool).statistics().active_bytes.all.current == within.nbytes, "the pool")
+        tensor_in_pool = byte_tensor(2)
+    example = run_block('xseg.torch.tag("weights"):  ', xseg=xseg, build=lambda: fill(byte_tensor(40), 9),
+                        tensor=byte_tensor(2), mempool=pool)
+    expect(holds(example.model, 9), "the weights have their contents after the resume")
+    expect(example.allocator.limits(0).soft_bytes == 20 << 30, "the limit is set")
+    expect("idle_ms:2000" in example.allocator.configuration, example.allocator.configuration)
+    expect(xseg.torch.pool(pool).statistics().active_bytes.all.current == tensor_in_pool.nbytes, "the pool")
     calls = []
     engine = types.SimpleNamespace(register=lambda *arguments: calls.append(arguments))
     registered = run_block("xseg.torch.registered(", xseg=xseg, torch=torch, engine=engine)
@@ -130,7 +129,7 @@ def check_words():
     saver = run_block("from xseg.torch.memory_saver import", PAGE.with_name("engines.md"))
     expect(saver.torch_memory_saver.enabled, "enabled")
     line = re.search(r"^tensor = torch\.from_dlpack.*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[0]
-    names = {"torch": torch, "block": run.allocator.allocate(1 << 20)}
+    names = {"torch": torch, "block": example.allocator.allocate(1 << 20)}
     exec(line, names)
     expect(names["tensor"].data_ptr() == names["block"].pointer and names["tensor"].shape == (1 << 18,), names["tensor"].shape)
 
@@ -187,25 +186,25 @@ def check_sleep():
     expect(gpu_worker.CuMemAllocator.get_instance().get_current_usage() == 160 * MIB, "temporary memory of the load is released")
     worker.capture()
     torch.cuda.empty_cache()
-    awake, addresses = used_bytes(), [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)]
+    awake_bytes, addresses = used_bytes(), [tensor.data_ptr() for tensor in (*worker.weights, worker.cache)]
     for _ in range(2):
         worker.sleep(level=1)
-        expect(used_bytes() == awake - 160 * MIB, used_bytes())
+        expect(used_bytes() == awake_bytes - 160 * MIB, used_bytes())
         worker.sleep(level=1)
-        busy = byte_tensor(200)
+        other_memory = byte_tensor(200)
         worker.wake_up(tags=["weights"])
         expect(all(holds(tensor, value) for tensor, value in zip(worker.weights, (1, 2, 3))), "the weights are restored")
-        del busy
+        del other_memory
         torch.cuda.empty_cache()
-        expect(used_bytes() == awake - 100 * MIB, used_bytes())
+        expect(used_bytes() == awake_bytes - 100 * MIB, used_bytes())
         worker.wake_up(tags=["kv_cache"])
         worker.wake_up()
-        expect(used_bytes() == awake, used_bytes())
+        expect(used_bytes() == awake_bytes, used_bytes())
         fill(worker.cache, 0)
         worker.graph.replay()
         expect(holds(worker.cache[:20 * MIB], 2) and holds(worker.cache[20 * MIB:], 0), "contents after the replay")
     worker.sleep(level=2)
-    expect(used_bytes() == awake - 160 * MIB, used_bytes())
+    expect(used_bytes() == awake_bytes - 160 * MIB, used_bytes())
     worker.wake_up()
     fill(worker.weights[1], 8)
     worker.graph.replay()
@@ -215,7 +214,7 @@ def check_sleep():
 
 def case_page():
     check_sleep()
-    check_words()
+    check_examples()
 
 
 def run_range_example(words):
@@ -228,10 +227,11 @@ def check_page(run, layers, blocks, grow):
     before = used_bytes()
     grow(3)
     expect(used_bytes() - before == blocks * run.LAYERS * run.BLOCK, used_bytes() - before)
-    used = [(layer, block) for layer in range(run.LAYERS) for block in (3 * blocks, 4 * blocks - 1)]
-    for number, (layer, block) in enumerate(used):
+    first_and_last_blocks = [(layer, block) for layer in range(run.LAYERS) for block in (3 * blocks, 4 * blocks - 1)]
+    for number, (layer, block) in enumerate(first_and_last_blocks):
         fill(layers[layer][block], number)
-    expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(used)), "blocks do not overlap")
+    expect(all(holds(layers[layer][block], number) for number, (layer, block) in enumerate(first_and_last_blocks)),
+           "blocks do not overlap")
     allocator = run.xseg.torch.allocator()
     allocator.set_limits(0, hard_bytes=used_bytes() + blocks * run.LAYERS * run.BLOCK - run.PAGE // 2)
     expect_error(MemoryError, "xseg_limits_set()", grow, 4)
@@ -261,7 +261,7 @@ def check_groups(run):
         run.grow("window", page)
     run.grow("full", 0)
     expect_error(MemoryError, "xseg_limits_set()", run.grow, "full", 1)
-    fill(tensor[8 * 19], 5)
+    fill(tensor[8 * 19], 5)  # the first block of page 19; a page has 8 blocks
     expect(holds(tensor[8 * 19], 5), "contents")
     for page in range(20):
         run.shrink("window", page)
@@ -301,16 +301,17 @@ class Documented(backends.CaseTest):
     def test_readme(self):
         """docs/train.py prints the documented output, on xseg and without the import of xseg.torch."""
         text = PAGE.with_name("train.py").read_text(encoding="utf-8")
-        without, count = re.subn(r"^import xseg\.torch.*", "", text, flags=re.MULTILINE)
+        native_program, count = re.subn(r"^import xseg\.torch.*", "", text, flags=re.MULTILINE)
         self.assertEqual(count, 1)
         expected = "".join(f"{line.strip()}\n" for line in text.split('"""')[1].splitlines() if line.startswith("    "))
         with tempfile.TemporaryDirectory() as folder:
-            for program, output in ((text, expected), (without, expected.replace("xseg: 580 MiB", "native: 2880 MiB"))):
+            for program, output in ((text, expected), (native_program, expected.replace("xseg: 580 MiB", "native: 2880 MiB"))):
                 path = pathlib.Path(folder, "train.py")
                 path.write_text(program, encoding="utf-8")
-                ran = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--xseg", "--driver", sys.argv[1], "run",
-                                      "python", path], check=False, capture_output=True, text=True, env=backends.plain_environment())
-                self.assertEqual((ran.returncode, ran.stdout), (0, output), ran.stderr)
+                command = [sys.executable, backends.ENVIRONMENT, "--offline", "--xseg", "--driver", sys.argv[1]]
+                completed = subprocess.run([*command, "run", "python", path], check=False, capture_output=True, text=True,
+                                           env=backends.plain_environment())
+                self.assertEqual((completed.returncode, completed.stdout), (0, output), completed.stderr)
 
 
 if __name__ == "__main__":

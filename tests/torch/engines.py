@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The plug-ins for vLLM and SGLang, with models of the modules that they change: engines.py DRIVER.
 
-The models have the names and the interfaces of vLLM 0.33.0 (and, of tag hooks and graph pools, of later commits) and SGLang 0.5.23.
+The models have the names and the interfaces of vLLM 0.33.0 (of later commits for tag hooks and graph pools) and of SGLang
+0.5.23.
 """
 import configparser
 import logging
@@ -81,8 +82,8 @@ except ImportError as error:
 
 # --- In the processes. ---
 
-def registered():
-    """The plug-in for vLLM, registered as vLLM does; returns the allocator and the backend."""
+def register_plugin():
+    """Registers the plug-in for vLLM as vLLM does; returns the allocator and the backend."""
     from xseg.engines import vllm as plugin
     plugin.register()
     plugin.register()
@@ -99,16 +100,16 @@ class Warnings(logging.Handler):
 
     def __init__(self):
         super().__init__(logging.WARNING)
-        self.texts = []
+        self.messages = []
         logging.getLogger("vllm.xseg").addHandler(self)
 
     def emit(self, record):
-        self.texts.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def case_vllm():
     """As vLLM's worker: weights, a KV cache, captured graphs; both levels, selective wake-up, discard."""
-    allocator, backend = registered()
+    allocator, backend = register_plugin()
     warnings = Warnings()
     expect(allocator.get_current_usage() == 0, "nothing is used before the weights")
     with allocator.use_memory_pool(tag="weights"):
@@ -119,25 +120,27 @@ def case_vllm():
         cache = fill(byte_tensor(200), 2)
         with allocator.use_memory_pool(tag="runtime"):
             runtime = fill(byte_tensor(20), 3)
-        more = byte_tensor(20)
+        added_cache = byte_tensor(20)
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with allocator.cudagraph_pool() as pool, torch.cuda.graph(graph, pool=pool, stream=stream):
         captured = byte_tensor(40)
         captured.copy_(weights[: 40 * MIB])
     expect(allocator.get_current_usage() == (100 + 220 + 20 + 40) * MIB, allocator.get_current_usage() / MIB)
-    other, addresses = fill(byte_tensor(10), 4), [each.data_ptr() for each in (weights, cache, runtime, captured)]
+    untagged, addresses = fill(byte_tensor(10), 4), [tensor.data_ptr() for tensor in (weights, cache, runtime, captured)]
     before = used_bytes()
 
     backend.suspend(level=1)
     expect(before - used_bytes() >= 380 * MIB and allocator.get_current_usage() == 0, "sleep releases all memory of the tags")
-    expect(holds(other, 4), "other memory stays")
+    expect(holds(untagged, 4), "other memory remains mapped")
     backend.suspend(level=2)
-    expect(warnings.texts == ["xseg: tag is already asleep, weights; its contents remain as they were kept"], warnings.texts)
+    expect(warnings.messages == ["xseg: tag is already asleep, weights; its contents remain as they were kept"],
+           warnings.messages)
     backend.resume(["weights"])
-    expect(allocator.get_current_usage() == (100 + 20 + 40) * MIB, "the KV cache sleeps on")
+    expect(allocator.get_current_usage() == (100 + 20 + 40) * MIB, "the KV cache remains asleep")
     expect(holds(weights, 1) and holds(runtime, 3), "contents of weights and of the run time are kept")
     backend.resume(["kv_cache"])
-    expect([each.data_ptr() for each in (weights, cache, runtime, captured)] == addresses and more.numel(), "at the same addresses")
+    expect([tensor.data_ptr() for tensor in (weights, cache, runtime, captured)] == addresses and added_cache.numel(),
+           "at the same addresses")
     graph.replay()
     expect(holds(captured, 1), "the graph is valid")
 
@@ -155,7 +158,7 @@ def case_vllm():
 
 def case_vllm_graph_pools():
     """Later versions pass a pool of PyTorch, and release the pool of a profile run."""
-    allocator, _ = registered()
+    allocator, _ = register_plugin()
     profile, graph = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
     with allocator.use_cudagraph_pool(profile) as pool, torch.cuda.graph(graph, pool=pool):
         scratch = byte_tensor(60)
@@ -173,7 +176,7 @@ def case_vllm_graph_pools():
 def case_vllm_hooks():
     """Hooks of the allocator and of vLLM's function."""
     import vllm.device_allocator
-    allocator, backend = registered()
+    allocator, backend = register_plugin()
     calls = []
     with allocator.use_memory_pool(tag="kv_cache"):
         cache = byte_tensor(40)
@@ -195,7 +198,7 @@ def case_vllm_hooks():
 def case_vllm_busy():
     """A tag that cannot be paused stays awake, and a later sleep releases it."""
     import xseg.torch
-    allocator, backend = registered()
+    allocator, backend = register_plugin()
     with allocator.use_memory_pool(tag="weights"):
         weights = fill(byte_tensor(40), 1)
     with allocator.use_memory_pool(tag="kv_cache"):
@@ -214,21 +217,21 @@ def case_vllm_busy():
 
 def case_vllm_out_of_memory():
     """As test_python_error of vLLM: a wake-up without memory is a RuntimeError, and a later one succeeds."""
-    allocator, _ = registered()
+    allocator, _ = register_plugin()
     with allocator.use_memory_pool():
         first = fill(byte_tensor(200), 1)
     allocator.sleep()
-    other = byte_tensor(200)
+    untagged = byte_tensor(200)
     expect_error(RuntimeError, "is still paused", allocator.wake_up)
-    expect(allocator.get_current_usage() == 0, "the tag sleeps on")
-    del other
+    expect(allocator.get_current_usage() == 0, "the tag remains asleep")
+    del untagged
     allocator.wake_up()
     expect(holds(first, 1), "contents are kept")
 
 
 def case_vllm_attributes():
     """Attributes of vLLM's class that its tests and other programs read: allocations, and the tag of the next one."""
-    allocator, backend = registered()
+    allocator, backend = register_plugin()
     expect(allocator.current_tag == "default" and not allocator.pointer_to_data, "nothing is allocated")
     with allocator.use_memory_pool("weights"):
         weights = byte_tensor(40)
@@ -240,7 +243,7 @@ def case_vllm_attributes():
         expect(allocator.current_tag == "cudagraph", allocator.current_tag)
 
     def sizes():
-        return {(each.tag, each.is_asleep): each.handle[1] // MIB for each in allocator.pointer_to_data.values()}
+        return {(data.tag, data.is_asleep): data.handle[1] // MIB for data in allocator.pointer_to_data.values()}
 
     expect(sizes() == {("weights", False): 40, ("kv_cache", False): 80}, sizes())
     expect(set(allocator.pointer_to_data) == {weights.data_ptr(), cache.data_ptr()}, allocator.pointer_to_data)
@@ -257,10 +260,10 @@ def case_vllm_broken():
                 raise AttributeError("undefined symbol")
 
     from xseg.engines import vllm as plugin
-    texts = Warnings().texts
+    messages = Warnings().messages
     sys.meta_path.insert(0, Finder)
     plugin.register()
-    expect("sleep mode is not available, undefined symbol" in texts[0], texts)
+    expect("sleep mode is not available, undefined symbol" in messages[0], messages)
 
 
 def case_vllm_unused():
@@ -268,20 +271,21 @@ def case_vllm_unused():
     from xseg.engines import vllm as plugin
     from vllm.device_allocator import cumem
     from vllm.device_allocator.sleep_mode_backend import SleepModeBackendFactory
-    before, texts = cumem.CuMemAllocator, Warnings().texts
+    before, messages = cumem.CuMemAllocator, Warnings().messages
     plugin.register()
     expect(cumem.CuMemAllocator is before and not cumem.cumem_available, "unchanged")
-    expect(not SleepModeBackendFactory.registry["xseg"]().is_supported() and "start vLLM by `xseg run`" in texts[0], texts)
+    expect(not SleepModeBackendFactory.registry["xseg"]().is_supported(), "the backend is not supported")
+    expect("start vLLM by `xseg run`" in messages[0], messages)
     expect("xseg.torch" not in sys.modules, "nothing is imported")
 
 
 def case_vllm_old():
     """A version without backends, and one whose extension cannot be loaded."""
     from xseg.engines import vllm as plugin
-    texts = Warnings().texts
+    messages = Warnings().messages
     sys.modules.update({"vllm.device_allocator.sleep_mode_backend": None, "vllm.device_allocator.cumem": None})
     plugin.register()
-    expect("sleep mode is not available" in texts[0], texts)
+    expect("sleep mode is not available" in messages[0], messages)
 
 
 def case_sglang():
@@ -294,7 +298,8 @@ def case_sglang():
     from xseg.engines import sglang as plugin
     plugin.register()
     import torch_memory_saver as saver
-    expect(saver.is_xseg and adapter.torch_memory_saver is saver and adapter._memory_saver is saver.torch_memory_saver, "corrected")
+    expect(saver.is_xseg and adapter.torch_memory_saver is saver and adapter._memory_saver is saver.torch_memory_saver,
+           "the adapter uses xseg")
     with adapter.torch_memory_saver.configure_subprocess():
         expect(os.environ["XSEG_TORCH"] == "1" and adapter.import_error is None, "processes run on xseg")
     with adapter._memory_saver.region(tag="kv_cache", enable_cpu_backup=False):
@@ -330,15 +335,15 @@ def case_margin():
 
 
 def case_time():
-    """What the plug-ins add to the import of torch: processor time of the hook, and of the registration without an engine."""
+    """The CPU time that the plug-ins add to the import of torch: the hook, and the registration without an engine."""
     import _xseg_torch_hook as hook
-    began = time.process_time()
+    start = time.process_time()
     hook.prepare()
     from xseg.engines import sglang, vllm
     sys.modules.update({"vllm.device_allocator.sleep_mode_backend": None, "vllm.device_allocator": None})
     vllm.register()
     sglang.register()
-    print("added", round(1000 * (time.process_time() - began), 1), "ms")
+    print("added", round(1000 * (time.process_time() - start), 1), "ms")
 
 
 # --- The tests. ---
@@ -366,7 +371,7 @@ class Engines(backends.CaseTest):
         self.run_case("sglang", "without the finder")
 
     def test_time(self):
-        """Of 30 ms, in processor time; the process has imported torch and xseg."""
+        """The plug-ins add less than 30 ms of CPU time; the process has imported torch and xseg."""
         text = self.run_case("time", backend="native", PYTHONHASHSEED="0")
         print(re.search(r"added .*", text)[0])
         self.assertLess(float(re.search(r"added ([\d.]+)", text)[1]), 30)

@@ -27,7 +27,8 @@ MAX_BYTES = 1 << 20
 PRESERVED = ("CUDA_HOME", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
-def become(message, output):
+def set_up_child(message, output):
+    """Applies the environment, the output, the folder and the arguments of a message to a forked child."""
     preserved = {name: os.environ[name] for name in PRESERVED if name in os.environ}
     os.environ.clear()
     os.environ.update({**message["environment"], **preserved})
@@ -48,15 +49,15 @@ def reap(children):
             file.write(str(os.waitstatus_to_exitcode(status)))
 
 
-def serve(requests):
-    """Forks for each message.  Returns only in the children; the server ends when the other end of the socket is closed."""
-    awake, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.set_wakeup_fd(wakes)
+def serve_requests(requests):
+    """Forks for each message.  Returns only in the children; the server ends when the test closes its socket."""
+    wakeup_reader, wakeup_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wakeup_writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children = {}
     while True:
-        if awake in select.select([requests, awake], [], [])[0]:
-            os.read(awake, 4096)
+        if wakeup_reader in select.select([requests, wakeup_reader], [], [])[0]:
+            os.read(wakeup_reader, 4096)
             reap(children)
             continue
         text, descriptors, _, _ = socket.recv_fds(requests, MAX_BYTES, 2)
@@ -67,8 +68,8 @@ def serve(requests):
         if child == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            become(json.loads(text), output)
-            for descriptor in (awake, wakes, output, status, *children.values()):
+            set_up_child(json.loads(text), output)
+            for descriptor in (wakeup_reader, wakeup_writer, output, status, *children.values()):
                 os.close(descriptor)
             requests.close()
             return
@@ -84,5 +85,5 @@ for module in sys.argv[2:]:
 # The garbage collector ignores existing objects; otherwise, collections at exit would take most of a child's time.
 gc.freeze()
 with socket.socket(fileno=int(sys.argv[1])) as control:
-    serve(control)
+    serve_requests(control)
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -101,7 +101,7 @@ class Compiles(unittest.TestCase):
             file.write_text(file.read_text(encoding="utf-8").replace("virtual void enable(", "virtual long enable("), encoding="utf-8")
             self.assertNotEqual(before, self.build.digest(copy))
 
-    def changed(self, folder, lines):
+    def copy_headers(self, folder, lines):
         """Copies PyTorch's headers, and adds these lines to the interface of the allocator."""
         copy = pathlib.Path(folder, "torch")
         shutil.copytree(self.folders["installed"] / "include/c10", copy / "include/c10")
@@ -120,7 +120,7 @@ class Compiles(unittest.TestCase):
                      "C10_DEPRECATED_MESSAGE(\"no\")\n virtual DEPRECATED(1) std::map<int, std::map<int, std::vector<int>>> newMethod()=0;"):
             with self.subTest(line=line), tempfile.TemporaryDirectory() as folder:
                 with unittest.mock.patch.dict(os.environ, XDG_CACHE_HOME=folder), self.assertRaises(self.build.Refused) as error:
-                    self.build.load(self.changed(folder, f"  {line}\n"), "99.0", True)
+                    self.build.load(self.copy_headers(folder, f"  {line}\n"), "99.0", True)
                 self.assertIn("does not implement allocator methods of this version of PyTorch, newMethod; install a newer xseg",
                               str(error.exception))
                 self.assertEqual(list(pathlib.Path(folder, "xseg").iterdir()), [])
@@ -128,7 +128,7 @@ class Compiles(unittest.TestCase):
     def test_unknown_virtual_methods_with_a_body_are_listed(self):
         """info() lists virtual methods with a body in this header or elsewhere, and no other functions."""
         with tempfile.TemporaryDirectory() as folder:
-            include = self.changed(folder, """
+            include = self.copy_headers(folder, """
   virtual void elsewhere(int);
   virtual void braces(std::vector<int> all = {}) {}
   virtual int within(int a = f({0, {1}})) const { if (a) { return 0; } return sizeof(";"); }
@@ -149,8 +149,8 @@ class Compiles(unittest.TestCase):
         sys.path.insert(0, str(backends.ROOT / "tests/lint"))
         import methods as lint  # pylint: disable=import-outside-toplevel
         with tempfile.TemporaryDirectory() as folder:
-            header = self.changed(folder, "") / "include/c10/cuda/CUDACachingAllocator.h"
-            before = list(lint.complaints_about_header(self.build, header, {"BlockInfo"}, {"active"}))
+            header = self.copy_headers(folder, "") / "include/c10/cuda/CUDACachingAllocator.h"
+            before = list(lint.errors_in_header(self.build, header, {"BlockInfo"}, {"active"}))
             with header.open("a", encoding="utf-8") as file:
                 file.write("""
 namespace c10::cuda::CUDACachingAllocator {
@@ -162,7 +162,7 @@ using Alias = std::function<void(int)>;
 struct BlockInfo { std::pair<int, int> added = {0, 0}; bool active{}; int method() const { return gc_counter; } };
 }
 """)
-            after = lint.complaints_about_header(self.build, header, {"BlockInfo"}, {"active"})
+            after = lint.errors_in_header(self.build, header, {"BlockInfo"}, {"active"})
             self.assertEqual([text.rpartition(", ")[2] for text in after if text not in before],
                              ["exported", "uncovered", "Type", "BlockInfo.added"])
 

@@ -31,7 +31,7 @@ print("allocated", torch.empty(1, device="cuda").numel())
 
 
 def start(code, **variables):
-    environment = {**backends.without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"),
+    environment = {**backends.environment_without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"),
                    "PYTHONPATH": str(backends.ADAPTER), **variables}
     return subprocess.Popen([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", DRIVER, "run", "python", "-c", code],
                             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -58,15 +58,15 @@ def script(folder, *lines):
 
 
 def wait_for(condition):
-    ends = time.monotonic() + 100
+    deadline = time.monotonic() + 100
     while not condition():
-        if time.monotonic() > ends:
+        if time.monotonic() > deadline:
             raise AssertionError("the condition is false after 100 seconds")
         time.sleep(0.02)
 
 
 def has_ended(process):
-    """Whether the process with this ID no longer runs `sleep 300`; another process may have got its ID."""
+    """Whether the process with this ID no longer runs `sleep 300`; another process may have its ID."""
     try:
         return pathlib.Path(f"/proc/{process}/cmdline").read_bytes() != b"sleep\000300\0"
     except OSError:
@@ -89,7 +89,7 @@ class ImportErrors(unittest.TestCase):
             with self.subTest(words):
                 self.expect(attempt(before, **variables), *words)
 
-    def test_wheel_for_another_architecture(self):
+    def test_wheel_for_another_architecture_is_reported(self):
         machine, name = (b"\xb7\0", "aarch64") if platform.machine() == "x86_64" else (b"\x3e\0", "x86_64")
         with tempfile.NamedTemporaryFile() as file:
             file.write(b"\x7fELF\2\1\1" + 9 * b"\0" + b"\3\0" + machine + 44 * b"\0")
@@ -97,15 +97,15 @@ class ImportErrors(unittest.TestCase):
             self.expect(attempt(XSEG_LIBRARY=file.name), f"xseg: cannot load the library, {file.name}: built for {name}",
                         "install the wheel")
 
-    def test_missing_compiler(self):
+    def test_missing_compiler_is_reported(self):
         with tempfile.TemporaryDirectory() as folder:
             self.expect(attempt(set_cache(folder), CXX="no-such-compiler"), "CXX: compiler not found, no-such-compiler")
 
-    def test_cache_that_cannot_be_created(self):
+    def test_uncreatable_cache_is_reported(self):
         with tempfile.NamedTemporaryFile() as file:
             self.expect(attempt(set_cache(file.name)), "cannot store the adapter", "XDG_CACHE_HOME")
 
-    def test_another_allocator_is_in_use(self):
+    def test_another_allocator_in_use_is_reported(self):
         output = attempt(must_succeed=False, PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
         for word in ("import error:", "already uses another allocator, 'cudaMallocAsync'", "remove backend:cudaMallocAsync",
                      "backend cudaMallocAsync"):
@@ -127,7 +127,7 @@ class ImportErrors(unittest.TestCase):
             self.assertNotIn("another process", attempt(set_cache(folder), CXX=str(compiler)))
             self.assertEqual(log.read_text(), "tried\ntried\n")
 
-    def test_killed_compiler(self):
+    def test_killed_compiler_is_reported_and_retried(self):
         """The message does not advise another compiler, and the next process retries immediately."""
         with tempfile.TemporaryDirectory() as folder:
             log = pathlib.Path(folder, "log")
@@ -166,12 +166,12 @@ class ImportErrors(unittest.TestCase):
         """The signal ends the process, as without xseg."""
         self.assertNotIn("Traceback", self.interrupt(signal.SIGTERM, "import xseg.torch"))
 
-    def test_read_only_cache(self):
+    def test_read_only_cache_is_used(self):
         """A cached adapter is loaded without a write to the cache."""
         attempt()
         self.assertIn("backend xseg", attempt("import os; os.access = lambda *all: False"))
 
-    def test_truncated_cache(self):
+    def test_truncated_cache_is_rebuilt(self):
         """A cached adapter that cannot be loaded is built again."""
         output = attempt(after="print('adapter', xseg.torch.info()['adapter'])")
         adapter = pathlib.Path(output.split("adapter ")[1].strip())

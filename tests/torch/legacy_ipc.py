@@ -26,15 +26,15 @@ NOT_SUPPORTED, INVALID_VALUE, INVALID_HANDLE = 801, 1, 400
 HEADER = ctypes.c_uint64 * 2  # offset and size
 
 
-def compiled(folder, driver):
+def compile_extension(folder, driver):
     """Compiles the extension, and links it with the runtime and the driver, like the extensions of engines."""
     library = folder / "ipc_extension.so"
     output = subprocess.run([sys.executable, backends.ENVIRONMENT, "--offline", "--driver", driver, "print"], check=True,
-                           capture_output=True, text=True).stdout
-    stand_ins = pathlib.Path(output.split("LD_LIBRARY_PATH='")[1].split("'")[0].split(":")[0])
+                            capture_output=True, text=True).stdout
+    library_folder = pathlib.Path(output.split("LD_LIBRARY_PATH='")[1].split("'")[0].split(":")[0])
     subprocess.run([shutil.which("cc"), "-shared", "-fPIC", "-Wall", "-Werror", "-fvisibility=hidden", "-Wl,--no-as-needed",
-                    "-o", library, backends.HERE / "ipc_extension.c", *stand_ins.glob("libcudart.so.??"),
-                    stand_ins / "libcuda.so.1"], check=True)
+                    "-o", library, backends.HERE / "ipc_extension.c", *library_folder.glob("libcudart.so.??"),
+                    library_folder / "libcuda.so.1"], check=True)
     return library
 
 
@@ -94,7 +94,7 @@ def connected(role):
 
 def case_sender():
     """Sends tensors of both pools of a segment, with frees and reuse in between; the receiver's writes are visible."""
-    other, extension = connected("sender")
+    connection, extension = connected("sender")
     small, large = byte_tensor(0.25), byte_tensor(40)
     gap, last = byte_tensor(40), byte_tensor(24)
     fill(small, 1), fill(large, 2), fill(last, 3)
@@ -103,29 +103,29 @@ def case_sender():
     for tensor in (small, large, last):
         handle, offset = extension.send(tensor)
         expect(extension.send(tensor) == (handle, offset), "handles of the same memory are equal")
-        other.sendall(handle + bytes(HEADER(offset, tensor.numel())))
-        expect(other.recv(1) == b"w", "reply of the receiver")
+        connection.sendall(handle + bytes(HEADER(offset, tensor.numel())))
+        expect(connection.recv(1) == b"w", "the receiver replies")
         expect(holds(tensor[:5], 9) and not holds(tensor[5:6], 9), "the writes of the receiver are visible")
     fill(large, 2)
     for part in (large[: 2 * MIB], large[38 * MIB:]):  # on the first and on the last page
         handle, offset = extension.send(part, "send_page")
         expect(offset < 20 * MIB, "an offset in the page")
-        other.sendall(handle + bytes(HEADER(offset, part.numel())))
-        expect(other.recv(1) == b"w" and holds(part[:5], 9), "the writes of the receiver are visible")
-    more = byte_tensor(100)  # grows the segment
-    handle, offset = extension.send(more)
+        connection.sendall(handle + bytes(HEADER(offset, part.numel())))
+        expect(connection.recv(1) == b"w" and holds(part[:5], 9), "the writes of the receiver are visible")
+    added = byte_tensor(100)  # grows the segment
+    handle, offset = extension.send(added)
     expect(handle != extension.send(small)[0], "the handle of another segment differs")
-    fill(more, 4)
-    other.sendall(handle + bytes(HEADER(offset, more.numel())))
-    expect(other.recv(1) == b"w" and holds(more[:5], 9), "writes in the grown segment are visible")
-    expect(other.recv(1) == b"", "the receiver ends")
+    fill(added, 4)
+    connection.sendall(handle + bytes(HEADER(offset, added.numel())))
+    expect(connection.recv(1) == b"w" and holds(added[:5], 9), "writes in the grown segment are visible")
+    expect(connection.recv(1) == b"", "the receiver ends")
 
 
 def case_receiver():
-    other, extension = connected("receiver")
+    connection, extension = connected("receiver")
     opened = {}
     for value in (1, 2, 3, 2, 2, 4):
-        message = other.recv(64 + ctypes.sizeof(HEADER), socket.MSG_WAITALL)
+        message = connection.recv(64 + ctypes.sizeof(HEADER), socket.MSG_WAITALL)
         handle, (offset, size) = message[:64], HEADER.from_buffer_copy(message[64:])
         if handle not in opened:  # vLLM caches opened handles by their bytes
             opened[handle] = extension.open(handle)
@@ -136,7 +136,7 @@ def case_receiver():
         torch.cuda.synchronize()
         status = extension.call("copy", ctypes.c_void_p(address), ctypes.c_void_p(source.data_ptr()), ctypes.c_size_t(5))
         expect(status == 0, "copies on the device")
-        other.sendall(b"w")
+        connection.sendall(b"w")
     for base in opened.values():
         expect(extension.close(base) == 0, "closes")
     foreign = extension.open(bytes(64))
@@ -164,7 +164,7 @@ def case_classic():
 
 
 def case_page_sender():
-    other, extension = connected("sender")
+    connection, extension = connected("sender")
     tensor = fill(byte_tensor(4), 5)
     torch.cuda.synchronize()
     descriptor, base, size = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_size_t()
@@ -172,19 +172,19 @@ def case_page_sender():
                           ctypes.byref(size)) == 0, "exports the allocation handle of a page")
     expect(size.value in (2 * MIB, 20 * MIB), "of a page")
     message = bytes(HEADER(tensor.data_ptr() - base.value, size.value))
-    other.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor.value]))])
-    expect(other.recv(1) == b"w" and holds(tensor[:5], 9), "the writes of the receiver are visible")
+    connection.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor.value]))])
+    expect(connection.recv(1) == b"w" and holds(tensor[:5], 9), "the writes of the receiver are visible")
 
 
 def case_page_receiver():
-    other, extension = connected("receiver")
-    message, control, _, _ = other.recvmsg(ctypes.sizeof(HEADER), socket.CMSG_SPACE(4))
+    connection, extension = connected("receiver")
+    message, control, _, _ = connection.recvmsg(ctypes.sizeof(HEADER), socket.CMSG_SPACE(4))
     offset, size = HEADER.from_buffer_copy(message)
     base = ctypes.c_uint64()
     expect(extension.call("map_page", array.array("i", control[0][2])[0], ctypes.c_size_t(size), ctypes.byref(base)) == 0, "maps")
     expect(extension.read(base.value + offset, 100) == b"\5" * 100, "reads")
     extension.write(base.value + offset, b"\x09" * 5)
-    other.sendall(b"w")
+    connection.sendall(b"w")
     expect(extension.call("unmap_page", base, ctypes.c_size_t(size)) == 0, "unmaps")
 
 
@@ -201,7 +201,7 @@ class LegacyIpc(backends.CaseTest):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        cls.extension = str(compiled(cls.folder, sys.argv[1]))
+        cls.extension = str(compile_extension(cls.folder, sys.argv[1]))
         cls.library = next(pathlib.Path(sys.argv[1]).parent.rglob("libxseg-ipc.so"))
 
     def run_pair(self, sender, receiver, **variables):
@@ -232,7 +232,7 @@ class LegacyIpc(backends.CaseTest):
         text = self.run_case("not_exportable", self.extension, XSEG_ALLOC_CONF="exportable:False")
         self.assertRegex(text, r"(?m)^xseg: cudaIpcGetMemHandle: .*exportable")
 
-    def test_classic_segments(self):
+    def test_classic_segments_are_exported_by_the_driver(self):
         self.run_case("classic", self.extension, XSEG_ALLOC_CONF="expandable_segments:False")
 
 

@@ -72,7 +72,7 @@ def training(path):
 
 
 def annotated(path):
-    """Two training steps whose history has all keys that PyTorch writes only on request."""
+    """Two training steps whose history has all optional keys of PyTorch."""
     import torch  # pylint: disable=import-outside-toplevel
     from torch.profiler import record_function  # pylint: disable=import-outside-toplevel
 
@@ -129,7 +129,7 @@ class Example(unittest.TestCase):
         self.assertEqual(process.returncode, 0, process.stderr)
         return process.stdout
 
-    def viz(self):
+    def memory_viz(self):
         import importlib.util  # pylint: disable=import-outside-toplevel
 
         path = next((pathlib.Path.home() / ".cache/xseg").glob("torch-*/lib/python3*/site-packages/torch/cuda/_memory_viz.py"),
@@ -149,7 +149,7 @@ class Example(unittest.TestCase):
         self.assertEqual(native, xseg)
         self.assertEqual(self.outputs["xseg"][-2:], ["saving allocated state during OOM 0 True True True", "raised"])
 
-    def test_structure(self):
+    def test_segments_and_blocks_have_the_documented_structure(self):
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
             for segment in snapshot["segments"]:
@@ -160,39 +160,39 @@ class Example(unittest.TestCase):
                       if block["state"] == "active_allocated"]
             self.assertTrue(any(frame["name"] == "_apply" for frame in stacks[0]), stacks[0])
 
-    def test_stats(self):
+    def test_command_stats_prints_the_sums(self):
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
-            text = self.viz().segsum(snapshot)
+            text = self.memory_viz().segsum(snapshot)
             requested, reserved = self.printed_values(backend, "before")
             self.assertIn(f"segments: {len(snapshot['segments'])}\n", text)
             self.assertIn(f"total_reserved: {reserved / MIB:.1f}MiB\n", text)
             self.assertIn(f"total_allocated: {requested / MIB:.1f}MiB\n", text)
 
-    def test_flame_graphs(self):
+    def test_flame_graphs_have_the_reserved_and_requested_bytes(self):
         for backend in self.folders:
             snapshot = self.read(backend, "snapshot.pickle")
             requested, reserved = self.printed_values(backend, "before")
             for command, total in (("segments", reserved), ("memory", reserved)):
-                lines = getattr(self.viz(), command)(snapshot, format_flamegraph=lambda text: text).splitlines()
+                lines = getattr(self.memory_viz(), command)(snapshot, format_flamegraph=lambda text: text).splitlines()
                 self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in lines), total, (backend, command))
-            live = [line for line in lines if "active_allocated" in line]
-            self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in live), requested)
+            allocated_lines = [line for line in lines if "active_allocated" in line]
+            self.assertEqual(sum(int(line.rsplit(" ", 1)[1]) for line in allocated_lines), requested)
 
-    def test_comparison(self):
+    def test_two_snapshots_are_compared(self):
         for backend in self.folders:
             before, after = (self.read(backend, name)["segments"] for name in ("snapshot.pickle", "snapshot2.pickle"))
             with contextlib.redirect_stdout(io.StringIO()):
-                text = self.viz().compare(before, after, format_flamegraph=lambda lines: lines)
+                text = self.memory_viz().compare(before, after, format_flamegraph=lambda lines: lines)
             self.assertIn("only_after", text)
             self.assertEqual(sum(segment["total_size"] for segment in after), self.printed_values(backend, "after")[0])
 
-    def test_out_of_memory(self):
+    def test_failed_request_is_the_last_event(self):
         for backend in self.folders:
             last = self.read(backend, "oom_snapshot.pickle")["device_traces"][0][-1]
             self.assertEqual((last["action"], last["size"]), ("oom", 1 << 40))
 
-    def test_tools(self):
+    def test_commands_of_the_tool_read_the_snapshots(self):
         for backend, folder in self.folders.items():
             for name in ("snapshot.pickle", "snapshot2.pickle", "oom_snapshot.pickle"):
                 self.assertRegex(self.tool("blame", folder / name), re.escape(pathlib.Path(HERE).name) + r":\d+ program")
@@ -216,7 +216,7 @@ class Example(unittest.TestCase):
                         self.assertNotRegex(name, r"_PyEval|\?\?|unwind|execute_native|no stack")
                 self.assertTrue(any(" < " in name for name in sites), sites)
 
-    def test_labels_synthetic_entries_and_pinned_memory(self):
+    def test_labels_synthetic_entries_and_pinned_memory_are_read(self):
         with tempfile.TemporaryDirectory() as folder:
             for backend in self.folders:
                 path = pathlib.Path(folder) / f"{backend}.pickle"
@@ -235,11 +235,11 @@ class Example(unittest.TestCase):
                 sizes = [4 * MIB, 2 * MIB, 4 * MIB, 4 * MIB] if backend == "native" else [2 * MIB]
                 self.assertEqual([entry["size"] for entry in tagged], sizes)
                 self.assertEqual((steps["synthetic"], steps["omitted"]), (len(sizes) - 1, 0))
-                known = {name: count for name, count in blocks(steps).items() if not name.startswith("(")}
-                self.assertEqual(set(known), {"train_step 0", "train_step 1"})
+                counts_of_steps = {name: count for name, count in blocks(steps).items() if not name.startswith("(")}
+                self.assertEqual(set(counts_of_steps), {"train_step 0", "train_step 1"})
                 self.assertEqual(set(blocks(stages)) - set(blocks(steps)), {"load", "forward", "backward", "(no stage)"})
-                in_stages = [count for name, count in blocks(stages).items() if not name.startswith("(")]
-                self.assertEqual(sum(in_stages), sum(known.values()))
+                counts_of_stages = [count for name, count in blocks(stages).items() if not name.startswith("(")]
+                self.assertEqual(sum(counts_of_stages), sum(counts_of_steps.values()))
                 regions = blocks(blame("region"))
                 self.assertEqual(regions["Torch-Compiled Region: 0/0"], blocks(stages)["forward"])
                 self.assertEqual({**blocks(steps["host"]), **blocks(stages["host"])},

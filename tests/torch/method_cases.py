@@ -20,14 +20,14 @@ import traceback
 
 import torch
 
-from tensors import MIB, OPEN, byte_tensor, current, expect, simulator
+from tensors import FOREVER, MIB, byte_tensor, current, expect, simulator
 
 MAX_RECORDS = 4000
 UNMAPPING = ("segment_free", "segment_unmap")
 # In the order of TraceEntry::Action.
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
            "snapshot", "oom", "annotate")
-# Cases that need a different simulated machine, and run only if the command line names them.
+# Cases that need other settings of the simulator, and run only if the command line names them.
 NAMED_ONLY = ("no_peers",)
 # The last value of a record of a rejection.
 REJECTED = 2
@@ -172,12 +172,12 @@ def case_expandable_segment_sizes():
     with torch.cuda.stream(side):
         small, large = byte_tensor(0.5), byte_tensor(30)
         results.append(sizes())
-        more = byte_tensor(60)
+        added = byte_tensor(60)
         results.append(sizes())
         del large
     torch.cuda.empty_cache()
     results.append(sizes())
-    del more, small
+    del added, small
     torch.cuda.empty_cache()
     results.append(sizes())
     return results + [sizes(1), sizes(2), torch._C._cuda_hasPrimaryContext(2)]
@@ -200,7 +200,7 @@ def reserved_addresses(stream):
 
 def case_address_gauges():
     """PyTorch's gauges count only the segments of its own allocator; xseg lists the address ranges of its blocks."""
-    full = torch.cuda.get_device_properties(0).total_memory * 9 // 8 // (20 * MIB) * 20 * MIB
+    reservation = torch.cuda.get_device_properties(0).total_memory * 9 // 8 // (20 * MIB) * 20 * MIB
     side = torch.cuda.Stream()
     before = address_gauges()
     with torch.cuda.stream(side):
@@ -209,9 +209,10 @@ def case_address_gauges():
     if torch.cuda.get_allocator_backend() == "xseg":
         expect((grown, count) == before == (0, 0), (grown, count, before))
         ranges = reserved_addresses(side.cuda_stream)
-        expect(all(full <= size <= full + 20 * MIB for size in ranges) and len(ranges) == IS_EXPANDABLE, ranges)
+        expect(all(reservation <= size <= reservation + 20 * MIB for size in ranges) and len(ranges) == IS_EXPANDABLE, ranges)
     else:
-        expect(full <= grown <= full + 20 * MIB and count == 1 if IS_EXPANDABLE else grown == count == 0, (grown, count))
+        expect(reservation <= grown <= reservation + 20 * MIB and count == 1 if IS_EXPANDABLE else grown == count == 0,
+               (grown, count))
     del tensor
     return []
 
@@ -236,7 +237,8 @@ def case_reserve_class():
     return results
 
 
-def names(stack):
+def known_names(stack):
+    """The functions of this test in a stack, or None without a stack."""
     return None if stack is None else sorted(
         {frame["name"] for frame in stack} & {"byte_tensor", "case_context_for_pointer"})
 
@@ -246,31 +248,31 @@ def case_context_for_pointer():
     free."""
     stack_of = torch.cuda.memory._allocation_traceback
     before = byte_tensor(3)
-    results = [names(stack_of(before.data_ptr()))]
+    results = [known_names(stack_of(before.data_ptr()))]
     torch.cuda.memory._record_memory_history(stacks="python")
     during = byte_tensor(3)
     small = byte_tensor(0.25)
-    results += [names(stack_of(tensor.data_ptr())) for tensor in (before, during, small)]
+    results += [known_names(stack_of(tensor.data_ptr())) for tensor in (before, during, small)]
     address = small.data_ptr()
     del small
-    results += [names(stack_of(address)), names(stack_of(4096))]
+    results += [known_names(stack_of(address)), known_names(stack_of(4096))]
     side = torch.cuda.Stream()
-    simulator().xseg_sim_launch(side.cuda_stream, OPEN)
+    simulator().xseg_sim_launch(side.cuda_stream, FOREVER)
     pending = byte_tensor(3)
     pending.record_stream(side)
     address = pending.data_ptr()
     del pending
-    results.append(names(stack_of(address)))
+    results.append(known_names(stack_of(address)))
     side.synchronize()
     torch.cuda.memory._record_memory_history("state", context="state", stacks="python")
     state = byte_tensor(3)
-    results.append(names(stack_of(state.data_ptr())))
+    results.append(known_names(stack_of(state.data_ptr())))
     torch.cuda.memory._record_memory_history(context=None)
     without = byte_tensor(3)
-    results.append(names(stack_of(without.data_ptr())))
+    results.append(known_names(stack_of(without.data_ptr())))
     torch.cuda.memory._record_memory_history(enabled=None)
     after = byte_tensor(3)
-    return results + [names(stack_of(tensor.data_ptr())) for tensor in (after, during)]
+    return results + [known_names(stack_of(tensor.data_ptr())) for tensor in (after, during)]
 
 
 def trace(*keys):
@@ -398,7 +400,7 @@ def case_no_split():
     return results
 
 
-def tracked(program):
+def tracked_entries(program):
     """Entries of a trace tracker for a program: action, device, block, bytes, stream, pool.  Consecutive segments that are
     unmapped may be in any order."""
     METHODS.library.methods_listen(True)
@@ -426,11 +428,11 @@ def case_trace_tracker():
 
     def program():
         small, large = torch.empty(1000, dtype=torch.uint8, device="cuda"), byte_tensor(30)
-        other = byte_tensor(3, "cuda:1")
+        other_device_tensor = byte_tensor(3, "cuda:1")
         del small
-        simulator().xseg_sim_launch(side.cuda_stream, OPEN)
+        simulator().xseg_sim_launch(side.cuda_stream, FOREVER)
         large.record_stream(side)
-        del large, other
+        del large, other_device_tensor
         side.synchronize()
         byte_tensor(40)
         pool = torch.cuda.MemPool()
@@ -459,7 +461,7 @@ def case_trace_tracker():
         del graph, second, third
         torch.cuda.empty_cache()
 
-    return [tracked(program), tracked(capture)]
+    return [tracked_entries(program), tracked_entries(capture)]
 
 
 def case_single_pages_are_segments():
@@ -484,24 +486,24 @@ class Mirror:
     """The state of a device that a tracker reconstructs from trace entries: mapped memory, and blocks in use."""
 
     def __init__(self):
-        self.memory = {}  # address: bytes
-        self.live, self.pending = {}, {}
+        self.memory = {}  # mapped memory: bytes by address
+        self.allocated, self.pending = {}, {}  # blocks: bytes by address
 
     def apply(self, action, address, size):
-        held = {**self.live, **self.pending}
+        in_use = {**self.allocated, **self.pending}
         if action in ("segment_alloc", "segment_map"):
             expect(not overlap(self.memory, address, size), (action, address, size))
             self.memory[address] = size
         elif action in UNMAPPING:
-            expect(not overlap(held, address, size), (action, address, size, held))
+            expect(not overlap(in_use, address, size), (action, address, size, in_use))
             self.unmap(address, size)
         elif action == "alloc":
-            expect(not overlap(held, address, size), (action, address, size, held))
+            expect(not overlap(in_use, address, size), (action, address, size, in_use))
             expect(sum(overlap(self.memory, address, size)) == size, (action, address, size, self.memory))
-            self.live[address] = size
+            self.allocated[address] = size
         elif action == "free_requested":
-            expect(self.live[address] == size, (action, address, size))
-            self.pending[address] = self.live.pop(address)
+            expect(self.allocated[address] == size, (action, address, size))
+            self.pending[address] = self.allocated.pop(address)
         elif action == "free_completed":
             expect(self.pending.pop(address) == size, (action, address, size))
 
@@ -518,28 +520,28 @@ class Mirror:
 
 def overlap(ranges, address, size):
     """The size of each nonempty intersection of a range with the ranges of a dictionary."""
-    common = (min(base + length, address + size) - max(base, address) for base, length in ranges.items())
-    return [count for count in common if count > 0]
+    sizes = (min(base + length, address + size) - max(base, address) for base, length in ranges.items())
+    return [common_size for common_size in sizes if common_size > 0]
 
 
 def random_program(seed):
-    """Allocates and frees blocks on three streams and in two pools; returns the blocks that remain allocated, and the pools."""
-    chance = random.Random(seed)
+    """Allocates and frees tensors on three streams and in two pools; returns the remaining tensors, and the pools."""
+    rng = random.Random(seed)
     streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
-    pools, live = [torch.cuda.MemPool() for _ in range(2)], []
+    pools, tensors = [torch.cuda.MemPool() for _ in range(2)], []
     for step in range(400):
-        with torch.cuda.stream(chance.choice(streams)), \
-                torch.cuda.use_mem_pool(chance.choice(pools)) if chance.random() < 0.2 else contextlib.nullcontext():
-            live.append(byte_tensor(chance.choice((0.001, 0.1, 1.5, 3, 12, 30, 45))))
-        if chance.random() < 0.3:
-            user = chance.choice(streams)
-            simulator().xseg_sim_launch(user.cuda_stream, 1000)
-            chance.choice(live).record_stream(user)
-        while len(live) > 20 or (live and chance.random() < 0.4):
-            live.pop(chance.randrange(len(live)))
+        with torch.cuda.stream(rng.choice(streams)), \
+                torch.cuda.use_mem_pool(rng.choice(pools)) if rng.random() < 0.2 else contextlib.nullcontext():
+            tensors.append(byte_tensor(rng.choice((0.001, 0.1, 1.5, 3, 12, 30, 45))))
+        if rng.random() < 0.3:
+            using_stream = rng.choice(streams)
+            simulator().xseg_sim_launch(using_stream.cuda_stream, 1000)
+            rng.choice(tensors).record_stream(using_stream)
+        while len(tensors) > 20 or (tensors and rng.random() < 0.4):
+            tensors.pop(rng.randrange(len(tensors)))
         if step % 100 == 50:
             torch.cuda.empty_cache()
-    return live, pools
+    return tensors, pools
 
 
 def case_tracker_account():
@@ -547,7 +549,7 @@ def case_tracker_account():
     several mapped parts is one entry in PyTorch, and one for each part in xseg."""
     METHODS.track()
     METHODS.library.methods_listen(True)
-    live, pools = random_program(7)
+    tensors, pools = random_program(7)
     METHODS.library.methods_listen(False)
     mirror, count = Mirror(), collections.Counter()
     for action, device, address, size, *_ in METHODS.records():
@@ -557,12 +559,12 @@ def case_tracker_account():
     snapshot = torch.cuda.memory_snapshot()
     used = {block["address"]: block["requested_size"] for segment in snapshot for block in segment["blocks"]
             if block["state"] != "inactive"}
-    expect(used == {**mirror.live, **mirror.pending}, (used, mirror.live, mirror.pending))
-    expect(set(mirror.live) == {tensor.data_ptr() for tensor in live}, mirror.live)
+    expect(used == {**mirror.allocated, **mirror.pending}, (used, mirror.allocated, mirror.pending))
+    expect(set(mirror.allocated) == {tensor.data_ptr() for tensor in tensors}, mirror.allocated)
     expect(sum(mirror.memory.values()) == torch.cuda.memory_reserved(), mirror.memory)
     for segment in snapshot:
         expect(sum(overlap(mirror.memory, segment["address"], segment["total_size"])) == segment["total_size"], segment)
-    del live, pools
+    del tensors, pools
     del count["segment_unmap"]
     return dict(count)
 
@@ -583,7 +585,7 @@ def case_requested_sizes():
         tensors.append(torch.empty(unit // 2, dtype=torch.uint8, device="cuda"))
         results.append(free_blocks())
         for block in tensors[3:5]:
-            simulator().xseg_sim_launch(side.cuda_stream, OPEN)
+            simulator().xseg_sim_launch(side.cuda_stream, FOREVER)
             block.record_stream(side)
         del block, tensors[3:5]
         results.append(free_blocks())
@@ -631,7 +633,7 @@ def case_requested_sizes_after_a_restore():
         torch._C._cuda_beginAllocateCurrentThreadToPool(0, pool)
         tensors = [torch.empty(unit + 100 * number, dtype=torch.uint8, device="cuda") for number in range(6)]
         del tensors[1], tensors[3]
-        checkpoint, live = torch._C._cuda_getCheckpointState(0, pool), [tensor.data_ptr() for tensor in tensors]
+        checkpoint, addresses = torch._C._cuda_getCheckpointState(0, pool), [tensor.data_ptr() for tensor in tensors]
         tensors += [torch.empty(int(unit * factor), dtype=torch.uint8, device="cuda") for factor in (0.5, 2)]
         del tensors[0]
         torch._C._cuda_endAllocateToPool(0, pool)
@@ -642,7 +644,7 @@ def case_requested_sizes_after_a_restore():
         results.append(free_blocks())
         torch.cuda.empty_cache()
         results.append(free_blocks())
-        for address in live:
+        for address in addresses:
             torch.cuda.caching_allocator_delete(address)
         torch._C._cuda_releasePool(0, pool)
         torch.cuda.empty_cache()
@@ -653,14 +655,14 @@ def case_raw_pointers():
     side = torch.cuda.Stream()
     allocate, free = torch.cuda.caching_allocator_alloc, torch.cuda.caching_allocator_delete
     first, second = allocate(1000), allocate(30 * MIB, stream=side)
-    other = allocate(3 * MIB, device=1)
+    other_device_block = allocate(3 * MIB, device=1)
     results = [allocate(0), current("requested_bytes"), current("allocated_bytes"), current("reserved_bytes", 1)]
     results.append(sorted([segment["device"], segment["stream"] == side.cuda_stream, segment["active_size"]]
                           for segment in torch.cuda.memory_snapshot() if segment["active_size"]))
     free(0)
     results += [error_type(free, invalid) for invalid in (first + 512, 4096)]
-    for raw in (first, second, other):
-        free(raw)
+    for block in (first, second, other_device_block):
+        free(block)
     results.append(error_type(free, second))
     again = allocate(29 * MIB, stream=side)
     results += [again == second, current("allocated_bytes"), current("allocated_bytes", 1)]
@@ -733,7 +735,7 @@ def case_host_memory():
     tensor = torch.empty(3 * MIB, dtype=torch.uint8, pin_memory=True)
     snapshot = torch.cuda.memory._snapshot()
     results = [[segment["total_size"] for segment in snapshot["host_segments"] if segment["address"] == tensor.data_ptr()],
-            [[entry["action"], entry["size"]] for entry in snapshot["host_traces"]]]
+               [[entry["action"], entry["size"]] for entry in snapshot["host_traces"]]]
     torch.cuda.memory._record_memory_history(enabled=None)
     return results
 
@@ -769,7 +771,7 @@ def case_own_allocator():
         small, large = torch.empty(1000, dtype=torch.uint8, device="cuda"), byte_tensor(30)
         again = byte_tensor(3)
         with torch.cuda.device(1):
-            other = byte_tensor(3, "cuda:1")
+            other_device_tensor = byte_tensor(3, "cuda:1")
     calls = METHODS.records("own_calls")
     with torch.cuda.use_mem_pool(pool, 1):
         second = byte_tensor(3, "cuda:1")
@@ -779,7 +781,7 @@ def case_own_allocator():
                       for segment in pool.snapshot())
     results = [[call[0], call[1], call[3]] for call in calls] + segments + [current("reserved_bytes") - before]
     expect(large.data_ptr() in {call[2] for call in calls}, "a large block is at the start of its segment")
-    del small, large, again, other, second, outside
+    del small, large, again, other_device_tensor, second, outside
     del pool
     torch.cuda.empty_cache()
     frees = METHODS.records("own_calls")
@@ -975,7 +977,7 @@ def case_rejection():
     return results + trace("size", "device_free")
 
 
-def run(name):
+def run_case(name):
     torch.cuda.empty_cache()
     try:
         return {"result": globals()["case_" + name]()}
@@ -993,7 +995,7 @@ def main():
     torch.cuda.init()
     cases = [name.removeprefix("case_") for name in globals() if name.startswith("case_")]
     for name in sys.argv[2:] or [name for name in cases if name not in NAMED_ONLY]:
-        print(name, json.dumps(run(name)), flush=True)
+        print(name, json.dumps(run_case(name)), flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ struct Record {
 };
 
 std::string error;
-std::mutex mutex; /* of the next two */
+std::mutex mutex; /* guards `records` and `own_calls` */
 std::vector<Record> records;
 std::vector<Record> own_calls;
 std::atomic<bool> is_listening{false};
@@ -35,10 +35,10 @@ int guarded(Work work)
     try {
         work();
         return 0;
-    } catch (const c10::Error &problem) {
-        error = problem.what_without_backtrace();
-    } catch (const std::exception &problem) {
-        error = problem.what();
+    } catch (const c10::Error &exception) {
+        error = exception.what_without_backtrace();
+    } catch (const std::exception &exception) {
+        error = exception.what();
     }
     return -1;
 }
@@ -66,7 +66,7 @@ bool is_mapped(uint64_t address)
            attributes.type == cudaMemoryTypeDevice;
 }
 
-/* Frees the blocks of `held`, once after it has been armed. */
+/* A callback that frees the blocks of `held` at its first call after it was armed. */
 class FreesHeld : public c10::FreeMemoryCallback
 {
   public:

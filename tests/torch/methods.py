@@ -19,17 +19,19 @@ import backends
 SOURCE = backends.HERE / "methods.cpp"
 CASES = backends.HERE / "method_cases.py"
 # Environment variables and cases of each configuration; () stands for all cases except NAMED_ONLY of method_cases.py.
-CONFIGURATIONS = {"expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
+CONFIGURATIONS = {
+    "expandable": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, ()),
     "classic": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}, ()),
-    "without_peers": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "XSEG_SIM_PEERS": "0"}, ("no_peers",)),}
-MACHINE = {"XSEG_SIM_DEVICES": "3", "XSEG_SIM_MEMORY_MB": "2048", "XSEG_SIM_BYTES": "1"}
+    "without_peers": ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "XSEG_SIM_PEERS": "0"}, ("no_peers",)),
+}
+SIMULATOR = {"XSEG_SIM_DEVICES": "3", "XSEG_SIM_MEMORY_MB": "2048", "XSEG_SIM_BYTES": "1"}
 
 
 def environment_output(*arguments):
     return subprocess.check_output([sys.executable, backends.ENVIRONMENT, "--offline", *arguments], text=True).strip()
 
 
-def compiled(driver):
+def compile_library(driver):
     program = "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
     torch = pathlib.Path(subprocess.check_output([environment_output("python"), "-c", program], text=True).strip())
     command = [*shlex.split(os.environ.get("CXX", "c++")), "-std=c++20", "-fPIC", "-shared", "-w",
@@ -51,10 +53,10 @@ class Methods(unittest.TestCase):
 
     def results(self, configuration):
         variables, cases = CONFIGURATIONS[configuration]
-        outputs = backends.on_each(self.driver, CASES, self.library, *(self.cases or cases), **MACHINE, **variables)
-        return {backend: {name: json.loads(result) for name, result in (
-            line.split(" ", 1) for line in text.splitlines() if line.endswith("}"))} for backend,
-            text in outputs.items()}
+        outputs = backends.on_each(self.driver, CASES, self.library, *(self.cases or cases), **SIMULATOR, **variables)
+        return {backend: {name: json.loads(result) for name, result in
+                          (line.split(" ", 1) for line in text.splitlines() if line.endswith("}"))}
+                for backend, text in outputs.items()}
 
     def compare(self, configuration):
         results = self.results(configuration)
@@ -73,6 +75,6 @@ class Methods(unittest.TestCase):
 if __name__ == "__main__":
     backends.require(sys.argv[1])
     Methods.driver = pathlib.Path(sys.argv[1]).resolve()
-    Methods.library = compiled(Methods.driver)
+    Methods.library = compile_library(Methods.driver)
     Methods.cases = tuple(sys.argv[2:])
     unittest.main(argv=sys.argv[:1])

@@ -61,8 +61,8 @@ class NormalizedSnapshots:
         return [action, None if action in WITHOUT_INDEX else self.index(action, event["addr"]), event["size"],
                 self.stream(event["stream"]), event["pool_id"], event["compile_context"], event["user_metadata"]]
 
-    def take(self, tensors):
-        """Returns all segments, and the events since the last call; `tensors` maps the addresses of live tensors to indexes."""
+    def collect(self, tensors):
+        """Returns all segments, and the events since the last call; `tensors` maps the addresses of tensors to indexes."""
         snapshot = torch.cuda.memory._snapshot()
         events = [self.event(event) for event in snapshot["device_traces"][0]]
         self.record()

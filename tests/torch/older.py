@@ -12,6 +12,8 @@ import tempfile
 
 import backends
 
+# The weights, the outside tensor and the output have 20 MiB each.  empty_cache() releases the outside tensor within a tag,
+# and during a capture only after its end.
 PROGRAM = """
 import os
 import torch
@@ -60,7 +62,7 @@ except RuntimeError as error:
 
 
 def run(program, compiler, **variables):
-    environment = {**backends.without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"),
+    environment = {**backends.environment_without("PYTORCH_", "XSEG_ALLOC", "XSEG_SIM", "XSEG_TORCH", "XSEG_DRIVER", "CXX"),
                    "PYTHONPATH": str(backends.ADAPTER), "CXX": compiler, **variables}
     environment.setdefault("XSEG_LIBRARY", str(pathlib.Path(sys.argv[1]).parent / "libxseg.so"))
     with tempfile.TemporaryDirectory() as folder:

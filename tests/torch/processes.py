@@ -19,18 +19,19 @@ if backends.IS_CASE:
     from tensors import MIB, byte_tensor, expect
 
 PAGE = backends.ROOT / "docs/sharing.md"
-LONG = 120  # seconds; a step takes less time even on a busy host
+TIMEOUT_SECONDS = 120  # longer than a step on a busy host
 
 
 def section(title):
     return re.search(rf"^### {title}\n(.*?)(?=^##)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)[1]
 
 
-def strings(text):
+def settings_strings(text):
     return re.findall(r'XSEG_ALLOC_CONF(?:=|, value: ")([^\s"]+)', text)
 
 
 def functions(title):
+    """The functions of the Python examples in a section of the page."""
     names = {"PAGE": 2 << 20, "xseg": sys.modules.get("xseg")}
     for block in re.findall(r"^```python\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE):
         exec(compile(block, title, "exec"), names)
@@ -39,25 +40,25 @@ def functions(title):
 
 # --- Cases, which run in the processes. ---
 
-def reach(step):
+def signal_step(step):
     pathlib.Path(sys.argv[2], step).touch()
 
 
 def wait_for(step):
-    until = time.monotonic() + LONG
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not pathlib.Path(sys.argv[2], step).exists():
-        expect(time.monotonic() < until, f"the other process reaches: {step}")
+        expect(time.monotonic() < deadline, f"the other process reaches: {step}")
         time.sleep(0.01)
 
 
 def retry(function, *arguments):
     """Retries a call that runs out of memory: on a busy host, another process may take longer to release memory."""
-    until = time.monotonic() + LONG
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             return function(*arguments)
         except (MemoryError, torch.OutOfMemoryError):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise
 
 
@@ -69,62 +70,62 @@ def is_out_of_memory(mib):
     return False
 
 
-def case_lender():
+def case_first_process():
     """Allocates most of the memory, frees it, and continues with less."""
     tensors = [byte_tensor(100) for _ in range(9)]
-    reach("lender allocated")
-    wait_for("borrower out of memory")
+    signal_step("first process allocated")
+    wait_for("second process out of memory")
     first = tensors.pop()
     tensors.clear()
     expect(torch.cuda.memory_reserved() >= 900 * MIB, "freed memory is cached")
-    reach("lender freed")
-    wait_for("borrower allocated")
+    signal_step("first process freed")
+    wait_for("second process allocated")
     expect(torch.cuda.memory_reserved() <= 424 * MIB, torch.cuda.memory_reserved())
-    expect(retry(byte_tensor, 200).numel() == 200 * MIB and first.numel() == 100 * MIB, "the lender continues")
-    reach("lender continued")
-    wait_for("borrower freed")
-    expect(len([retry(byte_tensor, 80) for _ in range(9)]) == 9, "the lender regains its memory")
+    expect(retry(byte_tensor, 200).numel() == 200 * MIB and first.numel() == 100 * MIB, "the first process continues")
+    signal_step("first process continued")
+    wait_for("second process freed")
+    expect(len([retry(byte_tensor, 80) for _ in range(9)]) == 9, "the first process regains its memory")
 
 
-def case_borrower():
-    """Runs out of memory while all memory is in use, then obtains idle memory of the lender, and frees it."""
-    wait_for("lender allocated")
+def case_second_process():
+    """Runs out of memory while all memory is in use, then allocates memory that is idle in the first process, and frees it."""
+    wait_for("first process allocated")
     expect(is_out_of_memory(400), "all memory is in use")
-    reach("borrower out of memory")
-    wait_for("lender freed")
+    signal_step("second process out of memory")
+    wait_for("first process freed")
     held = retry(byte_tensor, 600)
-    reach("borrower allocated")
-    wait_for("lender continued")
-    expect(held.numel() == 600 * MIB, "the borrower continues")
+    signal_step("second process allocated")
+    wait_for("first process continued")
+    expect(held.numel() == 600 * MIB, "the second process continues")
     del held
-    reach("borrower freed")
+    signal_step("second process freed")
 
 
 def case_chat():
-    """An engine with a share of 0.7 of the GPU, which another engine borrows temporarily."""
+    """An engine with a share of 0.7 of the GPU, whose idle memory another engine uses temporarily."""
     run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
     expect(run.grow(cache, 0, 450), "450 pages of 2 MiB are available")
     run.shrink(cache, 50, 400)
-    reach("chat is idle")
+    signal_step("chat is idle")
     wait_for("batch is large")
     expect(not run.grow(cache, 50, 300), "the other engine uses the memory")
-    reach("chat has waited")
+    signal_step("chat has waited")
     wait_for("batch has ended requests")
-    until = time.monotonic() + LONG
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not run.grow(cache, 50, 300):
-        expect(time.monotonic() < until, "the engine regains its share")
+        expect(time.monotonic() < deadline, "the engine regains its share")
 
 
 def case_batch():
     run, cache = functions("Two inference engines"), xseg.torch.range(1024 * MIB)
     wait_for("chat is idle")
-    until = time.monotonic() + LONG
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not run.grow(cache, 0, 350):
-        expect(time.monotonic() < until, "the engine borrows idle memory")
-    reach("batch is large")
+        expect(time.monotonic() < deadline, "the engine uses idle memory")
+    signal_step("batch is large")
     wait_for("chat has waited")
     run.shrink(cache, 150, 200)
-    reach("batch has ended requests")
+    signal_step("batch has ended requests")
 
 
 def case_rollout():
@@ -133,20 +134,20 @@ def case_rollout():
         cache = byte_tensor(700)
     address = cache.data_ptr()
     xseg.torch.pause("cache", keep="nothing")
-    reach("rollout 0")
-    for turn in range(1, 4):
-        wait_for(f"train {turn}")
+    signal_step("rollout 0")
+    for iteration in range(1, 4):
+        wait_for(f"train {iteration}")
         expect(retry(run.generate, cache.data_ptr) == address, "the address is unchanged")
-        reach(f"rollout {turn}")
+        signal_step(f"rollout {iteration}")
 
 
 def case_train():
-    for turn in range(1, 4):
-        wait_for(f"rollout {turn - 1}")
+    for iteration in range(1, 4):
+        wait_for(f"rollout {iteration - 1}")
         activations = [retry(byte_tensor, 100) for _ in range(9)]
         del activations
         expect(torch.cuda.memory_reserved() >= 900 * MIB, "freed memory is cached")
-        reach(f"train {turn}")
+        signal_step(f"train {iteration}")
 
 
 # --- The tests. ---
@@ -156,13 +157,13 @@ class Processes(backends.CaseTest):
 
     def run_cases(self, *cases):
         with tempfile.TemporaryDirectory() as folder:
-            machine = f"torch-{os.getpid()}-{time.monotonic_ns()}"
+            simulator_name = f"torch-{os.getpid()}-{time.monotonic_ns()}"
             started = []
             for name, config in cases:
                 # The test uses its own budget file, and a longer timeout for busy hosts.
                 config = re.sub(r"budget_file:[^,]+", f"budget_file:{folder}/budget", config)
                 config = re.sub(r",budget_wait_ms:\d+", "", config) + ",budget_wait_ms:4000"
-                started.append((name, self.start_case(name, folder, XSEG_SIM_MEMORY_MB="1024", XSEG_SIM_SHARED=machine,
+                started.append((name, self.start_case(name, folder, XSEG_SIM_MEMORY_MB="1024", XSEG_SIM_SHARED=simulator_name,
                                                       XSEG_ALLOC_CONF=config)))
             for name, process in started:
                 text, _ = process.communicate(timeout=500)
@@ -170,26 +171,26 @@ class Processes(backends.CaseTest):
                 self.assertIn(f"case {name} done", text)
                 self.assertNotIn("(not in effect", text)
 
-    def test_borrower_uses_idle_memory_of_a_lender(self):
-        first, second = strings(PAGE.read_text(encoding="utf-8"))[:2]
-        self.run_cases(("lender", second), ("borrower", first))
+    def test_process_uses_idle_memory_of_another_process(self):
+        first, second = settings_strings(PAGE.read_text(encoding="utf-8"))[:2]
+        self.run_cases(("first_process", second), ("second_process", first))
 
     def test_two_engines_share_a_gpu(self):
-        chat, batch = strings(section("Two inference engines"))
+        chat, batch = settings_strings(section("Two inference engines"))
         self.run_cases(("chat", chat), ("batch", batch))
 
     def test_trainer_and_rollout_share_a_gpu(self):
-        rollout, train = strings(section("A trainer and a rollout engine"))
+        rollout, train = settings_strings(section("A trainer and a rollout engine"))
         self.run_cases(("rollout", rollout), ("train", train))
 
     def test_strings_of_the_page_are_valid(self):
         """All settings strings of the page are valid, and those for users and containers contain the path of a mounted folder."""
         page = PAGE.read_text(encoding="utf-8")
-        self.assertGreaterEqual(len(strings(page)), 8)
+        self.assertGreaterEqual(len(settings_strings(page)), 8)
         for title in ("Users of one GPU, each with a notebook", "Containers, and time-slicing in Kubernetes"):
-            self.assertEqual(len(strings(section(title))), 1)
-            self.assertTrue(strings(section(title))[0].startswith("budget_file:/run/xseg/"))
-        for config in strings(page):
+            self.assertEqual(len(settings_strings(section(title))), 1)
+            self.assertTrue(settings_strings(section(title))[0].startswith("budget_file:/run/xseg/"))
+        for config in settings_strings(page):
             # The folder does not exist, so the library prints a warning, and the program continues.
             text = self.run_case("one_tensor", "none",
                                  XSEG_ALLOC_CONF=re.sub("budget_file:[^,]+", "budget_file:/nowhere/budget", config))

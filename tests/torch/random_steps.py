@@ -23,12 +23,12 @@ MIB = 1 << 20
 
 
 class Program:
-    """The state of a program: live tensors, streams, pools and graphs."""
+    """The state of a program: allocated tensors, streams, pools and graphs."""
 
     def __init__(self, seed, kinds):
         self.random = random.Random(seed)
         self.kinds = kinds
-        self.live = []
+        self.allocated = []
         self.streams = [torch.cuda.current_stream()]
         if "s" in kinds:
             self.streams += [torch.cuda.Stream() for _ in range(3)]
@@ -36,10 +36,10 @@ class Program:
         self.graphs = []
 
     def size(self):
-        kind = self.random.random()
-        if kind < 0.6:
+        choice = self.random.random()
+        if choice < 0.6:
             return self.random.randint(1, 64 << 10)
-        if kind < 0.95:
+        if choice < 0.95:
             return self.random.randint(64 << 10, 30 * MIB)
         return self.random.randint(30 * MIB, 300 * MIB)
 
@@ -48,19 +48,19 @@ class Program:
 
     def step_allocate(self):
         with torch.cuda.stream(self.random.choice(self.streams)):
-            self.live.append(self.allocate())
+            self.allocated.append(self.allocate())
 
     def step_free(self):
-        if self.live:
-            self.live.pop(self.random.randrange(len(self.live)))
+        if self.allocated:
+            self.allocated.pop(self.random.randrange(len(self.allocated)))
 
     def step_use(self):
-        if self.live:
-            self.random.choice(self.live).record_stream(self.random.choice(self.streams))
+        if self.allocated:
+            self.random.choice(self.allocated).record_stream(self.random.choice(self.streams))
 
     def step_pool(self):
         with torch.cuda.use_mem_pool(self.random.choice(self.pools)):
-            self.live += [self.allocate() for _ in range(self.random.randint(1, 3))]
+            self.allocated += [self.allocate() for _ in range(self.random.randint(1, 3))]
 
     def step_graph(self):
         """Captures a graph that frees some of its memory; half of the captures share the pool of an existing graph."""
@@ -85,10 +85,10 @@ class Program:
         torch.cuda.memory._set_memory_metadata(self.random.choice(("", "first", "second")))
         with torch.profiler.record_function(self.random.choice(("part", "Torch-Compiled Region: 0/1"))):
             self.step_allocate()
-        torch.cuda.memory._annotate_tensor(self.random.choice(self.live), "a note")
+        torch.cuda.memory._annotate_tensor(self.random.choice(self.allocated), "a note")
 
     def tensors(self):
-        tensors = self.live + [output for _, output in self.graphs]
+        tensors = self.allocated + [output for _, output in self.graphs]
         return {tensor.data_ptr(): index for index, tensor in enumerate(tensors)}
 
     def steps(self):
@@ -100,8 +100,8 @@ class Program:
         names, weights = zip(*self.steps())
         name = self.random.choices(names, weights)[0]
         getattr(self, "step_" + name, torch.cuda.empty_cache)()
-        if len(self.live) > 200:
-            del self.live[:100]
+        if len(self.allocated) > 200:
+            del self.allocated[:100]
         return name
 
 
@@ -112,7 +112,7 @@ def main():
     snapshots = normalized_snapshots.NormalizedSnapshots(program.streams)
     for step in range(int(sys.argv[2])):
         name = program.step()
-        snapshot = snapshots.take(program.tensors()) if step % every == every - 1 else None
+        snapshot = snapshots.collect(program.tensors()) if step % every == every - 1 else None
         print(json.dumps([name, torch.cuda.memory_stats(), snapshot]))
 
 

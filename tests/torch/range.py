@@ -13,7 +13,7 @@ import backends
 if backends.IS_CASE:
     import torch
     import xseg.torch
-    from tensors import MIB, OPEN, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
+    from tensors import FOREVER, MIB, byte_tensor, expect, expect_error, fill, holds, simulator, used_bytes
     from xseg import _library, _records, _structs
 
 PAGE = 2 << 20
@@ -55,7 +55,7 @@ def case_streams():
     cache, side = xseg.torch.range(4 * PAGE), torch.cuda.Stream()
     with torch.cuda.stream(side):
         cache.commit(0, 2 * PAGE)
-        expect(simulator().xseg_sim_launch(side.cuda_stream, OPEN) == 0, "launch")
+        expect(simulator().xseg_sim_launch(side.cuda_stream, FOREVER) == 0, "launch")
         cache.decommit(0, 2 * PAGE)
         cache.commit(0, PAGE)
         expect(cache.info().recommits == 1 and cache.info().pending_unmap_bytes == PAGE, cache.info())
@@ -141,18 +141,18 @@ def case_locks():
     cache, notifications = xseg.torch.range(64 * PAGE), []
     fields, observer_id = dict(_structs.xseg_observer._fields_), ctypes.c_uint64()
     calls = {name: fields[name](lambda *_, name=name: notifications.append(name)) for name in ("on_map", "on_unmap", "on_trace")}
-    observer, library = _records.structure(_structs.xseg_observer, **calls), xseg.torch.allocator().handle
-    _library.call("xseg_observer_add", library, ctypes.byref(observer), ctypes.byref(observer_id))
+    observer, handle = _records.structure(_structs.xseg_observer, **calls), xseg.torch.allocator().handle
+    _library.call("xseg_observer_add", handle, ctypes.byref(observer), ctypes.byref(observer_id))
     done, ready = threading.Event(), threading.Event()
 
-    def work():
+    def use_range():
         while not done.is_set():
             cache.prepare(8 * PAGE)
             cache.commit(0, 16 * PAGE)
             cache.decommit(0, 16 * PAGE)
             ready.set()
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=use_range)
     thread.start()
     ready.wait()
     for _ in range(100):
@@ -160,7 +160,7 @@ def case_locks():
         torch.cuda.empty_cache()
     done.set()
     thread.join()
-    _library.call("xseg_observer_remove", library, observer_id)
+    _library.call("xseg_observer_remove", handle, observer_id)
     expect(set(notifications) == {"on_map", "on_unmap", "on_trace"}, set(notifications))
 
 

@@ -16,14 +16,16 @@ if backends.IS_CASE:
 
 RDMA_CAPABLE = 15  # CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE
 # Variables of cases.
-VARIABLES = {"two_devices": {"XSEG_SIM_DEVICES": "2"},
+VARIABLES = {
+    "two_devices": {"XSEG_SIM_DEVICES": "2"},
     "contents": {"XSEG_SIM_BYTES": "1"},
     "variable": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
     "label": {"XSEG_TORCH_REGISTERED": "kv_.*|weights"},
     "saver": {"XSEG_TORCH_REGISTERED": "weights.*"},
     "bad_expression": {"XSEG_TORCH_REGISTERED": "kv_(cache"},
     "empty_expression": {"XSEG_TORCH_REGISTERED": ""},
-    "classic": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},}
+    "classic": {"PYTORCH_ALLOC_CONF": "expandable_segments:False"},
+}
 
 
 def driver_range(tensor, offset=0):
@@ -72,11 +74,11 @@ def enter(context):
 def case_one_piece():
     """A tensor of 200 MiB is one allocation in a registered tag and ten pages outside.  Small tensors share a page."""
     with xseg.torch.registered("cache") as pool:
-        inside, odd, small = byte_tensor(200), byte_tensor(3), torch.empty(1000, device="cuda")
+        inside, unaligned, small = byte_tensor(200), byte_tensor(3), torch.empty(1000, device="cuda")
         with xseg.torch.suspended():
             outside = byte_tensor(200)
     expect_one_allocation(inside, 200)
-    expect_one_allocation(odd, 4)
+    expect_one_allocation(unaligned, 4)  # 3 MiB, rounded up to pages of 2 MiB
     expect(driver_range(small)[1:] == (2, 1), driver_range(small))
     expect_pages(outside)
     expect([name for name, _ in xseg.torch.tags()] == ["cache"], xseg.torch.tags())

@@ -5,8 +5,8 @@ import ctypes
 import torch
 
 MIB = 1 << 20
-# Work with this duration runs until a stream waits for it.
-OPEN = (1 << 64) - 1
+# The duration of simulated work that runs until a thread waits for it, or until xseg_sim_finish().
+FOREVER = (1 << 64) - 1
 
 
 def byte_tensor(mib, device="cuda"):
@@ -19,6 +19,7 @@ def fill(tensor, value):
 
 
 def holds(tensor, value):
+    """Whether all elements of a tensor have this value."""
     return bool((tensor.cpu() == value).all())
 
 
@@ -28,14 +29,14 @@ def expect(is_true, message):
         raise AssertionError(message)
 
 
-def expect_error(kind, words, function, *arguments):
+def expect_error(error_class, texts, function, *arguments):
     """The call raises an error of this class whose message contains a string or several strings."""
     try:
         function(*arguments)
-    except kind as error:
-        expect(all(word in str(error) for word in ([words] if isinstance(words, str) else words)), error)
+    except error_class as error:
+        expect(all(text in str(error) for text in ([texts] if isinstance(texts, str) else texts)), error)
     else:
-        raise AssertionError(f"expected an error that contains {words}")
+        raise AssertionError(f"expected an error that contains {texts}")
 
 
 def current(name, device=0):

@@ -75,11 +75,11 @@ def case_restored():
     torch.cuda.init()
     before = read_settings()
     for _ in range(2):
-        conf = read_settings()[1]
-        set_settings(conf.replace(EXPANDABLE, CLASSIC))
+        settings = read_settings()[1]
+        set_settings(settings.replace(EXPANDABLE, CLASSIC))
         expect(not read_settings()[2], "the program sees that its setting is in effect")
         expect(is_expandable(byte_tensor(100)), "new memory is expandable")
-        set_settings(conf)
+        set_settings(settings)
         expect(read_settings() == before, read_settings())
 
 

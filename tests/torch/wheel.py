@@ -45,15 +45,17 @@ NATIVE = "import sys, torch\nprint(torch.cuda.get_allocator_backend(), 'xseg' in
 
 def output_of(*command, **variables):
     """Returns the output of a command that runs without the developer's variables; raises an error if the command fails."""
-    clean = backends.without("PYTORCH_", "XSEG_", "PYTHON", "MESON", "LD_LIBRARY_PATH")
+    clean = backends.environment_without("PYTORCH_", "XSEG_", "PYTHON", "MESON", "LD_LIBRARY_PATH")
     clean |= {name: value for name, value in os.environ.items() if name.startswith("XSEG_REFERENCE")}
-    ran = subprocess.run([str(part) for part in command], env={**clean, **variables}, capture_output=True, text=True, check=False)
-    if ran.returncode != 0:
-        raise AssertionError(f"{command}: status {ran.returncode}\n{ran.stdout}{ran.stderr}")
-    return ran.stdout
+    completed = subprocess.run([str(argument) for argument in command], env={**clean, **variables}, capture_output=True,
+                               text=True, check=False)
+    if completed.returncode != 0:
+        raise AssertionError(f"{command}: status {completed.returncode}\n{completed.stdout}{completed.stderr}")
+    return completed.stdout
 
 
-def installed(folder):
+def install_wheel(folder):
+    """Builds the wheel, and installs it with PyTorch in a virtual environment; returns the Python of the environment."""
     torch = output_of(sys.executable, backends.ENVIRONMENT, "--offline", "python").strip()
     site = output_of(torch, "-c",
                      "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('torch').origin).parent.parent)")
@@ -118,7 +120,7 @@ def main():
         return backends.SKIPPED
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        python = installed(folder)
+        python = install_wheel(folder)
         run = (sys.executable, backends.ENVIRONMENT, "--offline", "--driver", sys.argv[1], "run", python, "-c")
         output = output_of(*run, VARIABLE, XSEG_TORCH="1")
         print(output)

@@ -41,7 +41,7 @@ TEST(changes_have_a_sign)
     assert_string_equal(amount_change(INT64_MIN).text, "-8,388,608.00 TiB");
 }
 
-TEST(counts_have_commas_and_shares_a_width)
+TEST(counts_have_commas_and_percentages_have_a_fixed_width)
 {
     assert_string_equal(amount_count(999).text, "999");
     assert_string_equal(amount_count(1234567).text, "1,234,567");

@@ -25,7 +25,7 @@ struct fixture {
 
 static void *count_up(void *self)
 {
-    const struct timespec moment = {0, 20000};
+    const struct timespec delay = {0, 20000};
     struct fixture *f = self;
 
     for (unsigned i = 0; i < ROUNDS; i++) {
@@ -34,7 +34,7 @@ static void *count_up(void *self)
         f->inside = 1;
         f->count++;
         if (f->sleeps && i % 500 == 0)
-            (void)nanosleep(&moment, NULL);
+            (void)nanosleep(&delay, NULL);
         f->inside = 0;
         xseg_biased_lock_unlock(&f->lock);
     }
@@ -64,7 +64,7 @@ static void count_together(bool sleeps, bool without_barrier)
     xseg_biased_lock_fini(&f.lock);
 }
 
-/* With holders that sleep, and as in a kernel without membarrier(). */
+/* All combinations of holders that sleep or not, and of a kernel with or without membarrier(). */
 TEST(lock_excludes_other_threads)
 {
     for (unsigned i = 0; i < 4; i++)
@@ -76,18 +76,18 @@ TEST(lock_excludes_other_threads)
 /* A biased lock, and one thread that owns it. */
 struct owned {
     struct xseg_biased_lock lock;
-    atomic_uint turn;
+    atomic_uint phase; /* 1: the lock has an owner; 2: the bias has been revoked */
     unsigned inside;
     atomic_uint collisions;
 };
 
-static void wait_for_turn(struct owned *f, unsigned turn)
+static void wait_for_phase(struct owned *f, unsigned phase)
 {
-    while (atomic_load(&f->turn) != turn)
+    while (atomic_load(&f->phase) != phase)
         (void)sched_yield();
 }
 
-static void use(struct owned *f, unsigned rounds)
+static void lock_repeatedly(struct owned *f, unsigned rounds)
 {
     for (unsigned i = 0; i < rounds; i++) {
         xseg_biased_lock_lock(&f->lock);
@@ -98,26 +98,26 @@ static void use(struct owned *f, unsigned rounds)
     }
 }
 
-static void *own(void *self)
+static void *lock_as_owner(void *self)
 {
     struct owned *f = self;
 
-    use(f, 10);
+    lock_repeatedly(f, 10);
     assert_true(atomic_load(&f->lock.owner) == xseg_biased_lock_self());
-    atomic_store(&f->turn, 1);
-    /* The other thread revokes the lock while this thread continues. */
-    use(f, 200000);
-    wait_for_turn(f, 2);
+    atomic_store(&f->phase, 1);
+    /* The main thread revokes the bias while this thread continues. */
+    lock_repeatedly(f, 200000);
+    wait_for_phase(f, 2);
     assert_true(atomic_load(&f->lock.owner) == XSEG_BIASED_LOCK_REVOKED);
-    use(f, 10);
+    lock_repeatedly(f, 10);
     return NULL;
 }
 
-/* The first thread owns a biased lock until another thread locks it, at any point of the first thread's work. */
+/* A thread owns a biased lock until a second thread locks it, whatever the first thread does at that moment. */
 TEST(owner_yields_to_a_waiting_thread)
 {
     for (unsigned i = 0; i < 200; i++) {
-        struct owned f = {.turn = 0};
+        struct owned f = {.phase = 0};
         pthread_t thread;
 
         xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
@@ -125,10 +125,10 @@ TEST(owner_yields_to_a_waiting_thread)
             print_message("# this system has no membarrier: no lock has an owner\n");
             return;
         }
-        assert_int_equal(pthread_create(&thread, NULL, own, &f), 0);
-        wait_for_turn(&f, 1);
-        use(&f, 2000);
-        atomic_store(&f.turn, 2);
+        assert_int_equal(pthread_create(&thread, NULL, lock_as_owner, &f), 0);
+        wait_for_phase(&f, 1);
+        lock_repeatedly(&f, 2000);
+        atomic_store(&f.phase, 2);
         assert_int_equal(pthread_join(thread, NULL), 0);
         assert_int_equal(f.collisions, 0);
         xseg_biased_lock_fini(&f.lock);
@@ -143,14 +143,14 @@ struct suspended {
     _Alignas(64) struct xseg_biased_lock lock;
     unsigned first, second;
     _Alignas(64) atomic_uint stop; /* odd: holders must not write */
-    atomic_bool is_over;
+    atomic_bool must_end;
 };
 
 static void *write_unless_stopped(void *self)
 {
     struct suspended *f = self;
 
-    while (!atomic_load(&f->is_over)) {
+    while (!atomic_load(&f->must_end)) {
         xseg_biased_lock_lock(&f->lock);
         if (atomic_load_explicit(&f->stop, memory_order_acquire) % 2 == 0) {
             f->first++;
@@ -166,12 +166,12 @@ static void *write_unless_stopped(void *self)
 TEST(barrier_publishes_the_writes_of_earlier_holders)
 {
     struct suspended f = {.stop = 0};
-    unsigned free_times = 0, torn = 0;
+    unsigned free_count = 0, torn = 0;
     pthread_t thread;
 
     xseg_biased_lock_init(&f.lock, XSEG_RANK_ARENA);
     assert_int_equal(pthread_create(&thread, NULL, write_unless_stopped, &f), 0);
-    for (unsigned i = 0; i < 200000 && free_times < 20000; i++) {
+    for (unsigned i = 0; i < 200000 && free_count < 20000; i++) {
         atomic_fetch_add(&f.stop, 1);
         if (xseg_biased_lock_barrier(&f.lock) && xseg_biased_lock_is_free(&f.lock)) {
             const unsigned first = f.first, second = f.second;
@@ -179,16 +179,16 @@ TEST(barrier_publishes_the_writes_of_earlier_holders)
             for (unsigned k = 0; k < 100; k++)
                 atomic_signal_fence(memory_order_seq_cst);
             torn += first != second || first != f.first || second != f.second;
-            free_times++;
+            free_count++;
         }
         atomic_fetch_add(&f.stop, 1);
         if (i % 64 == 0)
             (void)sched_yield();
     }
-    atomic_store(&f.is_over, true);
+    atomic_store(&f.must_end, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(torn, 0);
-    if (free_times == 0)
+    if (free_count == 0)
         print_message(
             "# the lock was never free after a barrier: this system may have no membarrier\n");
     xseg_biased_lock_fini(&f.lock);
@@ -198,8 +198,8 @@ TEST(barrier_publishes_the_writes_of_earlier_holders)
 
 #define BARRIER_ROUNDS 300u
 
-static atomic_uint failing; /* commands of membarrier() that fail */
-static atomic_uint expedited, global, unmapped;
+static atomic_uint failing_commands; /* commands of membarrier() that fail */
+static atomic_uint expedited_calls, global_calls, munmap_calls;
 
 WRAPPED(long, syscall, long number, long a, long b, long c, long d, long e, long f);
 WRAPPED(int, munmap, void *address, size_t bytes);
@@ -207,9 +207,9 @@ WRAPPED(int, munmap, void *address, size_t bytes);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
 {
     if (number == __NR_membarrier) {
-        atomic_fetch_add(&expedited, a == MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-        atomic_fetch_add(&global, a == MEMBARRIER_CMD_GLOBAL);
-        if ((atomic_load(&failing) & (unsigned)a) != 0) {
+        atomic_fetch_add(&expedited_calls, a == MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        atomic_fetch_add(&global_calls, a == MEMBARRIER_CMD_GLOBAL);
+        if ((atomic_load(&failing_commands) & (unsigned)a) != 0) {
             errno = EPERM;
             return -1;
         }
@@ -219,16 +219,16 @@ long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)
 
 int __wrap_munmap(void *address, size_t bytes)
 {
-    atomic_fetch_add(&unmapped, 1);
+    atomic_fetch_add(&munmap_calls, 1);
     return __real_munmap(address, bytes);
 }
 
 static void fail_membarrier(unsigned commands)
 {
-    atomic_store(&failing, commands);
-    atomic_store(&expedited, 0);
-    atomic_store(&global, 0);
-    atomic_store(&unmapped, 0);
+    atomic_store(&failing_commands, commands);
+    atomic_store(&expedited_calls, 0);
+    atomic_store(&global_calls, 0);
+    atomic_store(&munmap_calls, 0);
 }
 
 TEST(barrier_falls_back_when_a_method_fails)
@@ -239,28 +239,30 @@ TEST(barrier_falls_back_when_a_method_fails)
     }
     fail_membarrier(0);
     xseg_membarrier();
-    assert_int_equal(atomic_load(&expedited), 1);
-    assert_int_equal(atomic_load(&global), 0);
+    assert_int_equal(atomic_load(&expedited_calls), 1);
+    assert_int_equal(atomic_load(&global_calls), 0);
     fail_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     xseg_membarrier();
-    assert_int_equal(atomic_load(&global), 1);
+    assert_int_equal(atomic_load(&global_calls), 1);
     fail_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_GLOBAL);
     xseg_membarrier();
-    assert_int_equal(atomic_load(&expedited), 1);
-    assert_int_equal(atomic_load(&global), 1);
-    assert_int_equal(atomic_load(&unmapped), 1);
+    assert_int_equal(atomic_load(&expedited_calls), 1);
+    assert_int_equal(atomic_load(&global_calls), 1);
+    assert_int_equal(atomic_load(&munmap_calls), 1);
     fail_membarrier(0);
 }
 
-/* Two threads write their own word and read the other's; at least one must see the other's write (store buffering). */
+/* Two threads each write a word and then read the other word; at least one of them must see the other thread's write (store
+ * buffering). */
 struct pair {
     atomic_uint round, done;
-    atomic_uint mine, other, seen;
+    atomic_uint by_thread, by_test; /* the words, each named after its writer */
+    atomic_uint seen_by_thread;
 };
 
-static void wait_for(atomic_uint *word, unsigned round)
+static void wait_for_round(atomic_uint *word, unsigned round)
 {
-    /* The threads must run concurrently; on one CPU the other thread needs the time slice. */
+    /* The threads must run concurrently; on one CPU this thread must yield its time slice. */
     for (unsigned spins = 0; atomic_load(word) != round; spins++)
         if (spins > 10000)
             (void)sched_yield();
@@ -271,10 +273,11 @@ static void *write_and_read(void *self)
     struct pair *pair = self;
 
     for (unsigned round = 1; round <= BARRIER_ROUNDS; round++) {
-        wait_for(&pair->round, round);
-        atomic_store_explicit(&pair->mine, round, memory_order_relaxed);
+        wait_for_round(&pair->round, round);
+        atomic_store_explicit(&pair->by_thread, round, memory_order_relaxed);
         atomic_signal_fence(memory_order_seq_cst);
-        atomic_store_explicit(&pair->seen, atomic_load_explicit(&pair->other, memory_order_relaxed),
+        atomic_store_explicit(&pair->seen_by_thread,
+                              atomic_load_explicit(&pair->by_test, memory_order_relaxed),
                               memory_order_relaxed);
         atomic_store(&pair->done, round);
     }
@@ -290,11 +293,11 @@ static void exchange_words(unsigned commands)
     assert_int_equal(pthread_create(&thread, NULL, write_and_read, &pair), 0);
     for (unsigned round = 1; round <= BARRIER_ROUNDS; round++) {
         atomic_store(&pair.round, round);
-        atomic_store_explicit(&pair.other, round, memory_order_relaxed);
+        atomic_store_explicit(&pair.by_test, round, memory_order_relaxed);
         xseg_membarrier();
-        const unsigned read = atomic_load_explicit(&pair.mine, memory_order_relaxed);
-        wait_for(&pair.done, round);
-        assert_true(read == round || atomic_load(&pair.seen) == round);
+        const unsigned seen_by_test = atomic_load_explicit(&pair.by_thread, memory_order_relaxed);
+        wait_for_round(&pair.done, round);
+        assert_true(seen_by_test == round || atomic_load(&pair.seen_by_thread) == round);
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
     fail_membarrier(0);
@@ -332,7 +335,7 @@ TEST(biased_lock_never_relies_on_a_failed_barrier)
     fail_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     assert_int_equal(pthread_create(&thread, NULL, lock_and_unlock, &lock), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(atomic_load(&global), 1);
+    assert_int_equal(atomic_load(&global_calls), 1);
     fail_membarrier(0);
     xseg_biased_lock_fini(&lock);
 }

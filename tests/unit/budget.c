@@ -11,16 +11,16 @@
 #include "tests/support/rng.h"
 #include "tests/support/shared_budgets.h"
 
-static struct xseg_shared_budget seen;
+static struct xseg_shared_budget scanned;
 
-/* Expect the demand of the only process, and the part of it that creates pages, in MiB. */
+/* Expect the demand of the only process, and the part of it for which pages are being created, in MiB. */
 static void expect_demand(uint64_t demand, uint64_t growing)
 {
-    assert_ok(xseg_shared_budget_scan(&seen, budget_file_path));
-    assert_int_equal(seen.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_int_equal(seen.seen[0].record.device_count, 1);
-    assert_int_equal(seen.seen[0].record.devices[0].demand, demand * MIB);
-    assert_int_equal(seen.seen[0].record.devices[0].growing, growing * MIB);
+    assert_ok(xseg_shared_budget_scan(&scanned, budget_file_path));
+    assert_int_equal(scanned.seen[0].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_int_equal(scanned.seen[0].record.device_count, 1);
+    assert_int_equal(scanned.seen[0].record.devices[0].demand, demand * MIB);
+    assert_int_equal(scanned.seen[0].record.devices[0].growing, growing * MIB);
 }
 
 static const char *shared_config(void)
@@ -55,13 +55,13 @@ TEST(demands_are_published_immediately)
     env_close(allocator);
 }
 
-static bool adds_twice; /* another thread adds a device while its UUID is queried */
+static bool adds_concurrently; /* a second thread adds a device while its UUID is queried */
 static int device_without_uuid = -1;
-static pthread_t thread;
+static pthread_t adder;
 static unsigned uuid_queries;
-static bool has_thread;
+static bool has_adder;
 
-static void *add(void *self)
+static void *add_device(void *self)
 {
     xseg_budget_add(self);
     return NULL;
@@ -75,12 +75,12 @@ xseg_status __wrap_xseg_driver_uuid(struct xseg_context *context, uint8_t *uuid)
     uuid_queries++;
     if (context->ordinal == device_without_uuid)
         return xseg_fail(XSEG_ERR_UNSUPPORTED, "no UUID is reported");
-    if (adds_twice && !has_thread) {
-        has_thread = true;
-        assert_int_equal(pthread_create(&thread, NULL, add,
+    if (adds_concurrently && !has_adder) {
+        has_adder = true;
+        assert_int_equal(pthread_create(&adder, NULL, add_device,
                                         (char *)context - offsetof(struct xseg_device, context)),
                          0);
-        (void)usleep(50000);
+        (void)usleep(50000); /* time for the second thread to reach the query */
     }
     return __real_xseg_driver_uuid(context, uuid);
 }
@@ -90,12 +90,12 @@ TEST(device_uuid_is_queried_once)
 {
     struct xseg_allocator *allocator = env_open(shared_config());
     uuid_queries = 0;
-    adds_twice = true;
+    adds_concurrently = true;
     env_free(allocator, env_alloc(allocator, 4096, NULL));
-    assert_true(has_thread);
-    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_true(has_adder);
+    assert_int_equal(pthread_join(adder, NULL), 0);
     assert_int_equal(uuid_queries, 1);
-    adds_twice = false;
+    adds_concurrently = false;
     env_close(allocator);
 }
 
@@ -109,10 +109,10 @@ static bool count_device(void *context, const struct xseg_budget_entry *entry)
 
 static struct xseg_allocator *open_devices(unsigned devices, struct env_log *log)
 {
-    const struct xseg_sim_settings machine = {
-        .struct_size = sizeof(machine), .devices = devices, .memory_bytes = 8 * MIB};
+    const struct xseg_sim_settings settings = {
+        .struct_size = sizeof(settings), .devices = devices, .memory_bytes = 8 * MIB};
 
-    assert_ok(xseg_sim_reset(&machine));
+    assert_ok(xseg_sim_reset(&settings));
     return env_open_logged(shared_config(), log);
 }
 
@@ -122,12 +122,12 @@ TEST(each_of_64_devices_is_a_member)
     struct env_log log = {0};
     struct xseg_allocator *allocator = open_devices(DEVICES, &log);
     void *block[DEVICES];
-    unsigned seen_devices = 0;
+    unsigned member_count = 0;
 
     for (int i = 0; i < DEVICES; i++)
         assert_ok(xseg_alloc(allocator, i, 4096, NULL, &block[i]));
-    assert_ok(xseg_budget_members(budget_file_path, count_device, &seen_devices));
-    assert_int_equal(seen_devices, DEVICES);
+    assert_ok(xseg_budget_members(budget_file_path, count_device, &member_count));
+    assert_int_equal(member_count, DEVICES);
     for (int i = 0; i < DEVICES; i++) {
         struct xseg_device *device = xseg_allocator_open_device(allocator, i);
 
@@ -158,14 +158,14 @@ static void expect_excluded(struct xseg_allocator *allocator, struct env_log *lo
                             const char *reason)
 {
     struct xseg_device *device;
-    void *block = NULL, *more = NULL;
+    void *block = NULL, *failed = NULL;
 
     assert_ok(xseg_alloc(allocator, 1, 4 * MIB, NULL, &block));
     device = xseg_allocator_open_device(allocator, 1);
     assert_false(xseg_budget_is_member(device));
-    /* A request that waits for other processes takes up to budget_wait_ms, 60 s. */
+    /* A request that waited for other processes would take budget_wait_ms, 60 s. */
     for (unsigned i = 0; i < 3; i++) {
-        assert_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &more), NO_MEMORY, "device 1");
+        assert_error(xseg_alloc(allocator, 1, 6 * MIB, NULL, &failed), NO_MEMORY, "device 1");
         assert_int_equal(atomic_load(&device->budget->requests), 0);
     }
     assert_int_equal(log->lines, 1);
@@ -175,14 +175,14 @@ static void expect_excluded(struct xseg_allocator *allocator, struct env_log *lo
     assert_ok(xseg_free(allocator, block));
 }
 
-/* A device of another process, from which memory could be requested. */
-static struct xseg_shared_budget other;
+/* The budget file as another process opens it, from which memory could be requested. */
+static struct xseg_shared_budget other_process;
 
 TEST(device_without_a_share_waits_for_no_process)
 {
     struct env_log log = {0};
 
-    assert_ok(xseg_shared_budget_open(&other, budget_file_path));
+    assert_ok(xseg_shared_budget_open(&other_process, budget_file_path));
     for (unsigned i = 0; i < 2; i++) {
         struct xseg_allocator *allocator = open_devices(2, &log);
         void *block = NULL;
@@ -201,40 +201,40 @@ TEST(device_without_a_share_waits_for_no_process)
         device_without_uuid = -1;
         env_close(allocator);
     }
-    xseg_shared_budget_close(&other);
+    xseg_shared_budget_close(&other_process);
 }
 
 /* The log and the metrics report a process without a slot; it joins when another process releases its slot. */
 TEST(a_process_without_a_slot_joins_later)
 {
-    struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
+    struct xseg_shared_budget *members = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*members));
     struct env_log log = {0};
     void *block = NULL;
 
-    assert_non_null(many);
+    assert_non_null(members);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_ok(xseg_shared_budget_open(&many[i], budget_file_path));
+        assert_ok(xseg_shared_budget_open(&members[i], budget_file_path));
     struct xseg_allocator *allocator = open_devices(1, &log);
     assert_ok(xseg_alloc(allocator, 0, 4096, NULL, &block));
     assert_int_equal(log.lines, 1);
     assert_non_null(strstr(log.line, "64 processes have \""));
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 0);
     assert_int_equal(metric(allocator, "xseg_budget_demand_bytes", 0), -1);
-    xseg_shared_budget_close(&many[20]);
+    xseg_shared_budget_close(&members[20]);
     /* Rounds are rare with the longest timeout.  With 8 ms the next round is due after 1 ms. */
     assert_ok(xseg_config_set(allocator, "budget_wait_ms:8"));
-    for (unsigned tries = 0; tries < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
-         tries++)
+    for (unsigned attempts = 0; attempts < 3000 && metric(allocator, "xseg_budget_member", 0) != 1;
+         attempts++)
         (void)usleep(10000);
     assert_int_equal(metric(allocator, "xseg_budget_member", 0), 1);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        xseg_shared_budget_close(&many[i]);
-    free(many);
+        xseg_shared_budget_close(&members[i]);
+    free(members);
     assert_ok(xseg_free(allocator, block));
     env_close(allocator);
 }
 
-/* The limit may have been changed after it rejected the request. */
+/* The cause follows from the value with which the request was compared, because the limits may have changed since. */
 TEST(limit_is_identified_by_its_value)
 {
     struct xseg_allocator *allocator = env_open("hard_limit_mb:500");
@@ -273,28 +273,31 @@ TEST(configured_shares_are_kept)
     const struct xseg_budget_member two[] = {member(10, 0, 0, 750000, 0), member(20, 0, 0, 0, 0)};
     const struct xseg_budget_member three[] = {member(0, 0, 0, 500000, 0), member(0, 0, 0, 0, 0),
                                                member(0, 0, 0, 0, 0)};
-    const struct xseg_budget_member more[] = {member(0, 0, 0, 1000000, 0),
-                                              member(0, 0, 0, 600000, 0), member(0, 0, 0, 0, 0)};
+    const struct xseg_budget_member oversubscribed[] = {
+        member(0, 0, 0, 1000000, 0), member(0, 0, 0, 600000, 0), member(0, 0, 0, 0, 0)};
 
+    /* 0.75 of 64 GiB, and the remainder, which member 1 exceeds by 4 GiB. */
     assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).share, 48 * GIB);
     assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).share, 16 * GIB);
     assert_int_equal(xseg_budget_split(two, 2, 1, TOTAL, 0).above_share, 4 * GIB);
     assert_int_equal(xseg_budget_split(two, 2, 0, TOTAL, 0).above_share, 0);
+    /* Half of the remainder. */
     assert_int_equal(xseg_budget_split(three, 3, 2, TOTAL, 0).share, 16 * GIB);
-    assert_int_equal(xseg_budget_split(more, 3, 0, TOTAL, 0).share, 40 * GIB);
-    assert_int_equal(xseg_budget_split(more, 3, 1, TOTAL, 0).share, 24 * GIB);
-    assert_int_equal(xseg_budget_split(more, 3, 2, TOTAL, 0).share, 0);
-    assert_true(xseg_budget_split(more, 3, 2, TOTAL, 0).exceeds);
+    /* 1 and 0.6 are scaled down to a sum of 1, and nothing remains. */
+    assert_int_equal(xseg_budget_split(oversubscribed, 3, 0, TOTAL, 0).share, 40 * GIB);
+    assert_int_equal(xseg_budget_split(oversubscribed, 3, 1, TOTAL, 0).share, 24 * GIB);
+    assert_int_equal(xseg_budget_split(oversubscribed, 3, 2, TOTAL, 0).share, 0);
+    assert_true(xseg_budget_split(oversubscribed, 3, 2, TOTAL, 0).exceeds);
     assert_false(xseg_budget_split(three, 3, 0, TOTAL, 0).exceeds);
 }
 
-/* Members above their shares release memory in proportion for demands within a share; other members release none. */
+/* For a demand within a share, members above their shares release memory in proportion; the others release none. */
 TEST(memory_above_the_share_is_released_first)
 {
     const struct xseg_budget_member members[] = {member(10, 0, 4, 0, 0), member(30, 12, 0, 0, 0),
                                                  member(24, 24, 0, 0, 0), member(0, 0, 0, 0, 0)};
 
-    /* Shares of 16 GiB; 12 and 8 GiB of idle memory are above the shares. */
+    /* The shares are 16 GiB.  Of the idle memory, 12 and 8 GiB are above the shares.  Each part is rounded up. */
     assert_in_range(released_by(members, 4, 1, 0), 4 * GIB * 12 / 20, 4 * GIB * 12 / 20 + 2);
     assert_in_range(released_by(members, 4, 2, 0), 4 * GIB * 8 / 20, 4 * GIB * 8 / 20 + 2);
     assert_int_equal(released_by(members, 4, 0, 0), 0);
@@ -309,14 +312,16 @@ TEST(memory_above_the_share_is_released_first)
 }
 
 /* For demands above a share, members without demands release idle memory down to their floors. */
-TEST(idle_memory_is_lent_down_to_the_floor)
+TEST(idle_memory_is_released_down_to_the_floor)
 {
     struct xseg_budget_member members[] = {member(40, 0, 9, 0, 0), member(20, 18, 0, 0, 15),
                                            member(4, 4, 0, 0, 0)};
 
+    /* 20 GiB less the floor of 15 GiB, and all 4 GiB. */
     assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
     assert_int_equal(released_by(members, 3, 2, 0), 4 * GIB);
     assert_int_equal(xseg_budget_split(members, 3, 1, TOTAL, 0).spare, UINT64_MAX);
+    /* A member with a demand releases no memory below its share. */
     members[2].demand = GIB;
     assert_int_equal(released_by(members, 3, 2, 0), 0);
     assert_int_equal(released_by(members, 3, 1, 0), 5 * GIB);
@@ -331,7 +336,7 @@ TEST(growing_demands_are_not_released_twice)
     members[0].growing = 12 * GIB;
     assert_int_equal(released_by(members, 2, 1, 2 * GIB), 0);
     assert_int_equal(xseg_budget_split(members, 2, 1, TOTAL, 13 * GIB).spare, GIB);
-    /* One request creates pages, another one waits. */
+    /* One request creates pages of 5 GiB; the other one waits for 7 GiB, of which 2 GiB are free. */
     members[0].growing = 5 * GIB;
     assert_in_range(released_by(members, 2, 1, 2 * GIB), 5 * GIB, 5 * GIB + 2);
 }

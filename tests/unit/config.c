@@ -14,23 +14,23 @@
 #include "tests/support/env.h"
 
 /* The configuration as a string, in alternating buffers. */
-static const char *print(const struct xseg_config *config)
+static const char *to_string(const struct xseg_config *config)
 {
     static char buffer[2][4096];
-    static unsigned turn;
+    static unsigned current;
     struct xseg_strbuf text;
 
-    turn ^= 1;
-    xseg_strbuf_init(&text, buffer[turn], sizeof(buffer[turn]));
+    current ^= 1;
+    xseg_strbuf_init(&text, buffer[current], sizeof(buffer[current]));
     xseg_config_print(config, &text);
-    assert_true(text.length < sizeof(buffer[turn]));
-    return buffer[turn];
+    assert_true(text.length < sizeof(buffer[current]));
+    return buffer[current];
 }
 
-/* Two configurations are equal if their strings and the values that are not printed are. */
+/* Expect equal strings, and equal values of the members that a string may omit. */
 static void assert_same(const struct xseg_config *a, const struct xseg_config *b)
 {
-    assert_string_equal(print(a), print(b));
+    assert_string_equal(to_string(a), to_string(b));
     assert_memory_equal(a->roundup_divisions, b->roundup_divisions, sizeof(a->roundup_divisions));
     assert_true(a->max_split_bytes == b->max_split_bytes);
     assert_true(a->max_non_split_rounding_bytes == b->max_non_split_rounding_bytes);
@@ -64,7 +64,7 @@ TEST(defaults_are_those_of_the_library)
 
 static const struct {
     const char *text, *printed;
-} readable[] = {
+} accepted[] = {
     {"expandable_segments:False", "expandable_segments:False,"},
     {"expandable_segments:True", "expandable_segments:True,"},
     {"large_segment_size_mb:12", ",large_segment_size_mb:12,"},
@@ -94,17 +94,17 @@ static const struct {
     {"block_user:True", ",block_user:True,"},
 };
 
-TEST(every_key_is_read)
+TEST(values_are_printed_in_canonical_form)
 {
-    for (size_t i = 0; i < XSEG_COUNT_OF(readable); i++) {
-        const struct xseg_config config = parse(readable[i].text);
+    for (size_t i = 0; i < XSEG_COUNT_OF(accepted); i++) {
+        const struct xseg_config config = parse(accepted[i].text);
 
-        if (strstr(print(&config), readable[i].printed) == NULL)
-            fail_msg("%s is printed as %s", readable[i].text, print(&config));
+        if (strstr(to_string(&config), accepted[i].printed) == NULL)
+            fail_msg("%s is printed as %s", accepted[i].text, to_string(&config));
     }
 }
 
-/* Values that are rejected whole, and the end of the message. */
+/* Values that the error message quotes completely, and the end of the message. */
 static const struct {
     const char *text, *reason;
 } invalid[] = {
@@ -248,7 +248,7 @@ TEST(invalid_strings_are_rejected_with_a_message)
 
 TEST(a_string_changes_the_keys_that_it_names)
 {
-    /* Blanks and a last comma are valid, and the last of two values counts. */
+    /* Blanks and a trailing comma are valid, and the last of two values of a key applies. */
     struct xseg_config config = parse(" max_split_size_mb :\t32 ,max_split_size_mb:64,\n "
                                       "roundup_power2_divisions: [ 4 : 2 , > : 8 ] , ");
 
@@ -273,13 +273,14 @@ TEST(a_string_changes_the_keys_that_it_names)
 
 TEST(huge_sizes_mean_unlimited)
 {
+    /* 17592186044416 MiB are 2^64 bytes. */
     const struct xseg_config config =
         parse("max_split_size_mb:17592186044416,"
               "max_non_split_rounding_mb:99999999999999999999999999999999999");
 
     assert_true(config.max_split_bytes == UINT64_MAX);
     assert_true(config.max_non_split_rounding_bytes == UINT64_MAX - XSEG_MIB + 1);
-    assert_null(strstr(print(&config), "max_split_size_mb"));
+    assert_null(strstr(to_string(&config), "max_split_size_mb"));
 }
 
 TEST(the_large_segment_size_bounds_keys_on_either_side)
@@ -368,8 +369,8 @@ TEST(none_is_not_a_budget_file_name)
     assert_string_equal(parse("budget_file:./none").budget_file, "./none");
 }
 
-/* Every key with a value other than the default, parsed from the printed string. */
-static const char *const everything =
+/* Each key, with a value other than the default. */
+static const char *const changed_keys =
     "expandable_segments:False,large_segment_size_mb:41,max_split_size_mb:50,"
     "max_non_split_rounding_mb:60,roundup_power2_divisions:[2:4,16:8,64:0,>:32],"
     "per_process_memory_fraction:0.123456789012345,garbage_collection_threshold:0.9,"
@@ -378,26 +379,40 @@ static const char *const everything =
     "idle_ms:1000,keep_mb:5,keep_window_s:6,reclaim_us_per_s:7,soft_limit_mb:8,"
     "hard_limit_mb:10,device_free_min_mb:9,background_thread:True,page_cache_mb:11,"
     "exportable:True,rdma:True,publish:True,budget_file:here,budget_share:0.5,"
-    "budget_min_mb:12,budget_wait_ms:13,page_size:auto";
+    "budget_min_mb:12,budget_wait_ms:13,page_size:auto,"
+    "debug_fill:True,unmap_on_free:True,guard_page:True,block_user:True,"
+    "history:all,history_stacks:alloc,history_events:1000,history_skip:[segment_map],"
+    "oom_snapshot:there,oom_snapshot_ms:14,oom_snapshot_mb:15";
+
+static bool has_key(const char *text, const char *name)
+{
+    const size_t length = strlen(name);
+
+    for (const char *key = text; key != NULL; key = strchr(key, ','), key += key != NULL)
+        if (strncmp(key, name, length) == 0 && key[length] == ':')
+            return true;
+    print_message("# the string has no %s\n", name);
+    return false;
+}
 
 TEST(printed_configuration_parses_to_the_same_values)
 {
-    const struct xseg_config config = parse(everything);
-    const char *const text = print(&config);
-    struct xseg_config again;
+    const struct xseg_config config = parse(changed_keys);
+    const char *const text = to_string(&config);
+    struct xseg_config reparsed;
 
     for (unsigned key = 0; key < XSEG_CONFIG_KEYS; key++)
-        if (strstr(text, xseg_config_table[key].name) == NULL)
-            fail_msg("%s is not printed", xseg_config_table[key].name);
-    again = parse(text);
-    assert_same(&config, &again);
+        assert_true(has_key(changed_keys, xseg_config_table[key].name) &&
+                    has_key(text, xseg_config_table[key].name));
+    reparsed = parse(text);
+    assert_same(&config, &reparsed);
 
-    xseg_config_init(&again);
-    const struct xseg_config defaults = parse(print(&again));
-    assert_same(&defaults, &again);
+    xseg_config_init(&reparsed);
+    const struct xseg_config defaults = parse(to_string(&reparsed));
+    assert_same(&defaults, &reparsed);
 }
 
-/* Every locale of this host; C always exists. */
+/* Locales that do not exist on this host are skipped; C always exists. */
 TEST(numbers_have_a_point_in_every_locale)
 {
     static const char *const name[] = {"C", "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "ru_RU.UTF-8"};
@@ -406,14 +421,14 @@ TEST(numbers_have_a_point_in_every_locale)
         if (setlocale(LC_NUMERIC, name[i]) == NULL)
             continue;
         const struct xseg_config config = parse("per_process_memory_fraction:0.25");
-        const bool is_point = strstr(print(&config), "fraction:0.25,") != NULL;
+        const bool is_point = strstr(to_string(&config), "fraction:0.25,") != NULL;
         (void)setlocale(LC_NUMERIC, "C");
         assert_true(config.memory_fraction > 0.2 && config.memory_fraction < 0.3);
         assert_true(is_point);
     }
 }
 
-/* The minimum of free memory is that of the device, unless the string sets a number. */
+/* `auto` is the default of the device. */
 TEST(free_minimum_is_automatic)
 {
     struct xseg_config config;
@@ -433,7 +448,7 @@ TEST(free_minimum_is_automatic)
     assert_true(config.decays);
 }
 
-/* PyTorch checks the values of its keys.  They are not printed, and the configuration keeps their strings. */
+/* PyTorch checks the values of these keys.  The library only stores their strings, and does not print them. */
 TEST(keys_of_pytorch_are_ignored)
 {
     struct xseg_config config =
@@ -442,7 +457,7 @@ TEST(keys_of_pytorch_are_ignored)
 
     assert_int_equal(config.max_split_bytes, 64 * XSEG_MIB);
     for (unsigned i = 0; i < XSEG_CONFIG_IGNORED; i++)
-        assert_null(strstr(print(&config), xseg_config_ignored[i]));
+        assert_null(strstr(to_string(&config), xseg_config_ignored[i]));
     assert_string_equal(xseg_config_ignored_value(&config, "backend"), "whatever");
     assert_string_equal(xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class"),
                         "[ kv : 40G , rest:0.5 ]");
@@ -451,7 +466,7 @@ TEST(keys_of_pytorch_are_ignored)
     assert_string_equal(xseg_config_ignored_value(&config, "pinned_num_register_threads"), "8");
 }
 
-TEST(long_values_of_ignored_keys_are_not_kept)
+TEST(long_values_of_ignored_keys_are_not_stored)
 {
     static const char key[] = "expandable_segments_reserve_by_class:";
     char text[sizeof(key) + XSEG_CONFIG_IGNORED_BYTES];
@@ -462,11 +477,11 @@ TEST(long_values_of_ignored_keys_are_not_kept)
         memset(text + sizeof(key) - 1, 'x', length);
         text[sizeof(key) - 1 + length] = '\0';
         const struct xseg_config config = parse(text);
-        const char *const kept =
+        const char *const value =
             xseg_config_ignored_value(&config, "expandable_segments_reserve_by_class");
 
-        assert_int_equal(kept != NULL, length < XSEG_CONFIG_IGNORED_BYTES);
-        assert_true(kept == NULL || strlen(kept) == length);
+        assert_int_equal(value != NULL, length < XSEG_CONFIG_IGNORED_BYTES);
+        assert_true(value == NULL || strlen(value) == length);
     }
 }
 
@@ -481,8 +496,8 @@ TEST(keys_that_were_set_are_reported)
                                 "pinned_free_catch_all:False,max_split_size_mb:20",
                                 &named));
     assert_int_equal(named, UINT64_C(1) << XSEG_CONFIG_EXPANDABLE_SEGMENTS |
-                                UINT64_C(1) << XSEG_CONFIG_KEYS |
-                                UINT64_C(1) << (XSEG_CONFIG_KEYS + 2) |
+                                UINT64_C(1) << XSEG_CONFIG_KEYS /* backend */ |
+                                UINT64_C(1) << (XSEG_CONFIG_KEYS + 2) /* pinned_free_catch_all */ |
                                 UINT64_C(1) << XSEG_CONFIG_MAX_SPLIT_SIZE);
 }
 
@@ -493,20 +508,20 @@ static void clear_environment(void)
     (void)unsetenv("PYTORCH_ALLOC_CONF");
 }
 
-/* Load with up to three variables; NULL: not set. */
-static struct xseg_config load(const char *argument, const char *own, const char *cuda,
-                               const char *generic, const char *expected_source)
+/* Load a configuration from an argument and three variables; NULL: not set. */
+static struct xseg_config load(const char *argument, const char *xseg, const char *pytorch_cuda,
+                               const char *pytorch, const char *expected_source)
 {
     struct xseg_config config;
     const char *source = NULL;
 
     clear_environment();
-    if (own != NULL)
-        (void)setenv("XSEG_ALLOC_CONF", own, 1);
-    if (cuda != NULL)
-        (void)setenv("PYTORCH_CUDA_ALLOC_CONF", cuda, 1);
-    if (generic != NULL)
-        (void)setenv("PYTORCH_ALLOC_CONF", generic, 1);
+    if (xseg != NULL)
+        (void)setenv("XSEG_ALLOC_CONF", xseg, 1);
+    if (pytorch_cuda != NULL)
+        (void)setenv("PYTORCH_CUDA_ALLOC_CONF", pytorch_cuda, 1);
+    if (pytorch != NULL)
+        (void)setenv("PYTORCH_ALLOC_CONF", pytorch, 1);
     assert_ok(xseg_config_load(&config, argument, &source, NULL));
     assert_string_equal(source, expected_source);
     clear_environment();
@@ -523,7 +538,7 @@ TEST(first_source_replaces_all_others)
     for (unsigned i = 0; i < COUNT_OF(source); i++) {
         assert_int_equal(load(text[0], text[1], text[2], text[3], source[i]).max_split_bytes,
                          (21 + i) * XSEG_MIB);
-        /* Sources are not merged: an empty string is present. */
+        /* Sources are not merged, and an empty string is a source. */
         text[i] = "";
         assert_true(load(text[0], text[1], text[2], text[3], source[i]).max_split_bytes ==
                     UINT64_MAX);
@@ -568,9 +583,9 @@ TEST(the_table_describes_every_key)
         assert_non_null(row->name);
         assert_non_null(row->accepted);
         assert_non_null(row->description);
-        for (unsigned other = 0; other < key; other++) {
-            assert_string_not_equal(row->name, xseg_config_table[other].name);
-            assert_int_not_equal(row->offset, xseg_config_table[other].offset);
+        for (unsigned earlier = 0; earlier < key; earlier++) {
+            assert_string_not_equal(row->name, xseg_config_table[earlier].name);
+            assert_int_not_equal(row->offset, xseg_config_table[earlier].offset);
         }
     }
 }
@@ -595,7 +610,7 @@ TEST(contradictory_limits_are_rejected)
 {
     static const struct {
         uint64_t hard, soft, keep;
-        bool is_good;
+        bool is_consistent;
     } row[] = {
         {NONE, NONE, 0, true}, {0, 0, 0, true},     {9, 5, 5, true},  {5, 5, 5, true},
         {9, NONE, 9, true},    {NONE, 5, 4, true},  {4, 5, 0, false}, {9, 4, 5, false},
@@ -609,7 +624,7 @@ TEST(contradictory_limits_are_rejected)
                                         1,           false,       1,           false};
 
         xseg_device_limits_init(&device.limits, &config);
-        if (row[i].is_good) {
+        if (row[i].is_consistent) {
             assert_ok(xseg_device_limits_set(&device.limits, &set));
             expect_limits(row[i].hard, row[i].soft, row[i].keep);
         } else {
@@ -624,12 +639,12 @@ TEST(only_keys_that_were_set_apply)
     const uint64_t hard = (uint64_t)1 << XSEG_CONFIG_HARD_LIMIT,
                    soft = (uint64_t)1 << XSEG_CONFIG_SOFT_LIMIT,
                    keep = (uint64_t)1 << XSEG_CONFIG_KEEP;
-    const struct xseg_limits own = {sizeof(own), 50, 40, 30, 1, false, 1, false};
+    const struct xseg_limits limits = {sizeof(limits), 50, 40, 30, 1, false, 1, false};
     struct xseg_config config;
 
     xseg_config_init(&config);
     xseg_device_limits_init(&device.limits, &config);
-    assert_ok(xseg_device_limits_set(&device.limits, &own));
+    assert_ok(xseg_device_limits_set(&device.limits, &limits));
     config.hard_limit_bytes = 35;
     config.soft_limit_bytes = 33;
     config.keep_bytes = 5;
@@ -648,6 +663,7 @@ TEST(only_keys_that_were_set_apply)
 
 /* --- Arithmetic of sizes, with PyTorch's own test vectors. --- */
 
+/* Sizes are rounded up to one of `divisions` equal steps between two powers of two, and to multiples of 512 bytes. */
 TEST(sizes_are_rounded)
 {
     static const struct {
@@ -674,8 +690,8 @@ TEST(sizes_are_rounded)
         struct xseg_config config;
 
         xseg_config_init(&config);
-        for (unsigned at = 0; at < XSEG_CONFIG_INTERVALS; at++)
-            config.roundup_divisions[at] = row[i].divisions;
+        for (unsigned interval = 0; interval < XSEG_CONFIG_INTERVALS; interval++)
+            config.roundup_divisions[interval] = row[i].divisions;
         assert_int_equal(xseg_size_round(&config, row[i].bytes), row[i].rounded);
     }
 }
@@ -685,9 +701,9 @@ TEST(requests_belong_to_intervals)
     struct xseg_config config;
 
     xseg_config_init(&config);
-    config.roundup_divisions[0] = 2;
-    config.roundup_divisions[9] = 4;
-    config.roundup_divisions[15] = 8;
+    config.roundup_divisions[0] = 2;  /* below 2 MiB */
+    config.roundup_divisions[9] = 4;  /* from 512 MiB to 1 GiB */
+    config.roundup_divisions[15] = 8; /* from 32 GiB */
     assert_int_equal(xseg_size_round(&config, 700 * KIB), 768 * KIB);
     assert_int_equal(xseg_size_round(&config, MIB + 1), MIB + 512 * KIB);
     assert_int_equal(xseg_size_round(&config, 3 * MIB + 1), 3 * MIB + 512);

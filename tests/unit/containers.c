@@ -20,7 +20,7 @@ struct item {
 static struct xseg_list head;
 static struct item item[5];
 
-/* Expect exactly these numbers in the list, forwards and backwards. */
+/* Expect exactly these numbers in the list, in both directions. */
 static void assert_numbers(struct xseg_list *list, const int *expected, size_t count)
 {
     size_t i = 0;
@@ -164,41 +164,41 @@ TEST(each_record_is_visited_once)
 
 static struct xseg_bitmap bits;
 static uint64_t *storage;
-static bool *flag; /* the expected members */
+static bool *expected; /* whether a number is a member */
 
 static void make_bitmap(uint32_t count)
 {
     storage = calloc(xseg_bitmap_words(count), sizeof(*storage));
-    flag = calloc(count, sizeof(*flag));
+    expected = calloc(count, sizeof(*expected));
     assert_non_null(storage);
-    assert_non_null(flag);
+    assert_non_null(expected);
     xseg_bitmap_init(&bits, storage, count);
 }
 
 static void free_bitmap(void)
 {
     free(storage);
-    free(flag);
+    free(expected);
 }
 
-static void add(uint32_t number)
+static void set_member(uint32_t number)
 {
     xseg_bitmap_set(&bits, number);
-    flag[number] = true;
+    expected[number] = true;
 }
 
-static uint32_t flag_next(uint32_t from)
+static uint32_t expected_next(uint32_t from)
 {
     for (uint32_t i = from; i < bits.count; i++)
-        if (flag[i])
+        if (expected[i])
             return i;
     return XSEG_BITMAP_NONE;
 }
 
-static uint32_t flag_prev(uint32_t below)
+static uint32_t expected_prev(uint32_t below)
 {
     for (uint32_t i = below < bits.count ? below : bits.count; i-- > 0;)
-        if (flag[i])
+        if (expected[i])
             return i;
     return XSEG_BITMAP_NONE;
 }
@@ -216,23 +216,24 @@ static void assert_summaries(void)
 
 TEST(single_member_is_found_from_both_sides)
 {
-    static const uint32_t edge[] = {
+    /* At both sides of the limits of words (64) and of words of the summary (4096). */
+    static const uint32_t member[] = {
         0,    1,    62,   63,   64,    65,    127,    4095,
         4096, 4097, 8191, 8192, 65535, 65536, 262080, XSEG_BITMAP_MAX - 1};
 
-    for (size_t i = 0; i < XSEG_COUNT_OF(edge); i++) {
+    for (size_t i = 0; i < XSEG_COUNT_OF(member); i++) {
         make_bitmap(XSEG_BITMAP_MAX);
-        add(edge[i]);
-        assert_true(xseg_bitmap_test(&bits, edge[i]));
-        for (size_t j = 0; j < XSEG_COUNT_OF(edge); j++) {
-            assert_int_equal(xseg_bitmap_next(&bits, edge[j]),
-                             edge[j] <= edge[i] ? edge[i] : XSEG_BITMAP_NONE);
-            assert_int_equal(xseg_bitmap_prev(&bits, edge[j]),
-                             edge[j] > edge[i] ? edge[i] : XSEG_BITMAP_NONE);
+        set_member(member[i]);
+        assert_true(xseg_bitmap_test(&bits, member[i]));
+        for (size_t j = 0; j < XSEG_COUNT_OF(member); j++) {
+            assert_int_equal(xseg_bitmap_next(&bits, member[j]),
+                             member[j] <= member[i] ? member[i] : XSEG_BITMAP_NONE);
+            assert_int_equal(xseg_bitmap_prev(&bits, member[j]),
+                             member[j] > member[i] ? member[i] : XSEG_BITMAP_NONE);
         }
-        assert_int_equal(xseg_bitmap_prev(&bits, UINT32_MAX), edge[i]);
+        assert_int_equal(xseg_bitmap_prev(&bits, UINT32_MAX), member[i]);
         assert_int_equal(xseg_bitmap_next(&bits, UINT32_MAX), XSEG_BITMAP_NONE);
-        xseg_bitmap_clear(&bits, edge[i]);
+        xseg_bitmap_clear(&bits, member[i]);
         assert_int_equal(bits.top, 0);
         assert_int_equal(xseg_bitmap_next(&bits, 0), XSEG_BITMAP_NONE);
         free_bitmap();
@@ -247,15 +248,15 @@ TEST(last_member_of_a_partial_word_is_found)
         const uint32_t last = count[i] - 1;
 
         make_bitmap(count[i]);
-        for (unsigned times = 0; times < 2; times++) { /* a second addition changes nothing */
-            assert_int_equal(xseg_bitmap_test(&bits, last), times != 0);
-            add(last);
+        for (unsigned round = 0; round < 2; round++) { /* a second addition changes nothing */
+            assert_int_equal(xseg_bitmap_test(&bits, last), round != 0);
+            set_member(last);
         }
         assert_int_equal(xseg_bitmap_next(&bits, 0), last);
         assert_int_equal(xseg_bitmap_next(&bits, count[i]), XSEG_BITMAP_NONE);
         assert_int_equal(xseg_bitmap_prev(&bits, count[i]), last);
         assert_summaries();
-        for (unsigned times = 0; times < 2; times++) {
+        for (unsigned round = 0; round < 2; round++) {
             xseg_bitmap_clear(&bits, last);
             assert_int_equal(xseg_bitmap_next(&bits, 0), XSEG_BITMAP_NONE);
             assert_int_equal(xseg_bitmap_next(&bits, last), XSEG_BITMAP_NONE);
@@ -275,17 +276,17 @@ TEST(random_members_equal_those_of_an_array)
         make_bitmap(count[i]);
         for (unsigned step = 0; step < 3000; step++) {
             const uint32_t number = (uint32_t)(rng_next(&random) % count[i]),
-                           at = (uint32_t)(rng_next(&random) % (count[i] + 9));
+                           start = (uint32_t)(rng_next(&random) % (count[i] + 9));
 
             if (rng_next(&random) % 5 < 2) {
-                add(number);
+                set_member(number);
             } else {
                 xseg_bitmap_clear(&bits, number);
-                flag[number] = false;
+                expected[number] = false;
             }
-            assert_int_equal(xseg_bitmap_test(&bits, number), flag[number]);
-            assert_int_equal(xseg_bitmap_next(&bits, at), flag_next(at));
-            assert_int_equal(xseg_bitmap_prev(&bits, at), flag_prev(at));
+            assert_int_equal(xseg_bitmap_test(&bits, number), expected[number]);
+            assert_int_equal(xseg_bitmap_next(&bits, start), expected_next(start));
+            assert_int_equal(xseg_bitmap_prev(&bits, start), expected_prev(start));
         }
         assert_summaries();
         free_bitmap();
@@ -294,10 +295,12 @@ TEST(random_members_equal_those_of_an_array)
 
 /* --- Slabs. --- */
 
+enum { PAYLOAD = 92 };
+
 struct record {
     uint64_t link; /* of the free list, while the record is free */
     uint32_t number;
-    unsigned char rest[92];
+    unsigned char payload[PAYLOAD];
 };
 
 static struct xseg_slab slab;
@@ -327,28 +330,29 @@ static bool is_zero(const struct record *record)
     static const struct record zero;
 
     return record->link == 0 && record->number == 0 &&
-           memcmp(record->rest, zero.rest, sizeof(zero.rest)) == 0;
+           memcmp(record->payload, zero.payload, sizeof(zero.payload)) == 0;
 }
 
 TEST_WITH(records_of_several_batches_do_not_overlap, open_slab, close_slab)
 {
     enum { COUNT = 5 * XSEG_SLAB_BATCH };
-    static struct record *taken[COUNT];
+    static struct record *allocated[COUNT];
 
     for (uint32_t i = 0; i < COUNT; i++) {
         if (slab.free_count == 0)
             add_batch();
-        taken[i] = xseg_slab_alloc(&slab);
-        assert_true(is_zero(taken[i]));
-        memset(taken[i]->rest, (int)i, sizeof(taken[i]->rest));
-        taken[i]->number = i;
+        allocated[i] = xseg_slab_alloc(&slab);
+        assert_true(is_zero(allocated[i]));
+        memset(allocated[i]->payload, (int)i, sizeof(allocated[i]->payload));
+        allocated[i]->number = i;
     }
     assert_int_equal(slab.total, COUNT);
-    for (unsigned i = 0; i < 100; i++) /* records do not move */
+    for (unsigned i = 0; i < 100; i++)
         add_batch();
+    /* The records have not moved. */
     for (uint32_t i = 0; i < COUNT; i++) {
-        assert_int_equal(taken[i]->number, i);
-        assert_int_equal(taken[i]->rest[91], (unsigned char)i);
+        assert_int_equal(allocated[i]->number, i);
+        assert_int_equal(allocated[i]->payload[PAYLOAD - 1], (unsigned char)i);
     }
 }
 
@@ -358,16 +362,16 @@ TEST_WITH(freed_record_is_reused_zeroed, open_slab, close_slab)
     struct record *const record = xseg_slab_alloc(&slab);
 
     record->number = 7;
-    memset(record->rest, 0xff, sizeof(record->rest));
+    memset(record->payload, 0xff, sizeof(record->payload));
     xseg_slab_free(&slab, record);
     assert_int_equal(slab.free_count, XSEG_SLAB_FIRST);
     /* Past the link, a free record keeps its contents. */
     assert_int_equal(record->number, 7);
-    assert_int_equal(record->rest[91], 0xff);
+    assert_int_equal(record->payload[PAYLOAD - 1], 0xff);
 
-    struct record *const again = xseg_slab_alloc(&slab);
-    assert_ptr_equal(again, record);
-    assert_true(is_zero(again));
+    struct record *const reused = xseg_slab_alloc(&slab);
+    assert_ptr_equal(reused, record);
+    assert_true(is_zero(reused));
 }
 
 TEST_WITH(random_allocations_and_frees_are_counted, open_slab, close_slab)
@@ -375,31 +379,31 @@ TEST_WITH(random_allocations_and_frees_are_counted, open_slab, close_slab)
     enum { HELD = 700 };
     static struct record *held[HELD];
     uint64_t random = 1;
-    uint32_t live = 0;
+    uint32_t allocated = 0;
 
     for (uint32_t step = 1; step < 20000; step++) {
         struct record **slot = &held[rng_next(&random) % HELD];
 
         if (*slot != NULL) {
-            assert_int_equal((*slot)->rest[0], (unsigned char)(*slot)->number);
+            assert_int_equal((*slot)->payload[0], (unsigned char)(*slot)->number);
             xseg_slab_free(&slab, *slot);
             *slot = NULL;
-            live--;
+            allocated--;
             continue;
         }
         if (slab.free_count == 0)
             add_batch();
         *slot = xseg_slab_alloc(&slab);
         (*slot)->number = step;
-        (*slot)->rest[0] = (unsigned char)step;
-        live++;
+        (*slot)->payload[0] = (unsigned char)step;
+        allocated++;
     }
-    assert_int_equal(slab.total - slab.free_count, live);
+    assert_int_equal(slab.total - slab.free_count, allocated);
     /* No more batches than the peak number of records needs. */
     assert_true(slab.total <= HELD + XSEG_SLAB_BATCH);
 }
 
-/* A slab with few records is small; one with many is refilled rarely. */
+/* A slab with few records is small, and a slab with many records is refilled rarely. */
 TEST_WITH(batches_grow_with_the_number_of_records, open_slab, close_slab)
 {
     static const uint32_t records[] = {16, 16, 32, 64, 128, 256, 512, 512, 512};

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMBERS 5u
-#define WHAT    XSEG_COUNT_RESERVED_BYTES
+#define MEMBERS  5u
+#define QUANTITY XSEG_COUNT_RESERVED_BYTES
 
 static struct xseg_totals totals;
 
@@ -56,7 +56,7 @@ static void expect_equal(const struct model *model)
 {
     for (unsigned i = 0; i < XSEG_STAT_GROUPS; i++) {
         const enum xseg_stat_group group = (enum xseg_stat_group)i;
-        const struct xseg_stat stat = xseg_totals_read(&totals, group, WHAT);
+        const struct xseg_stat stat = xseg_totals_read(&totals, group, QUANTITY);
 
         assert_int_equal(stat.current, model_sum(model, group));
         assert_int_equal(stat.peak, model->peak[group]);
@@ -65,18 +65,19 @@ static void expect_equal(const struct model *model)
     }
 }
 
-static void step(struct xseg_counts *counts, struct model *model, unsigned member, unsigned random)
+static void change_randomly(struct xseg_counts *counts, struct model *model, unsigned member,
+                            unsigned random)
 {
     const enum xseg_stat_group group = group_of(member);
     const uint64_t amount = 1 + random / 16 % 100;
 
     if (random % 16 < 8 || model->value[member] < amount) {
-        xseg_counts_increase(&counts[member], WHAT, amount);
+        xseg_counts_increase(&counts[member], QUANTITY, amount);
         model->value[member] += amount;
         model->up[XSEG_STAT_ALL] += amount;
         model->up[group] += amount;
     } else {
-        xseg_counts_decrease(&counts[member], WHAT, amount);
+        xseg_counts_decrease(&counts[member], QUANTITY, amount);
         model->value[member] -= amount;
         model->down[XSEG_STAT_ALL] += amount;
         model->down[group] += amount;
@@ -99,7 +100,7 @@ TEST(peaks_are_exact)
                 xseg_counts_init(&counts[joined], &totals, joined % 2 == 0);
                 joined++;
             }
-            step(counts, &model, (unsigned)random() % joined, (unsigned)random());
+            change_randomly(counts, &model, (unsigned)random() % joined, (unsigned)random());
             /* Reads are rare, since a read updates the peaks. */
             if (i % 97 == 0)
                 expect_equal(&model);
@@ -112,43 +113,44 @@ TEST(peaks_are_exact)
 /* Reference values of the five quantities of allocations. */
 struct blocks {
     uint64_t value[XSEG_COUNTS], peak[XSEG_COUNTS];
-    uint64_t live, pending; /* of 10 bytes each, 7 of them requested */
+    uint64_t allocated, pending; /* blocks of 10 bytes each, 7 of them requested */
 };
 
 static const enum xseg_count of_blocks[] = {XSEG_COUNT_ALLOCATION, XSEG_COUNT_ALLOCATED_BYTES,
                                             XSEG_COUNT_ACTIVE, XSEG_COUNT_ACTIVE_BYTES,
                                             XSEG_COUNT_REQUESTED_BYTES};
 
-static void set_blocks(struct blocks *blocks, uint64_t live, uint64_t pending)
+static void set_blocks(struct blocks *blocks, uint64_t allocated, uint64_t pending)
 {
-    const uint64_t now[] = {live, 10 * live, live + pending, 10 * (live + pending),
-                            7 * (live + pending)};
+    const uint64_t active = allocated + pending;
+    const uint64_t now[] = {allocated, 10 * allocated, active, 10 * active, 7 * active};
 
-    blocks->live = live;
+    blocks->allocated = allocated;
     blocks->pending = pending;
     for (size_t i = 0; i < XSEG_COUNT_OF(of_blocks); i++) {
-        const enum xseg_count what = of_blocks[i];
+        const enum xseg_count quantity = of_blocks[i];
 
-        blocks->value[what] = now[i];
-        blocks->peak[what] = xseg_max(blocks->peak[what], now[i]);
+        blocks->value[quantity] = now[i];
+        blocks->peak[quantity] = xseg_max(blocks->peak[quantity], now[i]);
     }
 }
 
-static void step_blocks(struct xseg_counts *counts, struct blocks *mine, unsigned random)
+static void change_blocks_randomly(struct xseg_counts *counts, struct blocks *blocks,
+                                   unsigned random)
 {
     if (random % 8 < 4) {
         xseg_counts_alloc(counts, 10, 7);
-        mine->live++;
-    } else if (random % 8 == 4 && mine->live > 0) {
+        blocks->allocated++;
+    } else if (random % 8 == 4 && blocks->allocated > 0) {
         xseg_counts_mark_pending(counts, 1, 10);
-        mine->live--;
-        mine->pending++;
-    } else if (random % 8 == 5 && mine->pending > 0) {
+        blocks->allocated--;
+        blocks->pending++;
+    } else if (random % 8 == 5 && blocks->pending > 0) {
         xseg_counts_end_pending(counts, 1, 10, 7);
-        mine->pending--;
-    } else if (mine->live > 0) {
+        blocks->pending--;
+    } else if (blocks->allocated > 0) {
         xseg_counts_free(counts, 10, 7);
-        mine->live--;
+        blocks->allocated--;
     }
 }
 
@@ -157,7 +159,7 @@ TEST(peaks_of_pending_blocks_are_exact)
 {
     for (unsigned seed = 1; seed <= 20; seed++) {
         struct xseg_counts counts[2];
-        struct blocks mine[2] = {0}, both = {0};
+        struct blocks of_arena[2] = {0}, sum = {0};
 
         srandom(seed);
         (void)set_up(NULL);
@@ -165,44 +167,47 @@ TEST(peaks_of_pending_blocks_are_exact)
             xseg_counts_init(&counts[i], &totals, i == 0);
         for (unsigned i = 0; i < 4000; i++) {
             const unsigned member = (unsigned)random() % 2;
-            /* In every other run no block is pending for a long time. */
-            const unsigned bits = seed % 2 == 0 && i < 1000 ? 2 : 0;
+            /* With an even seed, the first 1000 changes mark no block as pending. */
+            const unsigned mask = seed % 2 == 0 && i < 1000 ? 2 : 0;
 
-            step_blocks(&counts[member], &mine[member], (unsigned)random() | bits);
-            set_blocks(&both, mine[0].live + mine[1].live, mine[0].pending + mine[1].pending);
+            change_blocks_randomly(&counts[member], &of_arena[member], (unsigned)random() | mask);
+            set_blocks(&sum, of_arena[0].allocated + of_arena[1].allocated,
+                       of_arena[0].pending + of_arena[1].pending);
         }
         for (size_t i = 0; i < XSEG_COUNT_OF(of_blocks); i++) {
             const struct xseg_stat stat = xseg_totals_read(&totals, XSEG_STAT_ALL, of_blocks[i]);
 
-            assert_int_equal(stat.current, both.value[of_blocks[i]]);
-            assert_int_equal(stat.peak, both.peak[of_blocks[i]]);
+            assert_int_equal(stat.current, sum.value[of_blocks[i]]);
+            assert_int_equal(stat.peak, sum.peak[of_blocks[i]]);
             assert_int_equal(stat.allocated - stat.freed, stat.current);
         }
         (void)tear_down(NULL);
     }
 }
 
-/* An arena without a quota redistributes the headroom of all; arenas that exchange blocks in turn. */
+/* An arena that exceeds its quota redistributes the headroom of all arenas.  Here each arena in turn replaces a block by one of
+ * another size. */
 TEST_WITH(quotas_are_seldom_redistributed, set_up, tear_down)
 {
-    enum { LIVE = 100, ROUNDS = 2000 };
-    static uint64_t bytes[MEMBERS][LIVE];
+    enum { BLOCKS = 100, ROUNDS = 2000 };
+    static uint64_t sizes[MEMBERS][BLOCKS];
     struct xseg_counts counts[MEMBERS];
     unsigned redistributions = 0;
 
     srandom(1);
     for (unsigned i = 0; i < MEMBERS; i++)
         xseg_counts_init(&counts[i], &totals, true);
-    for (unsigned i = 0; i < (LIVE + ROUNDS) * MEMBERS; i++) {
-        struct xseg_counts *one = &counts[i % MEMBERS];
-        uint64_t *place = &bytes[i % MEMBERS][i / MEMBERS % LIVE];
-        const uint64_t quota = one->quota[XSEG_COUNT_ALLOCATED_BYTES];
+    for (unsigned i = 0; i < (BLOCKS + ROUNDS) * MEMBERS; i++) {
+        struct xseg_counts *arena = &counts[i % MEMBERS];
+        uint64_t *size = &sizes[i % MEMBERS][i / MEMBERS % BLOCKS];
+        const uint64_t quota = arena->quota[XSEG_COUNT_ALLOCATED_BYTES];
 
-        if (i >= LIVE * MEMBERS)
-            xseg_counts_free(one, *place, *place);
-        *place = 1 + (uint64_t)random() % 100;
-        xseg_counts_alloc(one, *place, *place);
-        redistributions += i >= LIVE * MEMBERS && one->quota[XSEG_COUNT_ALLOCATED_BYTES] != quota;
+        if (i >= BLOCKS * MEMBERS)
+            xseg_counts_free(arena, *size, *size);
+        *size = 1 + (uint64_t)random() % 100;
+        xseg_counts_alloc(arena, *size, *size);
+        redistributions +=
+            i >= BLOCKS * MEMBERS && arena->quota[XSEG_COUNT_ALLOCATED_BYTES] != quota;
     }
     assert_in_range(redistributions, 1, ROUNDS * MEMBERS / 20);
 }
@@ -213,30 +218,30 @@ TEST_WITH(reset_restarts_peaks, set_up, tear_down)
     struct xseg_stat stat;
 
     xseg_counts_init(&counts, &totals, false);
-    xseg_counts_increase(&counts, WHAT, 100);
-    xseg_counts_decrease(&counts, WHAT, 60);
+    xseg_counts_increase(&counts, QUANTITY, 100);
+    xseg_counts_decrease(&counts, QUANTITY, 60);
 
     xseg_totals_reset_peaks(&totals);
-    stat = xseg_totals_read(&totals, XSEG_STAT_LARGE, WHAT);
+    stat = xseg_totals_read(&totals, XSEG_STAT_LARGE, QUANTITY);
     assert_int_equal(stat.peak, 40);
     assert_int_equal(stat.allocated, 100);
     assert_int_equal(stat.freed, 60);
 
     xseg_totals_reset_accumulated(&totals);
-    xseg_counts_increase(&counts, WHAT, 7);
-    stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
+    xseg_counts_increase(&counts, QUANTITY, 7);
+    stat = xseg_totals_read(&totals, XSEG_STAT_ALL, QUANTITY);
     assert_int_equal(stat.current, 47);
     assert_int_equal(stat.peak, 47);
     assert_int_equal(stat.allocated, 7);
     assert_int_equal(stat.freed, 0);
-    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_SMALL, WHAT).peak, 0);
+    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_SMALL, QUANTITY).peak, 0);
 }
 
 static void *count_up_and_down(void *counts)
 {
     for (unsigned i = 0; i < 100000; i++) {
-        xseg_counts_increase(counts, WHAT, 10);
-        xseg_counts_decrease(counts, WHAT, 10);
+        xseg_counts_increase(counts, QUANTITY, 10);
+        xseg_counts_decrease(counts, QUANTITY, 10);
     }
     return NULL;
 }
@@ -253,18 +258,18 @@ TEST_WITH(concurrent_updates_are_all_counted, set_up, tear_down)
         assert_int_equal(pthread_create(&thread[i], NULL, count_up_and_down, &counts[i]), 0);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    const struct xseg_stat stat = xseg_totals_read(&totals, XSEG_STAT_ALL, WHAT);
+    const struct xseg_stat stat = xseg_totals_read(&totals, XSEG_STAT_ALL, QUANTITY);
     assert_int_equal(stat.current, 0);
-    assert_int_equal(stat.allocated, 2000000); /* 2 threads, 100000 times 10 */
+    assert_int_equal(stat.allocated, 2000000); /* 2 threads, 100,000 times 10 */
     assert_int_equal(stat.freed, 2000000);
-    assert_in_range(stat.peak, 10, 20);
+    assert_in_range(stat.peak, 10, 20); /* of one thread, or of both */
 }
 
-static atomic_bool is_over;
+static atomic_bool must_end;
 
 static void *count_until_end(void *counts)
 {
-    while (!atomic_load(&is_over)) {
+    while (!atomic_load(&must_end)) {
         xseg_counts_alloc(counts, 10, 10);
         xseg_counts_free(counts, 10, 10);
     }
@@ -274,118 +279,118 @@ static void *count_until_end(void *counts)
 TEST_WITH(values_are_consistent, set_up, tear_down)
 {
     struct xseg_counts counts;
-    uint64_t most = 0;
-    unsigned others = 0;
+    uint64_t max_value = 0;
+    unsigned inconsistent = 0;
     pthread_t thread;
 
     xseg_counts_init(&counts, &totals, true);
-    atomic_store(&is_over, false);
+    atomic_store(&must_end, false);
     assert_int_equal(pthread_create(&thread, NULL, count_until_end, &counts), 0);
-    for (unsigned i = 0; i < 100000 || most == 0; i++) {
+    for (unsigned i = 0; i < 100000 || max_value == 0; i++) {
         const struct xseg_stat stat =
             xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATED_BYTES);
 
-        most = xseg_max(most, xseg_max(stat.current, stat.peak));
-        others += stat.freed != stat.allocated - stat.current;
+        max_value = xseg_max(max_value, xseg_max(stat.current, stat.peak));
+        inconsistent += stat.freed != stat.allocated - stat.current;
     }
-    atomic_store(&is_over, true);
+    atomic_store(&must_end, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(most, 10);
-    assert_int_equal(others, 0);
+    assert_int_equal(max_value, 10);
+    assert_int_equal(inconsistent, 0);
 }
 
 /* --- Suspended counts. --- */
 
 enum { ARENAS = 300 };
 
-/* The part of an arena that counters use. */
-struct owner {
+/* The members of an arena that counters use. */
+struct arena {
     struct xseg_counts counts;
     struct xseg_biased_lock lock;
-    atomic_uint_fast64_t notes;
-    uint64_t live;
+    atomic_uint_fast64_t flags;
+    uint64_t blocks;
 };
 
-static void open_owner(struct owner *owner, bool is_small)
+static void open_arena(struct arena *arena, bool is_small)
 {
-    memset(owner, 0, sizeof(*owner));
-    xseg_biased_lock_init(&owner->lock, XSEG_RANK_ARENA);
-    xseg_counts_init(&owner->counts, &totals, is_small);
-    xseg_counts_allow_suspend(&owner->counts, &owner->lock, &owner->notes);
+    memset(arena, 0, sizeof(*arena));
+    xseg_biased_lock_init(&arena->lock, XSEG_RANK_ARENA);
+    xseg_counts_init(&arena->counts, &totals, is_small);
+    xseg_counts_allow_suspend(&arena->counts, &arena->lock, &arena->flags);
 }
 
-/* Count one block more or less, as an arena does. */
-static void add_block(struct owner *owner, bool frees) XSEG_UNCHECKED
+/* Count the allocation of a block, or the free of one if there is any, as an arena does. */
+static void count_block(struct arena *arena, bool frees) XSEG_UNCHECKED
 {
-    xseg_biased_lock_lock(&owner->lock);
+    xseg_biased_lock_lock(&arena->lock);
     if (!frees) {
-        xseg_counts_alloc(&owner->counts, 10, 7);
-        owner->live++;
-    } else if (owner->live > 0) {
-        xseg_counts_free(&owner->counts, 10, 7);
-        owner->live--;
-        if (atomic_load(&owner->notes) != 0)
-            xseg_counts_resume(&owner->counts);
+        xseg_counts_alloc(&arena->counts, 10, 7);
+        arena->blocks++;
+    } else if (arena->blocks > 0) {
+        xseg_counts_free(&arena->counts, 10, 7);
+        arena->blocks--;
+        if (atomic_load(&arena->flags) != 0)
+            xseg_counts_resume(&arena->counts);
     }
-    xseg_biased_lock_unlock(&owner->lock);
+    xseg_biased_lock_unlock(&arena->lock);
 }
 
-static void expect_audits(struct owner *owners) XSEG_UNCHECKED
+static void expect_audits(struct arena *arenas) XSEG_UNCHECKED
 {
     for (unsigned i = 0; i < ARENAS; i++) {
-        xseg_biased_lock_lock(&owners[i].lock);
-        expect_audit(xseg_counts_audit(&owners[i].counts, &violation), NULL);
-        xseg_biased_lock_unlock(&owners[i].lock);
+        xseg_biased_lock_lock(&arenas[i].lock);
+        expect_audit(xseg_counts_audit(&arenas[i].counts, &violation), NULL);
+        xseg_biased_lock_unlock(&arenas[i].lock);
     }
     expect_audit(xseg_totals_audit(&totals, &violation), NULL);
 }
 
 TEST(peaks_are_exact_with_suspended_counts)
 {
-    static struct owner owners[ARENAS];
+    static struct arena arenas[ARENAS];
 
     for (unsigned seed = 1; seed <= 3; seed++) {
-        uint64_t live = 0, peak = 0, allocated = 0;
-        unsigned suspended = 0;
+        uint64_t blocks = 0, peak = 0, allocations = 0;
+        unsigned still_suspended = 0;
 
         srandom(seed);
         (void)set_up(NULL);
         for (unsigned i = 0; i < ARENAS; i++)
-            open_owner(&owners[i], i % 2 == 0);
+            open_arena(&arenas[i], i % 2 == 0);
         for (unsigned i = 0; i < 60000; i++) {
-            /* A few arenas at a time are busy; occasionally any of them frees. */
+            /* One call in eight uses any arena, the others one of four arenas, which change every 300 calls. */
             const unsigned at = random() % 8 == 0 ? (unsigned)random() % ARENAS
                                                   : (i / 300 + (unsigned)random() % 4) % ARENAS;
-            const bool frees = random() % 16 < 7 || (random() % 4 != 0 && live > 2000);
-            const uint64_t before = owners[at].live;
+            const bool frees = random() % 16 < 7 || (random() % 4 != 0 && blocks > 2000);
+            const uint64_t before = arenas[at].blocks;
 
-            add_block(&owners[at], frees);
-            live += owners[at].live - before;
-            allocated += owners[at].live > before;
-            peak = xseg_max(peak, live);
-            suspended += owners[at].live != before && owners[at].counts.is_suspended;
+            count_block(&arenas[at], frees);
+            blocks += arenas[at].blocks - before;
+            allocations += arenas[at].blocks > before;
+            peak = xseg_max(peak, blocks);
+            still_suspended += arenas[at].blocks != before && arenas[at].counts.is_suspended;
             if (i % 1000 == 0)
-                expect_audits(owners);
+                expect_audits(arenas);
         }
         const struct xseg_stat stat =
             xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION);
-        assert_int_equal(stat.current, live);
+        assert_int_equal(stat.current, blocks);
         assert_int_equal(stat.peak, peak);
-        assert_int_equal(stat.allocated, allocated);
+        assert_int_equal(stat.allocated, allocations);
         assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_REQUESTED_BYTES).peak,
                          7 * peak);
-        assert_int_equal(suspended, 0);
-        /* At least one arena was suspended, unless the kernel has no barrier. */
-        assert_true(totals.member_count < ARENAS || !xseg_biased_lock_barrier(&owners[0].lock));
-        expect_audits(owners);
+        assert_int_equal(still_suspended, 0);
+        /* The counts of at least one arena are suspended, unless the kernel has no barrier. */
+        assert_true(totals.member_count < ARENAS || !xseg_biased_lock_barrier(&arenas[0].lock));
+        expect_audits(arenas);
         (void)tear_down(NULL);
         for (unsigned i = 0; i < ARENAS; i++)
-            xseg_biased_lock_fini(&owners[i].lock);
+            xseg_biased_lock_fini(&arenas[i].lock);
     }
 }
 
-/* From another thread, so that the lock ranks of this thread do not change. */
-static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
+/* Mark the lock as held by another thread: the lock ranks of this thread do not change. */
+static void set_held(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 {
 #if XSEG_BIASED_LOCK_IS_ATOMIC
     atomic_store(&lock->locked, is_held);
@@ -397,40 +402,40 @@ static void hold(struct xseg_biased_lock *lock, bool is_held) XSEG_UNCHECKED
 /* The counts of an arena whose lock is held are not suspended: the holder may be changing a value. */
 TEST_WITH(counts_of_locked_arenas_are_not_suspended, set_up, tear_down)
 {
-    static struct owner owners[ARENAS];
+    static struct arena arenas[ARENAS];
 
     for (unsigned i = 0; i < ARENAS; i++) {
-        open_owner(&owners[i], true);
-        add_block(&owners[i], false);
+        open_arena(&arenas[i], true);
+        count_block(&arenas[i], false);
         if (i == 0)
-            hold(&owners[i].lock, true);
+            set_held(&arenas[i].lock, true);
     }
-    assert_false(owners[0].counts.is_suspended);
-    assert_true(owners[1].counts.is_suspended || !xseg_biased_lock_barrier(&owners[0].lock));
-    hold(&owners[0].lock, false);
+    assert_false(arenas[0].counts.is_suspended);
+    assert_true(arenas[1].counts.is_suspended || !xseg_biased_lock_barrier(&arenas[0].lock));
+    set_held(&arenas[0].lock, false);
     /* The counts are suspended later, and the next change resumes them. */
     for (unsigned i = 0; i < 4096; i++)
-        add_block(&owners[1 + i % (ARENAS - 1)], false);
-    assert_true(owners[0].counts.is_suspended || !xseg_biased_lock_barrier(&owners[0].lock));
-    add_block(&owners[0], true);
-    assert_false(owners[0].counts.is_suspended);
-    assert_int_equal(atomic_load(&owners[0].notes), 0);
+        count_block(&arenas[1 + i % (ARENAS - 1)], false);
+    assert_true(arenas[0].counts.is_suspended || !xseg_biased_lock_barrier(&arenas[0].lock));
+    count_block(&arenas[0], true);
+    assert_false(arenas[0].counts.is_suspended);
+    assert_int_equal(atomic_load(&arenas[0].flags), 0);
     assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
                      ARENAS - 1 + 4096);
-    expect_audits(owners);
+    expect_audits(arenas);
 }
 
-static struct owner shared_owners[ARENAS];
+static struct arena shared_arenas[ARENAS];
 
-static void *change_on(void *argument)
+static void *change_arenas(void *argument)
 {
     unsigned seed = *(unsigned *)argument;
 
     for (unsigned i = 0; i < 20000; i++) {
         const unsigned at = (unsigned)rand_r(&seed) % ARENAS;
 
-        /* Each owner has one thread; the others only read. */
-        add_block(&shared_owners[at / 3 * 3 + *(unsigned *)argument % 3], rand_r(&seed) % 2 == 0);
+        /* Each arena is changed by one thread; the other threads only read it. */
+        count_block(&shared_arenas[at / 3 * 3 + *(unsigned *)argument % 3], rand_r(&seed) % 2 == 0);
     }
     return NULL;
 }
@@ -438,19 +443,20 @@ static void *change_on(void *argument)
 TEST_WITH(threads_resume_counts_that_others_suspend, set_up, tear_down)
 {
     pthread_t thread[3];
-    unsigned number[3];
-    uint64_t live = 0;
+    unsigned index[3];
+    uint64_t blocks = 0;
 
     for (unsigned i = 0; i < ARENAS; i++)
-        open_owner(&shared_owners[i], i % 2 == 0);
+        open_arena(&shared_arenas[i], i % 2 == 0);
     for (unsigned i = 0; i < 3; i++) {
-        number[i] = i;
-        assert_int_equal(pthread_create(&thread[i], NULL, change_on, &number[i]), 0);
+        index[i] = i;
+        assert_int_equal(pthread_create(&thread[i], NULL, change_arenas, &index[i]), 0);
     }
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     for (unsigned i = 0; i < ARENAS; i++)
-        live += shared_owners[i].live;
-    expect_audits(shared_owners);
-    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current, live);
+        blocks += shared_arenas[i].blocks;
+    expect_audits(shared_arenas);
+    assert_int_equal(xseg_totals_read(&totals, XSEG_STAT_ALL, XSEG_COUNT_ALLOCATION).current,
+                     blocks);
 }

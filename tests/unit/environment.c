@@ -24,7 +24,7 @@ static void record_line(void *context, enum xseg_log_level level, const char *li
     (void)snprintf(logged->line[logged->count++], sizeof(logged->line[0]), "%s", line);
 }
 
-static struct logged check(void)
+static struct logged check_environment(void)
 {
     struct logged logged = {0};
     const struct xseg_log log = {record_line, &logged};
@@ -34,7 +34,7 @@ static struct logged check(void)
 }
 
 /* Clear all variables except cmocka's. */
-static void clear(void)
+static void clear_environment(void)
 {
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");
     char saved[32] = "";
@@ -54,15 +54,15 @@ TEST(names_of_the_table_are_known)
 #undef X
     };
 
-    clear();
+    clear_environment();
     for (size_t i = 0; i < XSEG_COUNT_OF(name); i++)
         assert_int_equal(setenv(name[i], "1", 1), 0);
     /* Variables with another prefix belong to other programs. */
     assert_int_equal(setenv("XSEGDRIVER", "1", 1), 0);
     assert_int_equal(setenv("PYTORCH_XSEG_ALLOC", "1", 1), 0);
-    assert_int_equal(check().count, 0);
-    clear();
-    assert_int_equal(check().count, 0);
+    assert_int_equal(check_environment().count, 0);
+    clear_environment();
+    assert_int_equal(check_environment().count, 0);
 }
 
 TEST(mistyped_names_are_reported_with_the_closest_match)
@@ -84,35 +84,35 @@ TEST(mistyped_names_are_reported_with_the_closest_match)
     };
 
     for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
-        clear();
+        clear_environment();
         assert_int_equal(setenv(row[i].name, "value=1", 1), 0);
         assert_int_equal(setenv("XSEG_DRIVER", "x", 1), 0);
-        const struct logged logged = check();
+        const struct logged logged = check_environment();
         assert_int_equal(logged.count, 1);
         assert_string_equal(logged.line[0], row[i].expected);
     }
-    clear();
+    clear_environment();
 }
 
 TEST(many_unknown_names_are_summarized)
 {
     char name[32];
 
-    clear();
+    clear_environment();
     for (unsigned i = 0; i < 11; i++) {
         (void)snprintf(name, sizeof(name), "XSEG_UNHEARD_OF_%u", i);
         assert_int_equal(setenv(name, "", 1), 0);
     }
-    const struct logged logged = check();
+    const struct logged logged = check_environment();
+    /* Eight names, and the number of the others. */
     assert_int_equal(logged.count, 9);
     assert_string_equal(logged.line[8],
                         "environment: more unknown variables, 3 with the prefix XSEG_; see "
                         "docs/environment.md for all names");
-    clear();
+    clear_environment();
 }
 
-/* --- A set-user-ID process reads nothing from its environment. Here secure_getenv() returns what it returns in such a
- * process. --- */
+/* --- A set-user-ID process reads nothing from its environment. The wrapped secure_getenv() simulates such a process. --- */
 
 static const char *const variable[] = {
     "XSEG_DRIVER",
@@ -121,14 +121,14 @@ static const char *const variable[] = {
     "PYTORCH_ALLOC_CONF",
 };
 
-static bool has_rights; /* more than its user has */
+static bool is_privileged; /* the process is a set-user-ID process */
 
 char *__real_secure_getenv(const char *name);
 char *__wrap_secure_getenv(const char *name);
 
 char *__wrap_secure_getenv(const char *name)
 {
-    return has_rights ? NULL : __real_secure_getenv(name);
+    return is_privileged ? NULL : __real_secure_getenv(name);
 }
 
 static void record_warning(void *context, enum xseg_log_level level, const char *line)
@@ -145,7 +145,7 @@ static xseg_status try_open(const char *driver, struct logged *logged, struct xs
     return xseg_open(NULL, &options, out);
 }
 
-static void set_all(const char *config)
+static void set_variables(const char *config)
 {
     for (unsigned i = 0; i < COUNT_OF(variable); i++)
         assert_int_equal(setenv(variable[i], i == 0 ? "/no/such/driver" : config, 1), 0);
@@ -156,8 +156,8 @@ TEST(defaults_apply_and_are_logged_once)
     struct xseg_allocator *allocator = NULL;
     struct logged logged = {0};
 
-    has_rights = true;
-    set_all("no_such_key:1");
+    is_privileged = true;
+    set_variables("no_such_key:1");
     assert_ok(xseg_sim_reset(NULL));
     for (unsigned i = 0; i < 2; i++) {
         assert_ok(try_open(env_driver(), &logged, &allocator));
@@ -175,10 +175,10 @@ TEST(driver_variable_is_ignored)
     struct logged logged = {0};
     char text[512] = "";
 
-    has_rights = true;
-    set_all("");
+    is_privileged = true;
+    set_variables("");
     if (try_open(NULL, &logged, &allocator) == XSEG_OK) {
-        env_close(allocator); /* exists on this host */
+        env_close(allocator); /* this host has a CUDA driver */
         return;
     }
     (void)xseg_error_message(text, sizeof(text));
@@ -191,10 +191,10 @@ TEST(environment_applies_without_privileges)
     struct xseg_allocator *allocator = NULL;
     struct logged logged = {0};
 
-    has_rights = false;
-    set_all("no_such_key:1");
+    is_privileged = false;
+    set_variables("no_such_key:1");
     assert_error(try_open(env_driver(), &logged, &allocator), CONFIG, "XSEG_ALLOC_CONF");
-    set_all("");
+    set_variables("");
     assert_error(try_open(NULL, &logged, &allocator), NO_DRIVER, "/no/such/driver");
     assert_int_equal(logged.count, 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Error messages of threads, and log lines. */
+/* Error messages, and log lines. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,7 +95,7 @@ TEST(sink_receives_printable_lines_of_every_level)
     assert_string_equal(logged.line, "line 2");
     xseg_log_line(&log, XSEG_LOG_INFO, "%s and %s", "\033[2J", "\xc3\xa9\n");
     assert_string_equal(logged.line, "\\x1b[2J and \\xc3\\xa9\\x0a");
-    /* A long line is truncated. */
+    /* A line is truncated to 1023 bytes. */
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = '\0';
     xseg_log_line(&log, XSEG_LOG_INFO, "%s", text);
@@ -104,18 +104,18 @@ TEST(sink_receives_printable_lines_of_every_level)
 }
 
 /* Write the three levels without a sink, with standard error redirected to a file. */
-static void write_all(FILE *file)
+static void write_each_level(FILE *file)
 {
     const struct xseg_log log = {NULL, NULL};
-    const int old = dup(STDERR_FILENO);
+    const int saved_stderr = dup(STDERR_FILENO);
 
-    assert_true(old >= 0);
+    assert_true(saved_stderr >= 0);
     assert_true(dup2(fileno(file), STDERR_FILENO) >= 0);
     xseg_log_line(&log, XSEG_LOG_ERROR, "one %d", 1);
     xseg_log_line(&log, XSEG_LOG_INFO, "two %d", 2);
     xseg_log_line(&log, XSEG_LOG_WARNING, "three %d", 3);
-    assert_true(dup2(old, STDERR_FILENO) >= 0);
-    assert_int_equal(close(old), 0);
+    assert_true(dup2(saved_stderr, STDERR_FILENO) >= 0);
+    assert_int_equal(close(saved_stderr), 0);
 }
 
 TEST(without_a_sink_warnings_and_errors_are_written)
@@ -124,7 +124,7 @@ TEST(without_a_sink_warnings_and_errors_are_written)
     FILE *file = tmpfile();
 
     assert_non_null(file);
-    write_all(file);
+    write_each_level(file);
     rewind(file);
     assert_int_not_equal(fread(text, 1, sizeof(text) - 1, file), 0);
     assert_string_equal(text, "xseg: one 1\nxseg: three 3\n");

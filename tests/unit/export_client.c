@@ -18,20 +18,21 @@ uint64_t __real_xseg_clock_system(void);
 uint64_t __wrap_xseg_clock_system(void);
 /* NOLINTEND(bugprone-reserved-identifier) */
 
-static uint64_t step, skipped; /* nanoseconds that each read of the clock skips */
+static uint64_t clock_step;   /* nanoseconds by which each read of the clock advances it */
+static uint64_t clock_offset; /* the sum of these */
 
 uint64_t __wrap_xseg_clock_system(void)
 {
-    skipped += step;
-    return __real_xseg_clock_system() + skipped;
+    clock_offset += clock_step;
+    return __real_xseg_clock_system() + clock_offset;
 }
 
-/* The replies of the exporter; each column breaks one part of a reply. */
+/* The replies of the exporter. */
 struct script {
-    const char *word; /* in the client's error message */
+    const char *words; /* of the client's error message */
     xseg_status status;
     uint64_t page_count, page_size;
-    uint32_t count, files, reply_status, replies;
+    uint32_t count, descriptors, reply_status, replies;
     size_t size; /* of the message; 0: a complete reply */
     bool is_silent;
 };
@@ -42,7 +43,7 @@ struct exporter {
     pthread_t thread;
 };
 
-/* sent: pages of earlier replies */
+/* Send a reply; earlier replies had `sent` pages. */
 static void send_reply(int client, const struct script *script, uint64_t sent)
 {
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {0};
@@ -50,31 +51,31 @@ static void send_reply(int client, const struct script *script, uint64_t sent)
         .status = script->reply_status, .count = script->count, .page_count = script->page_count};
     struct iovec data = {&reply, script->size == 0 ? sizeof(reply) : script->size};
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
-    int file[8];
+    int fd[8];
 
-    for (uint32_t i = 0; i < script->files; i++)
-        file[i] = dup(STDERR_FILENO);
+    for (uint32_t i = 0; i < script->descriptors; i++)
+        fd[i] = dup(STDERR_FILENO);
     if (script->reply_status != XSEG_OK)
         memset(reply.error, 'w', sizeof(reply.error));
     for (uint32_t i = 0; script->reply_status == XSEG_OK && i < XSEG_EXPORT_BATCH; i++) {
         reply.page[i].offset = (sent + i) * script->page_size;
         reply.page[i].size = script->page_size;
     }
-    if (script->files != 0) {
+    if (script->descriptors != 0) {
         message.msg_control = control;
-        message.msg_controllen = CMSG_SPACE(script->files * sizeof(int));
+        message.msg_controllen = CMSG_SPACE(script->descriptors * sizeof(int));
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET;
         header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(script->files * sizeof(int));
-        memcpy(CMSG_DATA(header), file, script->files * sizeof(int));
+        header->cmsg_len = CMSG_LEN(script->descriptors * sizeof(int));
+        memcpy(CMSG_DATA(header), fd, script->descriptors * sizeof(int));
     }
     (void)sendmsg(client, &message, MSG_NOSIGNAL);
-    for (uint32_t i = 0; i < script->files; i++)
-        (void)close(file[i]);
+    for (uint32_t i = 0; i < script->descriptors; i++)
+        (void)close(fd[i]);
 }
 
-static void *serve(void *self)
+static void *run_exporter(void *self)
 {
     const struct exporter *exporter = self;
     struct xseg_export_token token;
@@ -103,18 +104,18 @@ static struct xseg_export_token make_token(uint64_t exporter)
 }
 
 /* Run the client against an exporter with this script. */
-static xseg_status fetch(const struct script *script, struct xseg_export_pages *pages)
+static xseg_status resolve_from(const struct script *script, struct xseg_export_pages *pages)
 {
     struct exporter exporter = {.script = script};
-    const uint64_t number = (uint64_t)getpid() << 32 | (uintptr_t)script;
-    const struct xseg_export_token token = make_token(number);
+    const uint64_t exporter_id = (uint64_t)getpid() << 32 | (uintptr_t)script;
+    const struct xseg_export_token token = make_token(exporter_id);
     struct sockaddr_un address;
-    const socklen_t length = xseg_export_address(number, &address);
+    const socklen_t length = xseg_export_address(exporter_id, &address);
 
     exporter.socket = socket(AF_UNIX, SOCK_SEQPACKET, 0);
     assert_int_equal(bind(exporter.socket, (struct sockaddr *)&address, length), 0);
     assert_int_equal(listen(exporter.socket, 1), 0);
-    assert_int_equal(pthread_create(&exporter.thread, NULL, serve, &exporter), 0);
+    assert_int_equal(pthread_create(&exporter.thread, NULL, run_exporter, &exporter), 0);
     const xseg_status status = xseg_export_resolve(&token, pages);
     assert_int_equal(pthread_join(exporter.thread, NULL), 0);
     (void)close(exporter.socket);
@@ -123,6 +124,7 @@ static xseg_status fetch(const struct script *script, struct xseg_export_pages *
 
 TEST(exporter_that_violates_the_protocol_is_rejected)
 {
+    /* The token has 3 pages of 2 MiB; each script violates the protocol in one way. */
     static const struct script scripts[] = {
         {"closed the connection", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 0},
         {"reply of process 4711 is invalid, size 7", XSEG_ERR_FILE, 3, PAGE, 3, 3, 0, .replies = 1,
@@ -149,36 +151,36 @@ TEST(exporter_that_violates_the_protocol_is_rejected)
     };
 
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
-        const unsigned files = env_open_fds();
+        const unsigned open_fds = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
-        const xseg_status status = fetch(&scripts[i], &pages);
+        const xseg_status status = resolve_from(&scripts[i], &pages);
 
-        env_expect_error(status, scripts[i].status, scripts[i].word);
+        env_expect_error(status, scripts[i].status, scripts[i].words);
         assert_null(pages.handle);
-        assert_int_equal(env_open_fds(), files);
+        assert_int_equal(env_open_fds(), open_fds);
     }
 }
 
 TEST(run_arrives_in_any_number_of_replies)
 {
     static const struct script scripts[] = {
-        {.page_count = 3, .page_size = PAGE, .count = 3, .files = 3, .replies = 1},
-        {.page_count = 3, .page_size = PAGE, .count = 1, .files = 1, .replies = 3},
+        {.page_count = 3, .page_size = PAGE, .count = 3, .descriptors = 3, .replies = 1},
+        {.page_count = 3, .page_size = PAGE, .count = 1, .descriptors = 1, .replies = 3},
     };
 
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
-        const unsigned files = env_open_fds();
+        const unsigned open_fds = env_open_fds();
         struct xseg_export_pages pages = {.count = 0};
 
-        assert_ok(fetch(&scripts[i], &pages));
+        assert_ok(resolve_from(&scripts[i], &pages));
         assert_int_equal(pages.count, 3);
         for (size_t page = 0; page < 3; page++) {
             assert_int_equal(pages.handle[page].offset, page * PAGE);
             assert_int_equal(pages.handle[page].size, PAGE);
         }
-        assert_int_equal(env_open_fds(), files + 3);
+        assert_int_equal(env_open_fds(), open_fds + 3);
         xseg_export_pages_close(&pages);
-        assert_int_equal(env_open_fds(), files);
+        assert_int_equal(env_open_fds(), open_fds);
     }
 }
 
@@ -189,7 +191,7 @@ TEST(silent_exporter_times_out)
         {.page_count = 3,
          .page_size = PAGE,
          .count = 1,
-         .files = 1,
+         .descriptors = 1,
          .replies = 1,
          .is_silent = true},
     };
@@ -197,15 +199,16 @@ TEST(silent_exporter_times_out)
     for (unsigned i = 0; i < COUNT_OF(scripts); i++) {
         struct xseg_export_pages pages = {.count = 0};
 
-        step = UINT64_C(9980000000) / (i + 1);
-        const xseg_status status = fetch(&scripts[i], &pages);
-        step = 0;
+        /* 20 ms of the timeout of 10 s remain for the last wait: the client reads the clock once before each wait. */
+        clock_step = UINT64_C(9980000000) / (i + 1);
+        const xseg_status status = resolve_from(&scripts[i], &pages);
+        clock_step = 0;
         assert_error(status, FILE, "exporter did not reply within 10000 ms");
         assert_null(pages.handle);
     }
 }
 
-/* Any 64 bytes: a token that is accepted is within its bounds. */
+/* The fields of an accepted token are within their bounds, whatever its 64 bytes are. */
 TEST(arbitrary_tokens_are_handled)
 {
     struct xseg_export_token token = make_token(1);
@@ -219,7 +222,8 @@ TEST(arbitrary_tokens_are_handled)
         if (i % 16 == 0)
             token = make_token(i);
         if (xseg_export_token_read(&token, &fields) == XSEG_OK)
-            assert_true(fields.size != 0 && fields.size % 4096 == 0 && fields.size >> 48 == 0 &&
+            assert_true(fields.size != 0 && fields.size % 4096 == 0 &&
+                        fields.size <= XSEG_EXPORT_BYTES_MAX &&
                         fields.version == XSEG_EXPORT_TOKEN_VERSION);
         else
             assert_int_equal(fields.size, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Files that are written sequentially, and from whose end bytes can be withdrawn. */
+/* Files that are written sequentially, and whose end can be truncated. */
 #include "src/base/file_writer.h"
 #include "tests/support/test.h"
 
@@ -53,7 +53,7 @@ static void write_up_to(uint64_t end)
 }
 
 /* The file has exactly these bytes from an offset on. */
-static void expect(int file, uint64_t origin, uint64_t count)
+static void expect_bytes(int file, uint64_t origin, uint64_t count)
 {
     static unsigned char bytes[BIG + 100];
 
@@ -76,41 +76,41 @@ TEST(all_bytes_arrive_in_order)
         write_up_to(sizes[i]);
         assert_int_equal(xseg_file_writer_offset(&output), sizes[i]);
         assert_true(xseg_file_writer_flush(&output));
-        expect(file, 0, sizes[i]);
+        expect_bytes(file, 0, sizes[i]);
         assert_int_equal(close(file), 0);
     }
 }
 
-/* Withdraw to offsets in the buffer, at its edge, and in written bytes; then write other bytes and continue. */
-TEST(withdrawn_bytes_are_not_written)
+/* Truncate to offsets inside and at the boundaries of buffers, each time after two buffers of other bytes; then continue. */
+TEST(truncated_bytes_are_not_written)
 {
     enum { BUFFER = XSEG_FILE_WRITER_BUFFER };
-    static const uint64_t places[] = {BIG, BIG - 1, 2 * BUFFER + 1, 2 * BUFFER, BUFFER - 1, 1, 0};
+    static const uint64_t offsets[] = {BIG, BIG - 1, 2 * BUFFER + 1, 2 * BUFFER, BUFFER - 1, 1, 0};
 
     for (uint64_t origin = 0; origin <= 5; origin += 5) {
         const int file = make_file();
 
         assert_int_equal(write(file, "front", origin), origin);
         xseg_file_writer_init(&output, file);
-        for (size_t i = 0; i < COUNT_OF(places); i++) {
-            write_up_to(places[i]);
+        for (size_t i = 0; i < COUNT_OF(offsets); i++) {
+            write_up_to(offsets[i]);
             xseg_file_writer_write(&output, "wrong", 5);
             for (unsigned k = 0; k < 30000; k++)
                 xseg_file_writer_write(&output, "wrong", 5);
-            assert_true(xseg_file_writer_truncate(&output, places[i]));
-            assert_int_equal(xseg_file_writer_offset(&output), places[i]);
+            assert_true(xseg_file_writer_truncate(&output, offsets[i]));
+            assert_int_equal(xseg_file_writer_offset(&output), offsets[i]);
             write_up_to(BIG);
         }
         assert_true(xseg_file_writer_flush(&output));
-        expect(file, origin, BIG);
+        expect_bytes(file, origin, BIG);
         assert_int_equal(close(file), 0);
     }
 }
 
-/* A pipe: buffered bytes can be withdrawn, written bytes cannot. */
+/* Buffered bytes of a pipe can be truncated, written bytes cannot. */
 TEST(unseekable_file_keeps_its_bytes)
 {
-    static unsigned char bytes[200];
+    static unsigned char bytes[200]; /* more than the pipe has */
     int ends[2];
 
     assert_int_equal(pipe(ends), 0);

@@ -7,9 +7,7 @@
 #include "src/core/block/free_index.h"
 #include "tests/support/audit.h"
 
-#define BLOCKS 600u
-
-/* Extents, registered in an order other than that of their addresses. */
+#define BLOCKS  600u
 #define EXTENTS 7u
 
 static struct {
@@ -17,11 +15,11 @@ static struct {
     struct xseg_block block[BLOCKS];
 } records;
 static struct xseg_block *const block = records.block;
-static bool there[BLOCKS];
+static bool is_indexed[BLOCKS];
 static struct xseg_free_index free_index;
 static struct xseg_extent extent[EXTENTS];
 
-/* The base of handles: the first block has handle 1. */
+/* The address of handle 0, one unit before the first block, which has handle 1. */
 static char *records_base(void)
 {
     return (char *)records.block - XSEG_BUMP_UNIT;
@@ -30,19 +28,20 @@ static char *records_base(void)
 FIXTURE(set_up)
 {
     memset(&records, 0, sizeof(records));
-    memset(there, 0, sizeof(there));
+    memset(is_indexed, 0, sizeof(is_indexed));
     memset(&free_index, 0, sizeof(free_index));
     xseg_free_index_init(&free_index, records_base());
 }
 
-static void expect(const char *tag)
+static void expect_index_audit(const char *tag)
 {
     expect_audit(xseg_free_index_audit(&free_index, &violation), tag);
 }
 
-static bool precedes(const struct xseg_block *one, uint64_t bytes, uint64_t position)
+static bool precedes(const struct xseg_block *candidate, uint64_t bytes, uint64_t position)
 {
-    return one->bytes < bytes || (one->bytes == bytes && xseg_block_position(one) < position);
+    return candidate->bytes < bytes ||
+           (candidate->bytes == bytes && xseg_block_position(candidate) < position);
 }
 
 /* The smallest block not below (bytes, position), found by a linear search. */
@@ -51,13 +50,13 @@ static struct xseg_block *search_linearly(uint64_t bytes, uint64_t position)
     struct xseg_block *best = NULL;
 
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (there[i] && !precedes(&block[i], bytes, position) &&
+        if (is_indexed[i] && !precedes(&block[i], bytes, position) &&
             (best == NULL || precedes(&block[i], best->bytes, xseg_block_position(best))))
             best = &block[i];
     return best;
 }
 
-/* Place extents of this size at ascending addresses. */
+/* Place extents of a size at ascending addresses; their positions are in another order. */
 static void place_extents(uint64_t bytes)
 {
     for (unsigned i = 0; i < EXTENTS; i++) {
@@ -96,24 +95,24 @@ static uint64_t random_bytes(void)
 /* Mostly one size, and two other sizes of the same bin. */
 static uint64_t similar_bytes(void)
 {
-    const uint64_t odd = (uint64_t)random() % 10;
+    const uint64_t choice = (uint64_t)random() % 10;
 
-    return 20 * XSEG_MIB + (odd < 3 ? odd : 1) * 512;
+    return 20 * XSEG_MIB + (choice < 3 ? choice : 1) * 512;
 }
 
-static void toggle(unsigned i, uint64_t bytes)
+static void insert_or_remove(unsigned i, uint64_t bytes)
 {
-    if (there[i]) {
+    if (is_indexed[i]) {
         xseg_free_index_remove(&free_index, &block[i]);
         assert_null(block[i].uses);
     } else {
         block[i].bytes = bytes;
         xseg_free_index_insert(&free_index, &block[i]);
     }
-    there[i] = !there[i];
+    is_indexed[i] = !is_indexed[i];
 }
 
-/* Random changes, with sizes from a function and blocks at this distance. */
+/* Insert and remove random blocks at regular distances, with sizes from a function. */
 static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
 {
     (void)set_up(NULL);
@@ -125,21 +124,21 @@ static void compare_searches(uint64_t (*next_bytes)(void), uint64_t distance)
         const unsigned i = (unsigned)random() % BLOCKS;
         const uint64_t bytes = next_bytes();
 
-        toggle(i, next_bytes());
+        insert_or_remove(i, next_bytes());
         assert_ptr_equal(xseg_free_index_find(&free_index, bytes), search_linearly(bytes, 0));
         const uint64_t position = xseg_block_position(&block[i]);
 
         assert_ptr_equal(xseg_free_index_lower_bound(&free_index, bytes, position),
                          search_linearly(bytes, position));
-        if (there[i])
+        if (is_indexed[i])
             assert_ptr_equal(xseg_free_index_next(&free_index, &block[i]),
                              search_linearly(block[i].bytes, position + 1));
         if (step % 1000 == 0)
-            expect(NULL);
+            expect_index_audit(NULL);
     }
 }
 
-/* Also where hundreds of blocks share a bin. */
+/* Sizes are distributed over all bins, or share one bin. */
 TEST(index_agrees_with_a_linear_search)
 {
     compare_searches(random_bytes, XSEG_GIB);
@@ -156,29 +155,29 @@ TEST_WITH(bin_can_be_used_as_a_stack, set_up, NULL)
         xseg_free_index_insert(&free_index, &block[i]);
         assert_int_equal(xseg_free_index_count(&free_index), BLOCKS - i);
         if (i % 50 == 0)
-            expect(NULL);
+            expect_index_audit(NULL);
     }
     for (unsigned i = 0; i < BLOCKS; i++) {
         assert_ptr_equal(xseg_free_index_find(&free_index, 20 * XSEG_MIB), &block[i]);
         xseg_free_index_remove(&free_index, &block[i]);
         if (i % 50 == 0)
-            expect(NULL);
+            expect_index_audit(NULL);
     }
     assert_null(xseg_free_index_find(&free_index, 20 * XSEG_MIB));
     assert_int_equal(xseg_free_index_count(&free_index), 0);
 }
 
-/* The longest run of ascending priorities among 4096 records at a regular distance: long runs make deep trees. */
+/* The longest run of ascending priorities among 4096 handles at a regular distance: long runs make deep trees. */
 static unsigned longest_ascending_run(uint32_t distance)
 {
     unsigned run = 0, longest = 0;
-    uint32_t before = 0;
+    uint32_t previous = 0;
 
     for (uint32_t i = 1; i <= 4096; i++) {
         const uint32_t priority = xseg_tree_priority(i * distance);
 
-        run = priority > before ? run + 1 : 0;
-        before = priority;
+        run = priority > previous ? run + 1 : 0;
+        previous = priority;
         longest = run > longest ? run : longest;
     }
     return longest;
@@ -215,23 +214,23 @@ TEST_WITH(audit_reports_the_violated_invariant, set_up, NULL)
         block[i] = block_at(i * 1024, 1024);
         xseg_free_index_insert(&free_index, &block[i]);
     }
-    expect(NULL);
-    WITH_VALUE(block[0].state, XSEG_BLOCK_ALLOCATED, expect("INDEX-2"));
+    expect_index_audit(NULL);
+    WITH_VALUE(block[0].state, XSEG_BLOCK_ALLOCATED, expect_index_audit("INDEX-2"));
     /* The first block names a parent with a higher address. */
     block[1].base -= 1024;
     block[0].base += 1024;
-    expect("INDEX-3");
+    expect_index_audit("INDEX-3");
     block[1].base += 1024;
     block[0].base -= 1024;
-    expect(NULL);
-    /* A sorted list is no treap. */
-    const uint32_t first = free_index.bin[2];
+    expect_index_audit(NULL);
+    /* A sorted list is not a treap: some block has a higher priority than its parent. */
+    const uint32_t first = free_index.bin[2]; /* of blocks of 1024 bytes */
     for (unsigned i = 0; i < 64; i++) {
         block[i].left = i < 63 ? xseg_block_handle(records_base(), &block[i + 1]) : 0;
         block[i].right = 0;
     }
-    expect("INDEX-4");
+    expect_index_audit("INDEX-4");
     assert_int_equal(free_index.bin[2], first);
     xseg_bitmap_clear(&free_index.used, 2);
-    expect("INDEX-1");
+    expect_index_audit("INDEX-1");
 }

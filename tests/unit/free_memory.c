@@ -19,7 +19,7 @@ TEST(available_memory_is_found)
     assert_int_equal(bytes, 0);
 }
 
-TEST(other_texts_are_rejected)
+TEST(malformed_contents_are_rejected)
 {
     static const char *const text[] = {
         "",
@@ -42,7 +42,7 @@ TEST(other_texts_are_rejected)
 }
 
 /* The driver is zeroed memory: it has no simulated host, and is not called. */
-TEST(memory_of_this_host_is_read)
+TEST(available_memory_of_this_host_is_read)
 {
     void *const driver = calloc(1, 64 * KIB);
     struct xseg_context context = {
@@ -52,7 +52,7 @@ TEST(memory_of_this_host_is_read)
     if (access("/proc/meminfo", R_OK) == 0) {
         assert_int_equal(xseg_free_memory_query(&context, &bytes, &total), XSEG_OK);
         assert_int_equal(total, UINT64_MAX);
-        assert_in_range(bytes, MIB, 1024 * 1024 * GIB);
+        assert_in_range(bytes, MIB, 1024 * 1024 * GIB); /* any plausible size */
         /* The device can use less memory than the host has. */
         context.total_bytes = MIB;
         assert_int_equal(xseg_free_memory_query(&context, &bytes, &total), XSEG_OK);

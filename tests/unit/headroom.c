@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The headroom of random points against its definition (src/tools/replay/headroom.h), one e after the other. */
+/* The headroom of random points, compared with its definition (src/tools/replay/headroom.h), which is computed for each e. */
 #include "src/tools/replay/headroom.h"
 
 #include "tests/support/test.h"
 
 #define POINTS 9000
 
-/* Linear congruential numbers. */
+/* A linear congruential generator. */
 static uint64_t random_next(uint64_t *state)
 {
     *state = *state * UINT64_C(6364136223846793005) + 1;
@@ -18,6 +18,7 @@ struct points {
     size_t count;
 };
 
+/* The smallest valid c for an e, in 1/HEADROOM_UNIT bytes. */
 static headroom_sum c_of(const struct points *points, uint32_t e)
 {
     headroom_sum c = 0;
@@ -31,6 +32,7 @@ static headroom_sum c_of(const struct points *points, uint32_t e)
     return c;
 }
 
+/* The sum of the bound over all points, without the part that is the same for every e. */
 static headroom_sum total_of(const struct points *points, uint32_t e)
 {
     headroom_sum total = c_of(points, e) * (headroom_sum)points->count;
@@ -40,21 +42,21 @@ static headroom_sum total_of(const struct points *points, uint32_t e)
     return total;
 }
 
-/* max_e: at least that of the pair */
-static void check(const struct points *points, uint32_t max_e)
+/* Expect the pair of the definition, whose e is at most max_e. */
+static void expect_pair(const struct points *points, uint32_t max_e)
 {
     struct headroom headroom = {0};
     struct headroom_pair pair;
-    headroom_sum least = total_of(points, 0);
+    headroom_sum min_total = total_of(points, 0);
     uint32_t e = 0;
 
     for (size_t i = 0; i < points->count; i++)
         assert_true(headroom_add(&headroom, points->allocated[i], points->reserved[i]));
     pair = headroom_find(&headroom);
-    for (uint32_t other = 1; other <= max_e; other++)
-        if (total_of(points, other) < least) {
-            least = total_of(points, other);
-            e = other;
+    for (uint32_t candidate = 1; candidate <= max_e; candidate++)
+        if (total_of(points, candidate) < min_total) {
+            min_total = total_of(points, candidate);
+            e = candidate;
         }
     assert_int_equal(pair.e, e);
     assert_int_equal(pair.c, (uint64_t)((c_of(points, e) + HEADROOM_UNIT - 1) / HEADROOM_UNIT));
@@ -75,7 +77,7 @@ TEST(random_points_have_the_pair_of_the_definition)
             points.reserved[i] = points.allocated[i] + points.allocated[i] * slope / 100 +
                                  random_next(&random) % scale;
         }
-        check(&points, 4000);
+        expect_pair(&points, 4000);
     }
 }
 
@@ -90,12 +92,12 @@ TEST(many_points_are_reduced)
         points.allocated[i] = i * 1000000;
         points.reserved[i] = points.allocated[i] + i * (2 * (uint64_t)POINTS - i);
     }
-    check(&points, 50);
+    expect_pair(&points, 50);
     for (size_t i = 0; i < POINTS; i++) {
         points.allocated[i] = random_next(&random) % 1000000;
         points.reserved[i] = points.allocated[i] + random_next(&random) % 50000;
     }
-    check(&points, 50);
+    expect_pair(&points, 50);
 }
 
 TEST(edge_cases)
@@ -105,13 +107,13 @@ TEST(edge_cases)
 
     assert_int_equal(headroom_find(&headroom).c, 0);
     headroom_fini(&headroom);
-    check(&points, 3);
+    expect_pair(&points, 3);
     points.reserved[0] = UINT64_C(1) << 59;
-    check(&points, 3);
+    expect_pair(&points, 3);
     points.count = 2;
     points.allocated[1] = points.reserved[1] = UINT64_C(1) << 59;
-    check(&points, 3);
-    /* Reserved memory below allocated memory, as of blocks that another pool lends, needs no headroom. */
+    expect_pair(&points, 3);
+    /* Reserved memory below allocated memory, as with blocks in a fallback pool, needs no headroom. */
     points = (struct points){.count = 1, .allocated = {5}, .reserved = {3}};
-    check(&points, 3);
+    expect_pair(&points, 3);
 }

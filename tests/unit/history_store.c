@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The state that histories of an allocator share: settings, time, labels of threads, hooks, the depot. */
+/* The history store, which the histories of all devices share: settings, time, labels of threads, hooks, the stack depot. */
 #include "src/core/history/history.h"
 
 #include <inttypes.h>
@@ -42,7 +42,7 @@ static void configure_all(void)
 
 /* --- Settings. --- */
 
-static bool changes_memory(enum xseg_history_action action)
+static bool requests_memory(enum xseg_history_action action)
 {
     return action == XSEG_HISTORY_ALLOC || action == XSEG_HISTORY_SEGMENT_ALLOC ||
            action == XSEG_HISTORY_SEGMENT_MAP || action == XSEG_HISTORY_OOM ||
@@ -60,14 +60,14 @@ static bool has_stack(enum xseg_history_action action)
     if (!is_recorded(action))
         return false;
     return config.history_stacks == XSEG_HISTORY_STACKS_ALL ||
-           (config.history_stacks == XSEG_HISTORY_STACKS_ALLOC && changes_memory(action));
+           (config.history_stacks == XSEG_HISTORY_STACKS_ALLOC && requests_memory(action));
 }
 
 static void expect_settings(void)
 {
-    const bool keeps = config.history != XSEG_HISTORY_NOTHING;
-    const bool origin_stack = keeps && config.history_stacks != XSEG_HISTORY_STACKS_NONE;
-    bool takes = origin_stack, is_any = config.traced || keeps || config.block_user;
+    const bool has_origins = config.history != XSEG_HISTORY_NOTHING;
+    const bool origin_stack = has_origins && config.history_stacks != XSEG_HISTORY_STACKS_NONE;
+    bool captures = origin_stack, is_any = config.traced || has_origins || config.block_user;
     const uint64_t settings = configure();
 
     for (unsigned i = 0; i < XSEG_HISTORY_ACTIONS; i++) {
@@ -75,15 +75,15 @@ static void expect_settings(void)
 
         assert_int_equal(xseg_history_settings_record(settings, action), is_recorded(action));
         assert_int_equal(xseg_history_settings_stack(settings, action), has_stack(action));
-        takes = takes || has_stack(action);
+        captures = captures || has_stack(action);
         is_any = is_any || is_recorded(action);
     }
-    assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, keeps);
+    assert_int_equal((settings & XSEG_HISTORY_ORIGINS) != 0, has_origins);
     assert_int_equal((settings & XSEG_HISTORY_ORIGIN_STACK) != 0, origin_stack);
     assert_int_equal((settings & XSEG_HISTORY_TRACED) != 0, config.traced);
     assert_int_equal((settings & XSEG_HISTORY_USERS) != 0, config.block_user);
-    assert_int_equal(xseg_history_settings_capture(settings), takes);
-    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, takes || config.block_user);
+    assert_int_equal(xseg_history_settings_capture(settings), captures);
+    assert_int_equal((settings & XSEG_HISTORY_GATHERS) != 0, captures || config.block_user);
     assert_int_equal(settings != 0, is_any);
     /* A recorded event needs capacity. */
     const uint64_t capacity = atomic_load(&store.capacity);
@@ -111,25 +111,26 @@ TEST_WITH(settings_follow_the_configuration, set_up, tear_down)
                     config.block_user = (bits & 2) != 0;
                     expect_settings();
                 }
-    assert_int_equal(cases, 3 * 4 * 4 * 4);
+    assert_int_equal(cases, 3 * 4 * 4 * 4); /* values of history and history_stacks, skips, bits */
 }
 
-static bool has_gathered_for(const struct xseg_history_store *of)
+static bool has_gathered_for(const struct xseg_history_store *of_store)
 {
-    return xseg_history_context_is_of(xseg_history_context(), xseg_history_store_settings(of));
+    return xseg_history_context_is_of(xseg_history_context(),
+                                      xseg_history_store_settings(of_store));
 }
 
 /* A call that began with other settings must not use its earlier stack for a new event. */
 TEST_WITH(settings_are_distinguished, set_up, tear_down)
 {
-    struct xseg_history_store other;
+    struct xseg_history_store second;
 
-    xseg_history_store_init(&other, &system_clock);
+    xseg_history_store_init(&second, &system_clock);
     configure_all();
-    xseg_history_store_configure(&other, &config);
+    xseg_history_store_configure(&second, &config);
     assert_false(xseg_history_gather(&store, NULL));
     assert_true(has_gathered_for(&store));
-    assert_false(has_gathered_for(&other));
+    assert_false(has_gathered_for(&second));
     const uint64_t before = xseg_history_store_settings(&store);
     assert_true(configure() == before);
     config.history_stacks = XSEG_HISTORY_STACKS_NONE;
@@ -138,19 +139,19 @@ TEST_WITH(settings_are_distinguished, set_up, tear_down)
     assert_false(has_gathered_for(&store));
     assert_false(xseg_history_gather(&store, NULL));
     assert_true(has_gathered_for(&store));
-    xseg_history_store_fini(&other);
+    xseg_history_store_fini(&second);
 }
 
-/* Each call has the user value of its request, and only with the settings in effect at its start. */
+/* A call has the user value of its request only with the settings that were in effect at its start. */
 TEST_WITH(each_call_has_the_user_value_of_its_request, set_up, tear_down)
 {
     const struct xseg_history_context *context = xseg_history_context();
-    int word, other;
+    int first_user, second_user; /* only their addresses are used */
 
     config.block_user = true;
     const uint64_t settings = configure();
-    assert_false(xseg_history_gather(&store, &word));
-    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
+    assert_false(xseg_history_gather(&store, &first_user));
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&first_user);
     /* User values alone capture no stacks. */
     assert_null(xseg_history_store_depot(&store));
     assert_int_equal(context->gathered.stack, 0);
@@ -158,16 +159,16 @@ TEST_WITH(each_call_has_the_user_value_of_its_request, set_up, tear_down)
     assert_false(xseg_history_gather(&store, NULL));
     assert_int_equal(xseg_history_user_of(context, settings), 0);
     xseg_history_context_restore(&gathered);
-    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&word);
-    xseg_history_set_user(&store, (uintptr_t)&other);
-    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&first_user);
+    xseg_history_set_user(&store, (uintptr_t)&second_user);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&second_user);
     config.history = XSEG_HISTORY_STATE;
     assert_int_equal(xseg_history_user_of(context, configure()), 0);
-    xseg_history_set_user(&store, (uintptr_t)&word);
-    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&other);
+    xseg_history_set_user(&store, (uintptr_t)&first_user);
+    assert_int_equal(xseg_history_user_of(context, settings), (uintptr_t)&second_user);
     config.block_user = false;
     (void)configure();
-    assert_false(xseg_history_gather(&store, &word));
+    assert_false(xseg_history_gather(&store, &first_user));
     assert_int_equal(xseg_history_user_of(context, xseg_history_store_settings(&store)), 0);
 }
 
@@ -185,12 +186,12 @@ TEST_WITH(ticks_are_monotonic_nanoseconds, set_up, tear_down)
 {
     static uint64_t ticks[20000];
 
-    const uint64_t began = monotonic_ns();
+    const uint64_t start_ns = monotonic_ns();
     for (size_t i = 0; i < COUNT_OF(ticks); i++)
         ticks[i] = xseg_history_store_now(&store);
-    while (monotonic_ns() - began < 40000000) {
+    while (monotonic_ns() - start_ns < 40000000) {
     }
-    const uint64_t late = xseg_history_store_now(&store), ended = monotonic_ns();
+    const uint64_t end_ticks = xseg_history_store_now(&store), end_ns = monotonic_ns();
     const struct xseg_history_moment moment = xseg_history_store_moment(&store);
     uint64_t before = 0;
     for (size_t i = 0; i < COUNT_OF(ticks); i++) {
@@ -201,13 +202,12 @@ TEST_WITH(ticks_are_monotonic_nanoseconds, set_up, tear_down)
     }
     /* The two clocks differ by the time between the calls that read them, and a preemption. */
     const uint64_t slack = 20000000;
-    assert_true(xseg_history_store_ns(&store, &moment, ticks[0]) + slack >= began);
-    assert_true(before <= xseg_history_store_ns(&store, &moment, late));
-    assert_true(xseg_history_store_ns(&store, &moment, late) <= ended + slack);
-    assert_true(xseg_history_store_ns(&store, &moment, late) >= began + 40000000 - slack);
+    assert_true(xseg_history_store_ns(&store, &moment, ticks[0]) + slack >= start_ns);
+    assert_true(before <= xseg_history_store_ns(&store, &moment, end_ticks));
+    assert_true(xseg_history_store_ns(&store, &moment, end_ticks) <= end_ns + slack);
+    assert_true(xseg_history_store_ns(&store, &moment, end_ticks) >= start_ns + 40000000 - slack);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks), moment.ns);
-    print_message("# %s\n",
-                  store.uses_cycle_counter ? "the processor's counter" : "CLOCK_MONOTONIC");
+    print_message("# %s\n", store.uses_cycle_counter ? "time stamp counter" : "CLOCK_MONOTONIC");
 }
 
 /* A counter at 4 GHz after twenty years. */
@@ -228,24 +228,25 @@ TEST_WITH(ticks_of_20_years_do_not_overflow, set_up, tear_down)
     /* The counters of two CPUs may differ slightly. */
     assert_int_equal(xseg_history_store_ns(&store, &moment, 990), 500);
     assert_int_equal(xseg_history_store_ns(&store, &moment, moment.ticks + 40), moment.ns + 10);
-    const struct xseg_history_moment at_once = {1000, 500};
-    assert_int_equal(xseg_history_store_ns(&store, &at_once, 1400), 500);
+    /* A reader may read the clocks at the moment of the creation. */
+    const struct xseg_history_moment at_creation = {1000, 500};
+    assert_int_equal(xseg_history_store_ns(&store, &at_creation, 1400), 500);
 }
 
-static uint64_t users_time;
+static uint64_t user_time;
 
-static uint64_t read_users(void *self)
+static uint64_t read_user_clock(void *self)
 {
-    assert_ptr_equal(self, &users_time);
-    return users_time;
+    assert_ptr_equal(self, &user_time);
+    return user_time;
 }
 
 TEST_WITH(user_clock_is_used_unchanged, NULL, tear_down)
 {
-    const struct xseg_clock clock = {read_users, &users_time};
+    const struct xseg_clock clock = {read_user_clock, &user_time};
 
     xseg_history_store_init(&store, &clock);
-    users_time = 77;
+    user_time = 77;
     assert_int_equal(xseg_history_store_now(&store), 77);
     const struct xseg_history_moment moment = xseg_history_store_moment(&store);
     assert_int_equal(moment.ns, 77);
@@ -255,62 +256,62 @@ TEST_WITH(user_clock_is_used_unchanged, NULL, tear_down)
 
 /* --- Labels. --- */
 
-static uint32_t set_label(struct xseg_history_store *of, uint32_t label)
+static uint32_t set_label(struct xseg_history_store *of_store, uint32_t label)
 {
-    xseg_mutex_lock(&of->labels.lock);
-    const uint32_t last = xseg_history_set_label(of, label, NULL, false);
-    xseg_mutex_unlock(&of->labels.lock);
+    xseg_mutex_lock(&of_store->labels.lock);
+    const uint32_t last = xseg_history_set_label(of_store, label, NULL, false);
+    xseg_mutex_unlock(&of_store->labels.lock);
     return last;
 }
 
 /* Labels of several stores are independent; with too many stores the oldest label is dropped. */
 TEST(a_thread_has_a_label_of_each_store)
 {
-    struct xseg_history_store many[XSEG_HISTORY_LABELS + 1];
+    struct xseg_history_store stores[XSEG_HISTORY_LABELS + 1];
     const struct xseg_history_context *context = xseg_history_context();
 
-    for (unsigned i = 0; i < COUNT_OF(many); i++)
-        xseg_history_store_init(&many[i], &system_clock);
+    for (unsigned i = 0; i < COUNT_OF(stores); i++)
+        xseg_history_store_init(&stores[i], &system_clock);
     for (uint32_t i = 0; i < XSEG_HISTORY_LABELS; i++) {
-        assert_int_equal(set_label(&many[i], 10 + i), 0);
-        for (uint32_t k = 0; k < COUNT_OF(many); k++)
-            assert_int_equal(xseg_history_label_of(context, &many[k]), k <= i ? 10 + k : 0);
+        assert_int_equal(set_label(&stores[i], 10 + i), 0);
+        for (uint32_t k = 0; k < COUNT_OF(stores); k++)
+            assert_int_equal(xseg_history_label_of(context, &stores[k]), k <= i ? 10 + k : 0);
     }
     /* Nested: each store has its own previous label. */
-    assert_int_equal(set_label(&many[1], 21), 11);
-    assert_int_equal(set_label(&many[2], 22), 12);
-    assert_int_equal(set_label(&many[2], 12), 22);
-    assert_int_equal(set_label(&many[1], 11), 21);
+    assert_int_equal(set_label(&stores[1], 21), 11);
+    assert_int_equal(set_label(&stores[2], 22), 12);
+    assert_int_equal(set_label(&stores[2], 12), 22);
+    assert_int_equal(set_label(&stores[1], 11), 21);
     for (uint32_t k = 0; k < XSEG_HISTORY_LABELS; k++)
-        assert_int_equal(xseg_history_label_of(context, &many[k]), 10 + k);
-    assert_int_equal(set_label(&many[XSEG_HISTORY_LABELS], 30), 0);
-    assert_int_equal(xseg_history_label_of(context, &many[XSEG_HISTORY_LABELS]), 30);
-    assert_int_equal(xseg_history_label_of(context, &many[0]), 0);
-    assert_int_equal(xseg_history_label_of(context, &many[1]), 11);
-    for (unsigned i = 0; i < COUNT_OF(many); i++)
-        xseg_history_store_fini(&many[i]);
+        assert_int_equal(xseg_history_label_of(context, &stores[k]), 10 + k);
+    assert_int_equal(set_label(&stores[XSEG_HISTORY_LABELS], 30), 0);
+    assert_int_equal(xseg_history_label_of(context, &stores[XSEG_HISTORY_LABELS]), 30);
+    assert_int_equal(xseg_history_label_of(context, &stores[0]), 0);
+    assert_int_equal(xseg_history_label_of(context, &stores[1]), 11);
+    for (unsigned i = 0; i < COUNT_OF(stores); i++)
+        xseg_history_store_fini(&stores[i]);
     /* A new store at the same address is another store. */
-    xseg_history_store_init(&many[1], &system_clock);
-    assert_int_equal(xseg_history_label_of(context, &many[1]), 0);
-    assert_int_equal(set_label(&many[1], 5), 0);
-    xseg_history_store_fini(&many[1]);
+    xseg_history_store_init(&stores[1], &system_clock);
+    assert_int_equal(xseg_history_label_of(context, &stores[1]), 0);
+    assert_int_equal(set_label(&stores[1], 5), 0);
+    xseg_history_store_fini(&stores[1]);
 }
 
-/* --- Names of pools. --- */
+/* --- IDs of pools. --- */
 
 /* Pools that are created concurrently may be added out of order. */
 TEST_WITH(pools_are_found_in_any_insertion_order, set_up, tear_down)
 {
-    static const uint32_t numbers[] = {9, 4, 12, 2, 11};
+    static const uint32_t pools[] = {9, 4, 12, 2, 11};
     uint64_t id[2];
 
-    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        id[0] = 100 + numbers[i];
+    for (size_t i = 0; i < COUNT_OF(pools); i++) {
+        id[0] = 100 + pools[i];
         id[1] = i;
-        assert_true(xseg_history_store_add_pool_id(&store, numbers[i], id));
-        for (size_t k = 0; k < COUNT_OF(numbers); k++) {
-            xseg_history_store_get_pool_id(&store, numbers[k], id);
-            assert_int_equal(id[0], k <= i ? 100 + numbers[k] : 0);
+        assert_true(xseg_history_store_add_pool_id(&store, pools[i], id));
+        for (size_t k = 0; k < COUNT_OF(pools); k++) {
+            xseg_history_store_get_pool_id(&store, pools[k], id);
+            assert_int_equal(id[0], k <= i ? 100 + pools[k] : 0);
             assert_int_equal(id[1], k <= i ? k : 0);
         }
     }
@@ -341,14 +342,14 @@ TEST_WITH(replaced_hook_remains_valid, set_up, tear_down)
     assert_ptr_equal(first->context, &store);
     set_hook(gather_seven, NULL, NULL);
     assert_null(xseg_history_store_hook(&store)->context);
-    /* A thread may still be in the hook. */
+    /* A thread may still call the functions of the replaced hook. */
     assert_ptr_equal(first->context, &store);
     assert_int_equal(first->gather(NULL), 7);
     assert_true(xseg_history_store_set_hook(&store, NULL));
     assert_null(xseg_history_store_hook(&store));
 }
 
-static uint32_t gather_next(void *context)
+static uint32_t gather_counter(void *context)
 {
     return ++*(uint32_t *)context;
 }
@@ -361,21 +362,21 @@ static void record_frames(void *self, uint32_t frames, uint32_t label)
 }
 
 /* The frames of a call remain in use while an observer makes other calls. */
-TEST_WITH(frames_of_each_depth_are_shown, set_up, tear_down)
+TEST_WITH(frames_of_nested_calls_are_visited, set_up, tear_down)
 {
-    uint32_t drawn = 9, shown = 0;
+    uint32_t last_frames = 9, visited = 0;
 
     configure_all();
-    set_hook(gather_next, &drawn, NULL);
+    set_hook(gather_counter, &last_frames, NULL);
     assert_false(xseg_history_gather(&store, NULL));
     const struct xseg_history_gathered outer = xseg_history_context_save();
     assert_false(xseg_history_gather(&store, NULL));
-    xseg_history_for_each_root(&store, record_frames, &shown);
-    assert_int_equal(shown & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
+    xseg_history_for_each_root(&store, record_frames, &visited);
+    assert_int_equal(visited & (1u << 10 | 1u << 11), 1u << 10 | 1u << 11);
     xseg_history_context_restore(&outer);
 }
 
-static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
+static void discard_nothing(void *context, const uint32_t *kept, size_t count)
 {
     (void)context, (void)kept, (void)count;
 }
@@ -383,14 +384,14 @@ static void ignore_numbers(void *context, const uint32_t *kept, size_t count)
 /* Every call that gathers reports a due sweep, because the first sweep may coincide with a sweep of another thread. */
 TEST_WITH(sweep_is_due_until_one_completes, set_up, tear_down)
 {
-    uint32_t drawn = 0;
+    uint32_t last_frames = 0;
 
     configure_all();
-    set_hook(gather_next, &drawn, NULL);
+    set_hook(gather_counter, &last_frames, NULL);
     atomic_store(&store.gather_count, UINT32_MAX);
     /* The hook has no `discard`. */
     assert_false(xseg_history_gather(&store, NULL));
-    set_hook(gather_next, &drawn, ignore_numbers);
+    set_hook(gather_counter, &last_frames, discard_nothing);
     atomic_store(&store.sweep_at, 3);
     for (unsigned i = 0; i < 6; i++)
         assert_int_equal(xseg_history_gather(&store, NULL), i >= 3);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The fast path: it is taken exactly if nothing prevents it, has the same result as the slow path, and calls neither
- * the host allocator nor the driver.
+ * The fast path: a call takes it exactly if no condition requires the slow path. The fast path has the same result as the slow
+ * path, and calls neither the host allocator nor the driver.
  *
  * The linker redirects each call of the host allocator to this file (--wrap), which counts the calls.
  */
@@ -69,7 +69,7 @@ static uint64_t random_below(uint64_t bound)
 #define SMALL 3000u
 #define LARGE (3 * MIB)
 
-/* Whether a size is allocated on the fast path; the block is freed again. */
+/* Whether the fast path serves a request; the block is freed again. */
 static bool hits(int device, size_t bytes, xseg_stream stream)
 {
     void *ptr = &seed_state;
@@ -104,7 +104,7 @@ static void expect_hits(xseg_stream stream, bool expected)
     warm(stream);
 }
 
-static void end_stream(xseg_stream stream)
+static void destroy_stream(xseg_stream stream)
 {
     assert_ok(xseg_stream_retire(allocator, 0, stream));
     env_stream_destroy(stream);
@@ -120,18 +120,18 @@ ALLOCATOR_TEST(ordinary_requests_take_the_fast_path)
     assert_false(hits(0, SMALL, stream)); /* never used */
     warm(stream);
     expect_hits(stream, true);
-    end_stream(stream);
+    destroy_stream(stream);
 }
 
 ALLOCATOR_TEST(unusual_arguments_take_the_slow_path)
 {
-    static const size_t odd[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
+    static const size_t unusual[] = {0, SIZE_MAX, SIZE_MAX - 511, (size_t)1 << 62};
 
     warm(NULL);
     assert_false(hits(-1, SMALL, NULL));
     assert_false(hits(allocator->device_count, SMALL, NULL));
-    for (size_t i = 0; i < COUNT_OF(odd); i++)
-        assert_false(hits(0, odd[i], NULL));
+    for (size_t i = 0; i < COUNT_OF(unusual); i++)
+        assert_false(hits(0, unusual[i], NULL));
     /* Larger than the cached memory. */
     assert_false(hits(0, 40 * MIB, NULL));
     assert_true(hits(0, 1, NULL));
@@ -183,7 +183,7 @@ TEST(classic_requests_take_the_fast_path)
     allocator = env_open("expandable_segments:True");
     warm(NULL);
     assert_ok(xseg_config_set(allocator, "expandable_segments:False"));
-    expect_hits(NULL, false);
+    expect_hits(NULL, false); /* caches classic memory */
     expect_hits(NULL, true);
     env_close(allocator);
 }
@@ -253,7 +253,7 @@ static void expect_hits_in(struct xseg_pool *pool, bool expected)
 
 ALLOCATOR_TEST(pool_requests_take_the_fast_path)
 {
-    struct xseg_pool *pool = env_pool(allocator), *other = env_pool(allocator),
+    struct xseg_pool *pool = env_pool(allocator), *other_pool = env_pool(allocator),
                      *unsplit = env_pool_of(allocator, .no_split = true);
     const xseg_stream stream = env_stream();
 
@@ -262,17 +262,17 @@ ALLOCATOR_TEST(pool_requests_take_the_fast_path)
     expect_hits_in(pool, true);
     assert_false(hits_in(pool, 0));
     assert_false(hits_in(pool, 40 * MIB));
-    expect_hits_in(other, false);
+    expect_hits_in(other_pool, false);
     warm_in(unsplit, NULL);
     expect_hits_in(unsplit, false); /* it has an option */
 
     /* Another stream's route does not matter, because the request names its pool; a capture does. */
-    assert_ok(xseg_route_begin(other, NULL, NULL));
+    assert_ok(xseg_route_begin(other_pool, NULL, NULL));
     expect_hits_in(pool, true);
-    assert_ok(xseg_route_end(other));
-    env_capture_begin(other, stream);
+    assert_ok(xseg_route_end(other_pool));
+    env_capture_begin(other_pool, stream);
     expect_hits_in(pool, false);
-    env_graph_destroy(env_capture_end_graph(other, stream));
+    env_graph_destroy(env_capture_end_graph(other_pool, stream));
 
     make_pending(stream);
     expect_hits_in(pool, false);
@@ -286,9 +286,9 @@ ALLOCATOR_TEST(pool_requests_take_the_fast_path)
     assert_ok(xseg_pool_resume(pool));
     expect_hits_in(pool, true);
 
-    end_stream(stream);
+    destroy_stream(stream);
     assert_ok(xseg_pool_release(pool));
-    assert_ok(xseg_pool_release(other));
+    assert_ok(xseg_pool_release(other_pool));
     assert_ok(xseg_pool_release(unsplit));
 }
 
@@ -328,41 +328,43 @@ struct result {
 };
 
 struct program {
-    xseg_stream stream[STREAMS + 1]; /* the last stream is only recorded as a use */
-    struct xseg_pool *pool, *named;  /* of a route, and of requests that name a pool */
+    xseg_stream stream[STREAMS + 1];     /* the last stream is only recorded as a use */
+    struct xseg_pool *pool, *named_pool; /* for a route, and for requests that name a pool */
     void *held[HELD];
     unsigned count;
-    bool shortest, is_routed;
+    bool uses_fast_path; /* whether allocations and frees try the fast path */
+    bool is_routed;
 };
 
 static xseg_status alloc_named(struct program *program, size_t bytes, xseg_stream stream,
                                void **out)
 {
-    struct xseg_alloc_params general = {
+    struct xseg_alloc_params params = {
         .config = xseg_allocator_config(allocator),
-        .pool = program->named,
+        .pool = program->named_pool,
         .stream = stream,
         .requested = bytes,
     };
     const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream,
-                                         .pool = program->named};
+                                         .pool = program->named_pool};
 
-    return program->shortest ? xseg_alloc_with(allocator, &request, out)
-                             : xseg_slow_path_alloc(program->named->device, &general, out);
+    return program->uses_fast_path
+               ? xseg_alloc_with(allocator, &request, out)
+               : xseg_slow_path_alloc(program->named_pool->device, &params, out);
 }
 
 static xseg_status alloc(struct program *program, size_t bytes, xseg_stream stream, void **out)
 {
     const struct xseg_request request = {sizeof(request), .bytes = bytes, .stream = stream};
 
-    return program->shortest ? xseg_alloc(allocator, 0, bytes, stream, out)
-                             : xseg_alloc_with(allocator, &request, out);
+    return program->uses_fast_path ? xseg_alloc(allocator, 0, bytes, stream, out)
+                                   : xseg_alloc_with(allocator, &request, out);
 }
 
 static void step_alloc(struct program *program, struct result *result)
 {
-    static const size_t most[] = {4 * KIB, 4 * KIB, 100 * KIB, MIB, 4 * MIB, 40 * MIB};
-    const size_t bytes = 1 + random_below(most[random_below(COUNT_OF(most))]);
+    static const size_t max_bytes[] = {4 * KIB, 4 * KIB, 100 * KIB, MIB, 4 * MIB, 40 * MIB};
+    const size_t bytes = 1 + random_below(max_bytes[random_below(COUNT_OF(max_bytes))]);
     const xseg_stream stream = program->stream[random_below(STREAMS)];
     void *ptr = NULL;
 
@@ -383,12 +385,12 @@ static void step_free(struct program *program, struct result *result)
     void *ptr = program->held[i];
 
     result->status =
-        program->shortest ? xseg_free(allocator, ptr) : xseg_allocator_free(allocator, ptr);
+        program->uses_fast_path ? xseg_free(allocator, ptr) : xseg_allocator_free(allocator, ptr);
     assert_ok(result->status);
     program->held[i] = program->held[--program->count];
 }
 
-static void step_use(struct program *program)
+static void step_record_stream(struct program *program)
 {
     const xseg_stream user = program->stream[STREAMS];
 
@@ -399,8 +401,8 @@ static void step_use(struct program *program)
         assert_ok(xseg_sim_launch(user, UINT64_MAX));
 }
 
-/* Change a condition that disables the fast path. */
-static void step_rarely(struct program *program, const char *const *config, size_t configs)
+/* Change a condition of the fast path. */
+static void step_condition(struct program *program, const char *const *config, size_t configs)
 {
     struct xseg_trim_options options = {sizeof(options)};
 
@@ -422,7 +424,7 @@ static void step_rarely(struct program *program, const char *const *config, size
     }
 }
 
-static void step(struct program *program, unsigned turn, struct result *result)
+static void run_step(struct program *program, unsigned index, struct result *result)
 {
     static const char *const config[] = {
         "expandable_segments:True",
@@ -439,7 +441,7 @@ static void step(struct program *program, unsigned turn, struct result *result)
         "history:nothing",
     };
     const uint64_t action = random_below(400);
-    const bool fills = turn / 300 % 2 == 0;
+    const bool fills = index / 300 % 2 == 0;
 
     memset(result, 0, sizeof(*result));
     if (action < (fills ? 230u : 140u))
@@ -447,53 +449,53 @@ static void step(struct program *program, unsigned turn, struct result *result)
     else if (action < 370)
         step_free(program, result);
     else if (action < 384)
-        step_use(program);
+        step_record_stream(program);
     else if (action < 395)
         assert_ok(xseg_sim_finish(program->stream[STREAMS]));
     else
-        step_rarely(program, config, COUNT_OF(config));
+        step_condition(program, config, COUNT_OF(config));
     result->stats = env_stats(allocator);
     result->stats.host_bytes = 0;
 }
 
-static void play(bool shortest, const char *config, uint64_t memory, uint64_t seed,
-                 struct result *result)
+static void run_program(bool uses_fast_path, const char *config, uint64_t memory, uint64_t seed,
+                        struct result *result)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    struct program program = {.shortest = shortest};
+    struct program program = {.uses_fast_path = uses_fast_path};
 
     seed_state = seed;
     settings.memory_bytes = memory;
     allocator = env_open_quietly(&settings, config);
     program.pool = env_pool(allocator);
-    program.named = env_pool(allocator);
+    program.named_pool = env_pool(allocator);
     for (unsigned i = 1; i <= STREAMS; i++)
         program.stream[i] = env_stream();
-    for (unsigned turn = 0; turn < STEPS; turn++)
-        step(&program, turn, &result[turn]);
+    for (unsigned index = 0; index < STEPS; index++)
+        run_step(&program, index, &result[index]);
     if (program.is_routed)
         assert_ok(xseg_route_end(program.pool));
     while (program.count > 0)
         env_free(allocator, program.held[--program.count]);
     assert_ok(xseg_pool_release(program.pool));
-    assert_ok(xseg_pool_release(program.named));
+    assert_ok(xseg_pool_release(program.named_pool));
     env_close(allocator, program.stream[1], program.stream[2], program.stream[3]);
 }
 
-static void expect_same(const char *config, uint64_t memory, uint64_t seed)
+static void expect_same_results(const char *config, uint64_t memory, uint64_t seed)
 {
     static struct result result[2][STEPS];
 
     for (unsigned i = 0; i < 2; i++)
-        play(i != 0, config, memory, seed, result[i]);
-    for (unsigned turn = 0; turn < STEPS; turn++) {
-        if (result[0][turn].address != result[1][turn].address ||
-            result[0][turn].status != result[1][turn].status)
+        run_program(i != 0, config, memory, seed, result[i]);
+    for (unsigned index = 0; index < STEPS; index++) {
+        if (result[0][index].address != result[1][index].address ||
+            result[0][index].status != result[1][index].status)
             fail_msg("%s, seed %llu: step %u: %#llx and status %d, instead of %#llx and %d", config,
-                     (unsigned long long)seed, turn, (unsigned long long)result[1][turn].address,
-                     result[1][turn].status, (unsigned long long)result[0][turn].address,
-                     result[0][turn].status);
-        assert_memory_equal(&result[0][turn].stats, &result[1][turn].stats,
+                     (unsigned long long)seed, index, (unsigned long long)result[1][index].address,
+                     result[1][index].status, (unsigned long long)result[0][index].address,
+                     result[0][index].status);
+        assert_memory_equal(&result[0][index].stats, &result[1][index].stats,
                             sizeof(struct xseg_statistics));
     }
 }
@@ -501,41 +503,44 @@ static void expect_same(const char *config, uint64_t memory, uint64_t seed)
 TEST(both_paths_give_the_same_result)
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        expect_same("expandable_segments:True", 16 * GIB, seed * 7919);
-        expect_same("expandable_segments:False", 16 * GIB, seed * 7927);
+        expect_same_results("expandable_segments:True", 16 * GIB, seed * 7919);
+        expect_same_results("expandable_segments:False", 16 * GIB, seed * 7927);
     }
 }
 
 TEST(both_paths_agree_under_memory_pressure)
 {
     for (uint64_t seed = 1; seed <= 3; seed++)
-        expect_same("expandable_segments:True", 400 * MIB, seed * 104729);
+        expect_same_results("expandable_segments:True", 400 * MIB, seed * 104729);
 }
 
 /* --- Hits call neither the host allocator, the driver nor the kernel. --- */
 
-#define ROUND 4000u
+#define ROUND_CALLS 4000u
 
 /* Make a round of calls that leaves the state unchanged. Returns the number of calls that left the fast path. */
-static unsigned play_round(const xseg_stream *stream)
+static unsigned run_round(const xseg_stream *streams)
 {
     static void *held[HELD];
     unsigned count = 0, slow = 0;
 
     seed_state = 15485863;
-    for (unsigned i = 0; i < ROUND || count > 0; i++) {
-        const size_t most = random_below(3) == 0 ? 12 * MIB : random_below(4) == 0 ? MIB : 8 * KIB;
-        const size_t bytes = 1 + random_below(most);
-        const xseg_stream on = stream[random_below(2)];
+    for (unsigned i = 0; i < ROUND_CALLS || count > 0; i++) {
+        const size_t max_bytes = random_below(3) == 0   ? 12 * MIB
+                                 : random_below(4) == 0 ? MIB
+                                                        : 8 * KIB;
+        const size_t bytes = 1 + random_below(max_bytes);
+        const xseg_stream stream = streams[random_below(2)];
 
-        if (i < ROUND && count < HELD && random_below(2) == 0) {
+        if (i < ROUND_CALLS && count < HELD && random_below(2) == 0) {
             void **out = &held[count++];
             struct xseg_arena *searched = NULL;
             bool has_polled = false;
 
-            if (!xseg_hit_alloc_on_stream(allocator, 0, bytes, on, out, &searched, &has_polled)) {
+            if (!xseg_hit_alloc_on_stream(allocator, 0, bytes, stream, out, &searched,
+                                          &has_polled)) {
                 slow++;
-                *out = env_alloc(allocator, bytes, on);
+                *out = env_alloc(allocator, bytes, stream);
             }
         } else if (count > 0) {
             const unsigned at = (unsigned)random_below(count);
@@ -551,16 +556,16 @@ ALLOCATOR_TEST(hits_call_neither_host_nor_driver)
 {
     const xseg_stream stream[2] = {NULL, env_stream()};
 
-    assert_int_not_equal(play_round(stream), 0);
-    (void)play_round(stream);
+    assert_int_not_equal(run_round(stream), 0);
+    (void)run_round(stream);
     const uint64_t driver_before = xseg_sim_calls(NULL);
     const unsigned host_before = host_calls;
     assert_true(host_before > 0);
     for (unsigned i = 0; i < 3; i++)
-        assert_int_equal(play_round(stream), 0);
+        assert_int_equal(run_round(stream), 0);
     assert_int_equal(host_calls, host_before);
     assert_int_equal(xseg_sim_calls(NULL), driver_before);
-    end_stream(stream[1]);
+    destroy_stream(stream[1]);
 }
 
 /* In a process in which seccomp kills on any system call except exit. Exit status: 0: all calls took the fast path,
@@ -571,30 +576,30 @@ static _Noreturn void run_in_sandbox(void)
     const xseg_stream stream[2] = {NULL, env_stream()};
 
     for (unsigned i = 0; i < 3; i++)
-        (void)play_round(stream);
+        (void)run_round(stream);
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) != 0)
         _exit(2);
-    const unsigned slow = play_round(stream);
+    const unsigned slow = run_round(stream);
     for (;;)
         (void)syscall(SYS_exit, slow == 0 ? 0 : 1);
 }
 
 TEST(hits_make_no_system_call)
 {
-    int end = 0;
+    int status = 0;
 
-    /* ThreadSanitizer has a thread, without which the process does not end. With all self-checks the counts of
-     * arenas are suspended after two polls, with a barrier, which is a system call. */
+    /* ThreadSanitizer runs its own thread, so the exit of the main thread does not end the process. With all self-checks the
+     * counts of arenas are suspended after two polls, with a barrier, which is a system call. */
     if (XSEG_BIASED_LOCK_IS_ATOMIC || XSEG_CHECKS >= 3)
         return;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
         run_in_sandbox();
-    assert_int_equal(waitpid(child, &end, 0), child);
-    assert_true(WIFEXITED(end));
-    if (WEXITSTATUS(end) == 2)
-        print_message("# this system has no strict seccomp: nothing was tried\n");
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 2)
+        print_message("# this system has no strict seccomp: not tested\n");
     else
-        assert_int_equal(WEXITSTATUS(end), 0);
+        assert_int_equal(WEXITSTATUS(status), 0);
 }

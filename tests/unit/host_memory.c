@@ -22,20 +22,21 @@
 /* The number of resident pages of an allocation. */
 static size_t resident(void *memory, size_t bytes)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)memory % page;
-    const size_t pages = (before + bytes + page - 1) / page;
-    unsigned char *there = malloc(pages);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), offset_in_page = (uintptr_t)memory % page;
+    const size_t pages = (offset_in_page + bytes + page - 1) / page;
+    unsigned char *residency = malloc(pages);
     size_t count = 0;
 
-    assert_non_null(there);
-    assert_int_equal(mincore((char *)memory - before, before + bytes, there), 0);
+    assert_non_null(residency);
+    assert_int_equal(mincore((char *)memory - offset_in_page, offset_in_page + bytes, residency),
+                     0);
     for (size_t i = 0; i < pages; i++)
-        count += there[i] & 1;
-    free(there);
+        count += residency[i] & 1;
+    free(residency);
     return count;
 }
 
-/* Afterwards calloc() serves large allocations from the heap. */
+/* The C library then serves large allocations from the heap instead of mmap(). */
 static void free_large_allocation(void)
 {
     char *memory = malloc((size_t)24 << 20);
@@ -59,7 +60,7 @@ TEST(untouched_pages_are_not_resident)
     xseg_demand_zero_free(memory, bytes);
 }
 
-/* Otherwise equal offsets of several allocations would share one set of the L1 cache. */
+/* If all allocations started in one cache line of a page, their equal offsets would share one set of the L1 cache. */
 TEST(allocations_start_in_different_cache_lines)
 {
     enum { PIECES = 64 };
@@ -95,16 +96,16 @@ TEST(every_byte_is_zero)
     xseg_demand_zero_free(NULL, XSEG_DEMAND_ZERO_LARGE);
 }
 
-/* --- Detection of a fork, with and without the page that the kernel wipes. --- */
+/* --- Detection of a fork, with and without a page that the kernel zeroes in the child. --- */
 
-static bool holds_in_child(bool (*check)(struct xseg_fork_guard *guard),
+static bool holds_in_child(bool (*condition)(struct xseg_fork_guard *guard),
                            struct xseg_fork_guard *guard)
 {
     int status = 0;
     const pid_t child = fork();
 
     if (child == 0)
-        _exit(check(guard) ? 0 : 1);
+        _exit(condition(guard) ? 0 : 1);
     assert_true(child > 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
@@ -137,7 +138,7 @@ TEST(child_is_detected_by_the_wiped_page)
     }
 }
 
-static bool fails_to_begin(struct xseg_fork_guard *guard)
+static bool init_fails(struct xseg_fork_guard *guard)
 {
     const struct rlimit none = {0, 0};
 
@@ -151,7 +152,7 @@ TEST(init_fails_without_host_memory)
 
     if (skip_in_emulator("memory has no limit"))
         return;
-    assert_true(holds_in_child(fails_to_begin, &guard));
+    assert_true(holds_in_child(init_fails, &guard));
 }
 
 /* --- Shared statistics regions: access by others, and failures of each system call. --- */
@@ -165,11 +166,11 @@ WRAPPED(void *, mmap64, void *address, size_t bytes, int protection, int flags, 
 WRAPPED(int, ftruncate, int file, off_t bytes);
 WRAPPED(int, ftruncate64, int file, off_t bytes);
 
-static unsigned until; /* calls before one fails; 0: none fails */
+static unsigned failing_call; /* counts down to the call that fails; 0: none fails */
 
 static bool fails(int error)
 {
-    if (until == 0 || --until > 0)
+    if (failing_call == 0 || --failing_call > 0)
         return false;
     errno = error;
     return true;
@@ -182,17 +183,17 @@ int __wrap_madvise(void *address, size_t bytes, int advice)
 
 #define NOEXEC_SEAL 0x0008u /* MFD_NOEXEC_SEAL, absent from headers before Linux 6.3 */
 
-static bool is_old;           /* the kernel does not support NOEXEC_SEAL */
-static unsigned created_with; /* flags of the last file */
+static bool is_old_kernel;   /* the kernel does not support NOEXEC_SEAL */
+static unsigned memfd_flags; /* of the last memfd_create() */
 
 int __wrap_memfd_create(const char *name, unsigned flags)
 {
-    if (is_old && (flags & NOEXEC_SEAL) != 0) {
+    if (is_old_kernel && (flags & NOEXEC_SEAL) != 0) {
         errno = EINVAL;
         return -1;
     }
-    created_with = flags;
-    /* The kernel of the host may be an old one. */
+    memfd_flags = flags;
+    /* The kernel of the host may not support the flag. */
     flags &= ~NOEXEC_SEAL;
     return fails(EMFILE) ? -1 : __real_memfd_create(name, flags);
 }
@@ -222,7 +223,7 @@ static struct xseg_shared_region region;
 
 FIXTURE(make_region)
 {
-    assert_int_equal(xseg_shared_region_init(&region, "board", 10000), 0);
+    assert_int_equal(xseg_shared_region_init(&region, "region", 10000), 0);
 }
 
 FIXTURE(free_region)
@@ -237,7 +238,7 @@ TEST_WITH(other_processes_read_the_written_bytes, make_region, free_region)
 
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", region.file);
     assert_true(readlink(path, target, sizeof(target) - 1) > 0);
-    assert_string_equal(target, "/memfd:board (deleted)");
+    assert_string_equal(target, "/memfd:region (deleted)");
     ((char *)region.memory)[9999] = 'x';
     /* Open the file again, as another process would. */
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -263,23 +264,23 @@ TEST_WITH(size_of_a_region_is_sealed, make_region, free_region)
 /* With vm.memfd_noexec=2 the kernel rejects files that could be executed. */
 TEST_WITH(region_is_not_executable_where_supported, make_region, free_region)
 {
-    assert_int_equal(created_with & NOEXEC_SEAL, NOEXEC_SEAL);
+    assert_int_equal(memfd_flags & NOEXEC_SEAL, NOEXEC_SEAL);
     xseg_shared_region_fini(&region);
-    is_old = true;
-    assert_int_equal(xseg_shared_region_init(&region, "board", 10000), 0);
-    is_old = false;
-    assert_int_equal(created_with & NOEXEC_SEAL, 0);
+    is_old_kernel = true;
+    assert_int_equal(xseg_shared_region_init(&region, "region", 10000), 0);
+    is_old_kernel = false;
+    assert_int_equal(memfd_flags & NOEXEC_SEAL, 0);
 }
 
 /* Whether a byte of the memory is readable: a system call reports that without a fault. */
 static bool is_mapped(const void *memory)
 {
     int ends[2];
-    const bool fine = pipe(ends) == 0 && write(ends[1], memory, 1) == 1;
+    const bool is_readable = pipe(ends) == 0 && write(ends[1], memory, 1) == 1;
 
     (void)close(ends[0]);
     (void)close(ends[1]);
-    return fine;
+    return is_readable;
 }
 
 TEST_WITH(child_cannot_access_the_region, make_region, free_region)
@@ -294,21 +295,22 @@ TEST_WITH(child_cannot_access_the_region, make_region, free_region)
 
 TEST(failed_calls_are_rolled_back)
 {
+    /* Of memfd_create(), ftruncate(), mmap() and madvise(). */
     static const int expected[] = {EMFILE, ENOSPC, ENOMEM, EINVAL};
 
     for (unsigned nth = 1; nth <= 4; nth++) {
-        const int next = dup(0);
+        const int next_fd = dup(0);
 
-        assert_int_equal(close(next), 0);
-        until = nth;
-        assert_int_equal(xseg_shared_region_init(&region, "board", 10000), expected[nth - 1]);
-        assert_int_equal(until, 0);
+        assert_int_equal(close(next_fd), 0);
+        failing_call = nth;
+        assert_int_equal(xseg_shared_region_init(&region, "region", 10000), expected[nth - 1]);
+        assert_int_equal(failing_call, 0);
         assert_null(region.memory);
         xseg_shared_region_fini(&region);
         /* No descriptor remains open. */
-        assert_int_equal(dup(0), next);
-        assert_int_equal(close(next), 0);
+        assert_int_equal(dup(0), next_fd);
+        assert_int_equal(close(next_fd), 0);
     }
-    assert_int_equal(xseg_shared_region_init(&region, "board", 10000), 0);
+    assert_int_equal(xseg_shared_region_init(&region, "region", 10000), 0);
     xseg_shared_region_fini(&region);
 }

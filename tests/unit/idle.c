@@ -26,21 +26,22 @@ TEST(oldest_memory_is_chosen_first)
     ages.pages[40] = 2;
     ages.bytes[XSEG_IDLE_ALL - 1] = 20;
     ages.pages[XSEG_IDLE_ALL - 1] = 1;
-    /* All memory older than `step`, and a part of the memory of that step. */
+    /* Oldest first, the steps have 20, 40 and 60 bytes. Steps after `step` are chosen completely, and `part` bytes of `step`;
+     * if all 120 bytes are chosen, `part` is the remainder of the limit. */
     expect_choice(&ages, 0, 0, 9, XSEG_IDLE_ALL - 1, 0, 9);
     expect_choice(&ages, 19, 0, 9, XSEG_IDLE_ALL - 1, 19, 9);
     expect_choice(&ages, 20, 0, 9, 40, 0, 8);
     expect_choice(&ages, 50, 0, 9, 40, 30, 8);
     expect_choice(&ages, 61, 0, 9, 10, 1, 6);
     expect_choice(&ages, 1000, 0, 9, 0, 880, 3);
-    /* At most this many pages. */
+    /* The limit of pages ends the choice: the steps have 1, 2 and 3 pages. */
     expect_choice(&ages, 1000, 0, 2, 40, 980, 1);
     expect_choice(&ages, 1000, 0, 4, 10, 940, 1);
-    /* No younger memory. */
+    /* Memory younger than step 20 is not chosen. */
     expect_choice(&ages, 1000, 20, 9, 20, 940, 6);
 }
 
-/* While observers are notified by one pass, another thread may record a later time. */
+/* While a pass notifies observers, another thread may record a time after that of the pass. */
 TEST(memory_that_became_idle_during_the_pass_has_age_0)
 {
     const struct xseg_idle_ages ages = {.now = 5000, .span = 1000};

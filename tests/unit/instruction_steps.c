@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Interleavings of two threads without a lock: a thread is stopped after each of its instructions in turn, and another
- * thread runs.
+ * Interleavings of lock-free operations of two threads: one thread is stopped after each of its instructions in turn, while the
+ * other thread runs.
  *
- * The trap flag of the CPU raises a signal after each instruction, and the thread waits in the handler at the selected
- * one. Each run stops it one instruction later (STRIDE with AddressSanitizer), until it completes.
+ * The trap flag of the CPU raises a signal after each instruction, and the thread waits in the handler after the selected
+ * instruction. Each run stops the thread STRIDE instructions later, until the thread completes without a stop.
  */
 #include "src/core/device/device.h"
 #include "src/core/reclaim/reclaim.h"
@@ -19,7 +19,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-/* A sanitizer expands one instruction to many, without effects of the program between them. */
+/* A sanitizer expands one memory access to many instructions, between which the program has no other effects. */
 #if defined(__SANITIZE_ADDRESS__)
 #define STRIDE 16
 #else
@@ -30,49 +30,49 @@
 
 #define TRAP_FLAG ((greg_t)0x100)
 
-/* Of the stopped thread: instructions until the stop. */
+/* In the thread that is stopped: whether instructions are counted, and the number of instructions until the stop. */
 static _Thread_local volatile bool is_counting;
-static _Thread_local volatile unsigned to_go;
+static _Thread_local volatile unsigned instructions_left;
 
-static atomic_bool is_stopped, may_go_on, has_ended;
+static atomic_bool is_stopped, may_resume, has_ended;
 
-static void stop(void)
+static void wait_in_handler(void)
 {
-    const struct timespec moment = {0, 1000};
+    const struct timespec delay = {0, 1000};
 
     atomic_store(&is_stopped, true);
-    while (!atomic_load(&may_go_on))
-        (void)nanosleep(&moment, NULL);
+    while (!atomic_load(&may_resume))
+        (void)nanosleep(&delay, NULL);
     atomic_store(&is_stopped, false);
 }
 
-static void count(int signal, siginfo_t *info, void *context)
+static void handle_trap(int signal, siginfo_t *info, void *context)
 {
     greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
 
     (void)signal, (void)info;
-    if (is_counting && to_go-- == 0) {
+    if (is_counting && instructions_left-- == 0) {
         is_counting = false;
-        stop();
+        wait_in_handler();
     }
     *flags = is_counting ? *flags | TRAP_FLAG : *flags & ~TRAP_FLAG;
 }
 
 struct run {
-    void (*prepare)(void *self); /* before the thread begins */
-    void (*work)(void *self);    /* of the thread: once before, and once to be stopped in */
-    void (*other)(void *self);   /* while it is stopped */
+    void (*prepare)(void *self); /* called before the thread is created */
+    void (*work)(void *self); /* called twice by the thread, which is stopped in the second call */
+    void (*interleaved)(void *self); /* called by the test while the thread is stopped */
     void *self;
     unsigned instructions;
     pthread_t thread;
 };
 
-static void *work_stopped(void *self)
+static void *run_thread(void *self)
 {
     const struct run *run = self;
 
     run->work(run->self);
-    to_go = run->instructions;
+    instructions_left = run->instructions;
     is_counting = true;
     (void)raise(SIGTRAP);
     run->work(run->self);
@@ -81,13 +81,13 @@ static void *work_stopped(void *self)
     return NULL;
 }
 
-/* Begin a run; false if the thread completed. */
+/* Begin a run.  Returns false if the thread completes without a stop. */
 static bool run_to_stop(struct run *run)
 {
-    atomic_store(&may_go_on, false);
+    atomic_store(&may_resume, false);
     atomic_store(&has_ended, false);
     run->prepare(run->self);
-    assert_int_equal(pthread_create(&run->thread, NULL, work_stopped, run), 0);
+    assert_int_equal(pthread_create(&run->thread, NULL, run_thread, run), 0);
     while (!atomic_load(&is_stopped) && !atomic_load(&has_ended))
         (void)sched_yield();
     return atomic_load(&is_stopped);
@@ -95,16 +95,16 @@ static bool run_to_stop(struct run *run)
 
 static void resume_thread(void)
 {
-    atomic_store(&may_go_on, true);
+    atomic_store(&may_resume, true);
 }
 
 static void stop_everywhere(struct run *run)
 {
-    struct sigaction action = {.sa_sigaction = count, .sa_flags = SA_SIGINFO};
+    struct sigaction action = {.sa_sigaction = handle_trap, .sa_flags = SA_SIGINFO};
 
     assert_int_equal(sigaction(SIGTRAP, &action, NULL), 0);
     for (run->instructions = 0; run_to_stop(run); run->instructions += STRIDE) {
-        run->other(run->self);
+        run->interleaved(run->self);
         resume_thread();
         assert_int_equal(pthread_join(run->thread, NULL), 0);
     }
@@ -117,7 +117,7 @@ static void stop_everywhere(struct run *run)
 
 struct guarded {
     struct xseg_biased_lock lock;
-    atomic_bool is_other_inside, has_collided;
+    atomic_bool is_revoker_inside, has_collided;
 };
 
 /* The next thread that locks becomes the owner. */
@@ -128,17 +128,17 @@ static void disown(void *self)
     atomic_store(&guarded->lock.owner, 0);
 }
 
-static void enter_and_leave(void *self)
+static void lock_and_unlock(void *self)
 {
     struct guarded *guarded = self;
 
     xseg_biased_lock_lock(&guarded->lock);
-    if (atomic_load_explicit(&guarded->is_other_inside, memory_order_relaxed))
+    if (atomic_load_explicit(&guarded->is_revoker_inside, memory_order_relaxed))
         atomic_store(&guarded->has_collided, true);
     xseg_biased_lock_unlock(&guarded->lock);
 }
 
-/* Revoke the lock from its owner, which then sleeps at it or enters it, or has already left it. */
+/* Revoke the bias while the owner is stopped. The resumed owner must then wait for the lock, unless it had already unlocked. */
 static void revoke_from_owner(void *self)
 {
     struct guarded *guarded = self;
@@ -146,11 +146,11 @@ static void revoke_from_owner(void *self)
     if (!xseg_biased_lock_is_free(&guarded->lock))
         return;
     xseg_biased_lock_lock(&guarded->lock);
-    atomic_store(&guarded->is_other_inside, true);
+    atomic_store(&guarded->is_revoker_inside, true);
     resume_thread();
     while (atomic_load(&guarded->lock.waiters) == 0 && !atomic_load(&has_ended))
         (void)sched_yield();
-    atomic_store(&guarded->is_other_inside, false);
+    atomic_store(&guarded->is_revoker_inside, false);
     xseg_biased_lock_unlock(&guarded->lock);
     assert_false(atomic_load(&guarded->has_collided));
 }
@@ -159,7 +159,7 @@ TEST(owner_rechecks_the_ownership_of_the_biased_lock)
 {
     /* Static, because the owner may continue after the test has failed. */
     static struct guarded guarded;
-    struct run run = {disown, enter_and_leave, revoke_from_owner, &guarded, 0, 0};
+    struct run run = {disown, lock_and_unlock, revoke_from_owner, &guarded, 0, 0};
 
     xseg_biased_lock_init(&guarded.lock, XSEG_RANK_ARENA);
     if (!guarded.lock.has_membarrier)
@@ -174,10 +174,10 @@ struct reader {
     struct xseg_routes *routes;
     struct xseg_known_stream *stream;
     struct xseg_pool *first, *second;
-    atomic_bool is_inside, may_leave;
+    atomic_bool is_inside, may_return;
 };
 
-static atomic_bool *opened_by_yield; /* set by a yield of the library; or NULL */
+static atomic_bool *set_by_yield; /* a flag that each yield of the library sets; or NULL */
 
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_sched_yield(void);
@@ -186,12 +186,12 @@ int __wrap_sched_yield(void);
 
 int __wrap_sched_yield(void)
 {
-    if (opened_by_yield != NULL)
-        atomic_store(opened_by_yield, true);
+    if (set_by_yield != NULL)
+        atomic_store(set_by_yield, true);
     return __real_sched_yield();
 }
 
-static void begin_first(void *self)
+static void begin_first_route(void *self)
 {
     struct reader *reader = self;
     const xseg_status status = xseg_route_begin(reader->first, NULL, NULL);
@@ -210,46 +210,46 @@ static void find_route(void *self)
         (void)xseg_release_pool(pool);
 }
 
-static bool stay_inside(void *context, xseg_stream stream)
+static bool wait_in_predicate(void *context, xseg_stream stream)
 {
     struct reader *reader = context;
 
     (void)stream;
     atomic_store(&reader->is_inside, true);
-    while (!atomic_load(&reader->may_leave))
+    while (!atomic_load(&reader->may_return))
         (void)__real_sched_yield();
     atomic_store(&reader->is_inside, false);
     return true;
 }
 
-/* A route ends and another begins before the reader registers. The second route ends while the reader is in it: the
- * end waits, so it yields. */
+/* Before the reader registers, the first route ends and a second route begins. The second route ends while the reader is in its
+ * predicate, so xseg_route_end() must wait for the reader and yields. */
 static void change_routes(void *self)
 {
     struct reader *reader = self;
 
     if (atomic_load(&reader->routes->readers[0]) + atomic_load(&reader->routes->readers[1]) != 0)
         return;
-    atomic_store(&reader->may_leave, false);
+    atomic_store(&reader->may_return, false);
     assert_ok(xseg_route_end(reader->first));
-    assert_ok(xseg_route_begin(reader->second, stay_inside, reader));
+    assert_ok(xseg_route_begin(reader->second, wait_in_predicate, reader));
     resume_thread();
     while (!atomic_load(&reader->is_inside) && !atomic_load(&has_ended))
         (void)__real_sched_yield();
-    opened_by_yield = &reader->may_leave;
+    set_by_yield = &reader->may_return;
     assert_ok(xseg_route_end(reader->second));
-    opened_by_yield = NULL;
+    set_by_yield = NULL;
     const bool is_inside = atomic_load(&reader->is_inside);
-    atomic_store(&reader->may_leave, true);
+    atomic_store(&reader->may_return, true);
     assert_false(is_inside);
 }
 
 TEST(late_reader_of_routes_retries)
 {
-    /* Static, as above. */
+    /* Static, because the reader may continue after the test has failed. */
     static struct reader reader;
     struct xseg_allocator *allocator = env_open(NULL);
-    struct run run = {begin_first, find_route, change_routes, &reader, 0, 0};
+    struct run run = {begin_first_route, find_route, change_routes, &reader, 0, 0};
 
     reader.first = env_pool(allocator);
     reader.second = env_pool(allocator);

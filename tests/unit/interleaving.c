@@ -19,17 +19,17 @@
 
 /* --- Wrapped functions. --- */
 
-static atomic_uint yields;     /* calls of sched_yield() by the library */
-static atomic_uint cond_waits; /* calls of pthread_cond_wait() */
-static atomic_uint barriers;   /* membarrier(), private expedited */
-static atomic_uint sleeps;     /* futex waits */
-static atomic_bool opens_gate; /* a yield opens the gate of the parked callback */
+static atomic_uint yields;        /* calls of sched_yield() by the library */
+static atomic_uint cond_waits;    /* calls of pthread_cond_wait() */
+static atomic_uint barriers;      /* membarrier(), private expedited */
+static atomic_uint sleeps;        /* futex waits */
+static atomic_bool yield_unparks; /* a call of sched_yield() by the library unparks the thread */
 
 /* The mutex at which the calling thread parks once, after it has locked the mutex this many times; whether it is
  * parked, and whether it may continue. */
 static _Thread_local const pthread_mutex_t *parks_at;
 static _Thread_local unsigned parks_after;
-static atomic_bool is_parked, may_go;
+static atomic_bool is_parked, may_continue;
 
 WRAPPED(int, sched_yield, void);
 WRAPPED(int, pthread_cond_wait, pthread_cond_t *condition, pthread_mutex_t *mutex);
@@ -39,8 +39,8 @@ WRAPPED(long, syscall, long number, ...);
 int __wrap_sched_yield(void)
 {
     atomic_fetch_add(&yields, 1);
-    if (atomic_load(&opens_gate))
-        atomic_store(&may_go, true);
+    if (atomic_load(&yield_unparks))
+        atomic_store(&may_continue, true);
     return __real_sched_yield();
 }
 
@@ -53,7 +53,7 @@ int __wrap_pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *mutex)
 static void park(void)
 {
     atomic_store(&is_parked, true);
-    while (!atomic_load(&may_go))
+    while (!atomic_load(&may_continue))
         (void)__real_sched_yield();
     atomic_store(&is_parked, false);
 }
@@ -87,8 +87,8 @@ long __wrap_syscall(long number, ...)
 static void reset(void)
 {
     atomic_store(&is_parked, false);
-    atomic_store(&may_go, false);
-    atomic_store(&opens_gate, false);
+    atomic_store(&may_continue, false);
+    atomic_store(&yield_unparks, false);
 }
 
 static void wait_until(atomic_bool *flag)
@@ -125,7 +125,7 @@ static void *make_request(void *self)
 
 static pthread_t requester;
 
-/* Make a request in a thread, until it parks. */
+/* Make a request in another thread, and wait until that thread parks. */
 static void park_request(struct request *request)
 {
     reset();
@@ -135,41 +135,41 @@ static void park_request(struct request *request)
 
 static void finish_request(void)
 {
-    atomic_store(&may_go, true);
+    atomic_store(&may_continue, true);
     assert_int_equal(pthread_join(requester, NULL), 0);
 }
 
-struct ending {
+struct route_end {
     struct xseg_pool *pool;
     atomic_bool has_returned;
 };
 
 static void *end_route(void *self)
 {
-    struct ending *ending = self;
+    struct route_end *route_end = self;
 
-    assert_ok(xseg_route_end(ending->pool));
-    atomic_store(&ending->has_returned, true);
+    assert_ok(xseg_route_end(route_end->pool));
+    atomic_store(&route_end->has_returned, true);
     return NULL;
 }
 
 ALLOCATOR_TEST(route_removal_waits_for_its_predicate)
 {
     struct request request = {NULL, NULL, KIB, 0};
-    struct ending ending = {env_pool(allocator), false};
-    pthread_t ends;
+    struct route_end route_end = {env_pool(allocator), false};
+    pthread_t ending_thread;
 
-    assert_ok(xseg_route_begin(ending.pool, park_and_accept, NULL));
+    assert_ok(xseg_route_begin(route_end.pool, park_and_accept, NULL));
     park_request(&request);
     const unsigned before = atomic_load(&yields);
-    assert_int_equal(pthread_create(&ends, NULL, end_route, &ending), 0);
-    while (atomic_load(&yields) == before && !atomic_load(&ending.has_returned))
+    assert_int_equal(pthread_create(&ending_thread, NULL, end_route, &route_end), 0);
+    while (atomic_load(&yields) == before && !atomic_load(&route_end.has_returned))
         (void)__real_sched_yield();
-    assert_false(atomic_load(&ending.has_returned));
+    assert_false(atomic_load(&route_end.has_returned));
     finish_request();
-    assert_int_equal(pthread_join(ends, NULL), 0);
+    assert_int_equal(pthread_join(ending_thread, NULL), 0);
     env_free(allocator, request.ptr);
-    assert_ok(xseg_pool_release(ending.pool));
+    assert_ok(xseg_pool_release(route_end.pool));
 }
 
 /* A request is about to use its cached stream lookup when a route begins: the lookup would bypass the route. */
@@ -208,22 +208,22 @@ static bool record_text(void *context, const struct xseg_history_entry *entry)
     return true;
 }
 
-/* A label that is about to be recorded is in no event yet, and no sweep may drop it. */
+/* No event has the label yet, but a sweep must not drop a label that a thread is about to record. */
 TEST(label_is_kept_until_it_is_recorded)
 {
     allocator = env_open("history:all");
     char text[XSEG_HISTORY_LABEL_BYTES] = "";
-    pthread_t annotates;
+    pthread_t annotator;
 
     reset();
     env_free(allocator, env_alloc(allocator, 1000, NULL));
-    assert_int_equal(pthread_create(&annotates, NULL, annotate, NULL), 0);
+    assert_int_equal(pthread_create(&annotator, NULL, annotate, NULL), 0);
     wait_until(&is_parked);
     xseg_history_sweep(allocator);
-    /* The next label reuses a free record. */
+    /* A new label would reuse the record of a dropped label. */
     assert_ok(xseg_history_label(allocator, "another", NULL));
-    atomic_store(&may_go, true);
-    assert_int_equal(pthread_join(annotates, NULL), 0);
+    atomic_store(&may_continue, true);
+    assert_int_equal(pthread_join(annotator, NULL), 0);
     assert_ok(xseg_for_each_event(allocator, 0, record_text, text, NULL));
     assert_string_equal(text, "an annotation");
     env_close(allocator);
@@ -266,7 +266,7 @@ static void park_first(void *context, const struct xseg_trace_entry *entry)
         park();
 }
 
-static void *unobserve(void *self)
+static void *remove_observer(void *self)
 {
     struct watched *watched = self;
 
@@ -279,17 +279,17 @@ ALLOCATOR_TEST(observer_removal_waits_for_active_callbacks)
 {
     struct watched watched = {0};
     struct request request = {NULL, NULL, KIB, 0};
-    pthread_t ends;
+    pthread_t remover;
 
     watched.id = env_observe(allocator, .context = &watched, .on_trace = park_first);
     park_request(&request);
     const unsigned before = atomic_load(&cond_waits), calls = atomic_load(&watched.calls);
-    assert_int_equal(pthread_create(&ends, NULL, unobserve, &watched), 0);
+    assert_int_equal(pthread_create(&remover, NULL, remove_observer, &watched), 0);
     while (atomic_load(&cond_waits) == before && !atomic_load(&watched.has_ended))
         (void)__real_sched_yield();
     assert_false(atomic_load(&watched.has_ended));
     finish_request();
-    assert_int_equal(pthread_join(ends, NULL), 0);
+    assert_int_equal(pthread_join(remover, NULL), 0);
     /* Events of the same request after the removal are not reported. */
     assert_int_equal(atomic_load(&watched.calls), calls);
     env_free(allocator, request.ptr);
@@ -325,7 +325,7 @@ struct owned {
     atomic_uint inside, collisions;
 };
 
-static void use(struct owned *owned)
+static void lock_once(struct owned *owned)
 {
     xseg_biased_lock_lock(&owned->lock);
     if (atomic_fetch_add_explicit(&owned->inside, 1, memory_order_relaxed) != 0)
@@ -334,12 +334,12 @@ static void use(struct owned *owned)
     xseg_biased_lock_unlock(&owned->lock);
 }
 
-static void *own_and_leave(void *self)
+static void *lock_twice(void *self)
 {
     struct owned *owned = self;
 
-    use(owned);
-    use(owned);
+    lock_once(owned);
+    lock_once(owned);
     return NULL;
 }
 
@@ -351,20 +351,20 @@ TEST(biased_lock_is_revoked_after_a_barrier)
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
         return;
-    assert_int_equal(pthread_create(&owner, NULL, own_and_leave, &owned), 0);
+    assert_int_equal(pthread_create(&owner, NULL, lock_twice, &owned), 0);
     assert_int_equal(pthread_join(owner, NULL), 0);
     const unsigned before = atomic_load(&barriers);
-    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* certainly another thread's */
-    use(&owned);
+    atomic_store(&owned.lock.owner, xseg_biased_lock_self() ^ 64); /* not the ID of this thread */
+    lock_once(&owned);
     assert_int_equal(atomic_load(&barriers), before + 1);
-    use(&owned);
+    lock_once(&owned);
     assert_int_equal(atomic_load(&barriers), before + 1);
     xseg_biased_lock_fini(&owned.lock);
 }
 
-static void *use_once(void *self)
+static void *run_lock_once(void *self)
 {
-    use(self);
+    lock_once(self);
     return NULL;
 }
 
@@ -379,7 +379,7 @@ TEST(thread_sleeps_on_a_revoked_biased_lock)
     atomic_store(&owned.lock.owner, XSEG_BIASED_LOCK_REVOKED);
     xseg_biased_lock_lock(&owned.lock);
     const unsigned before = atomic_load(&barriers), slept = atomic_load(&sleeps);
-    assert_int_equal(pthread_create(&sleeper, NULL, use_once, &owned), 0);
+    assert_int_equal(pthread_create(&sleeper, NULL, run_lock_once, &owned), 0);
     while (atomic_load(&sleeps) == slept)
         (void)__real_sched_yield();
     assert_int_equal(atomic_load(&barriers), before + 1);
@@ -390,12 +390,12 @@ TEST(thread_sleeps_on_a_revoked_biased_lock)
 }
 
 /* The owner parks inside the lock until the waiting thread releases it. */
-static void *own_and_stay(void *self)
+static void *hold_as_owner(void *self)
 {
     struct owned *owned = self;
 
-    use(owned);
-    use(owned);
+    lock_once(owned);
+    lock_once(owned);
     xseg_biased_lock_lock(&owned->lock);
     atomic_fetch_add(&owned->inside, 1);
     atomic_store(&owned->is_owned, true);
@@ -414,13 +414,13 @@ TEST(held_biased_lock_is_not_revoked)
     xseg_biased_lock_init(&owned.lock, XSEG_RANK_ARENA);
     if (!owned.lock.has_membarrier)
         return;
-    assert_int_equal(pthread_create(&owner, NULL, own_and_stay, &owned), 0);
+    assert_int_equal(pthread_create(&owner, NULL, hold_as_owner, &owned), 0);
     wait_until(&owned.is_owned);
-    atomic_store(&opens_gate, true);
-    use(&owned);
-    atomic_store(&opens_gate, false);
+    atomic_store(&yield_unparks, true);
+    lock_once(&owned);
+    atomic_store(&yield_unparks, false);
     assert_int_equal(owned.collisions, 0);
-    atomic_store(&may_go, true);
+    atomic_store(&may_continue, true);
     assert_int_equal(pthread_join(owner, NULL), 0);
     xseg_biased_lock_fini(&owned.lock);
 }

@@ -26,8 +26,8 @@ FIXTURE(free_memory)
 /* Records of many sizes, over several commits of memory. */
 TEST_WITH(records_are_disjoint_and_zeroed, NULL, free_memory)
 {
-    unsigned char *before = NULL;
-    size_t before_bytes = 0;
+    unsigned char *previous = NULL;
+    size_t previous_bytes = 0;
 
     assert_true(xseg_bump_init(&memory, (size_t)8 << 20));
     for (size_t bytes = 1; bytes < 3000; bytes++) {
@@ -35,16 +35,17 @@ TEST_WITH(records_are_disjoint_and_zeroed, NULL, free_memory)
 
         assert_non_null(record);
         assert_int_equal((uintptr_t)record % XSEG_BUMP_UNIT, 0);
-        assert_true(before == NULL || record >= before + before_bytes);
+        assert_true(previous == NULL || record >= previous + previous_bytes);
         for (size_t i = 0; i < bytes; i++)
             assert_int_equal(record[i], 0);
         memset(record, 0xff, bytes);
         assert_ptr_equal(xseg_bump_at(&memory, xseg_bump_handle(&memory, record)), record);
         assert_int_not_equal(xseg_bump_handle(&memory, record), 0);
-        before = record;
-        before_bytes = bytes;
+        previous = record;
+        previous_bytes = bytes;
     }
     expect_bump_audit(NULL);
+    /* The sum of the sizes from 1 to 2999. */
     assert_true(xseg_bump_resident(&memory) >= (size_t)2999 * 3000 / 2);
     assert_true(xseg_bump_resident(&memory) < (size_t)6 << 20);
 }
@@ -66,16 +67,16 @@ TEST_WITH(records_that_do_not_fit_are_rejected, NULL, free_memory)
     expect_bump_audit(NULL);
 }
 
-/* The allocator is not full: a later call may succeed. */
+/* After a failed commit the allocator is not full, so a later call may succeed. */
 TEST_WITH(allocation_fails_cleanly_on_host_allocation_failure, NULL, free_memory)
 {
-    memory_calls_left = 0;
+    memory_calls_until_failure = 0;
     assert_false(xseg_bump_init(&memory, 1 << 20));
-    memory_calls_left = -1;
+    memory_calls_until_failure = -1;
     assert_true(xseg_bump_init(&memory, (size_t)4 << 20));
-    memory_calls_left = 0;
+    memory_calls_until_failure = 0;
     assert_null(xseg_bump_alloc(&memory, 100));
-    memory_calls_left = -1;
+    memory_calls_until_failure = -1;
     assert_false(memory.was_full);
     expect_bump_audit(NULL);
     assert_non_null(xseg_bump_alloc(&memory, 100));
@@ -92,8 +93,8 @@ TEST_WITH(bump_audit_reports_the_violated_invariant, NULL, free_memory)
 
 /* --- The table of handles. --- */
 
-/* Whether a handle is one of those with a hash. */
-static bool finds(uint32_t hash, uint32_t handle)
+/* Whether the table has a handle with a hash. */
+static bool is_found(uint32_t hash, uint32_t handle)
 {
     struct xseg_intern_search search = xseg_intern_table_search(&table, hash);
 
@@ -115,7 +116,7 @@ static void expect_table_audit(const char *tag)
     expect_audit(xseg_intern_table_audit(&table, &violation), tag);
 }
 
-/* Hashes that are spread, equal, or start at the last slot. */
+/* Hashes that are distributed evenly, are equal, or select the last slots. */
 static uint32_t hash_of(unsigned kind, uint32_t handle)
 {
     return kind == 0   ? (uint32_t)xseg_hash_word(handle, 0)
@@ -137,16 +138,16 @@ TEST(added_handles_are_found_and_visited_once)
 
     for (unsigned kind = 0; kind < 3; kind++) {
         (void)make_table(NULL);
-        assert_false(finds(hash_of(kind, 1), 1));
+        assert_false(is_found(hash_of(kind, 1), 1));
         for (uint32_t handle = 1; handle <= counts[kind]; handle++) {
             assert_true(xseg_intern_table_add(&table, &memory, hash_of(kind, handle), handle));
-            assert_true(finds(hash_of(kind, handle), handle));
+            assert_true(is_found(hash_of(kind, handle), handle));
         }
         memset(seen, 0, sizeof(seen));
         xseg_intern_table_for_each(&table, record_visit, seen);
         for (uint32_t handle = 1; handle <= counts[kind]; handle++)
-            assert_true(finds(hash_of(kind, handle), handle) && seen[handle] == 1);
-        assert_false(finds(hash_of(kind, 1), counts[kind] + 1));
+            assert_true(is_found(hash_of(kind, handle), handle) && seen[handle] == 1);
+        assert_false(is_found(hash_of(kind, 1), counts[kind] + 1));
         assert_int_equal(table.used, counts[kind]);
         expect_table_audit(NULL);
         xseg_bump_fini(&memory);
@@ -158,24 +159,25 @@ TEST_WITH(table_is_unchanged_if_its_memory_is_full, NULL, free_memory)
     uint32_t added = 0;
 
     assert_true(xseg_bump_init(&memory, 4096));
-    /* Leave 4 KiB where a page of the host is larger. */
-    const size_t rest = xseg_bump_remaining(&memory) - (4096 - XSEG_BUMP_UNIT);
-    assert_true(rest == 0 || xseg_bump_alloc(&memory, rest) != NULL);
+    /* Only 4 KiB remain, also if a page of the host is larger. */
+    const size_t excess = xseg_bump_remaining(&memory) - (4096 - XSEG_BUMP_UNIT);
+    assert_true(excess == 0 || xseg_bump_alloc(&memory, excess) != NULL);
     assert_true(xseg_intern_table_init(&table, &memory));
     while (xseg_intern_table_add(&table, &memory, hash_of(0, added + 1), added + 1))
         added++;
+    /* A half full table needs one of twice the size, for which 4 KiB are not enough. */
     assert_int_equal(added, XSEG_INTERN_TABLE_FIRST / 2);
     for (uint32_t handle = 1; handle <= added; handle++)
-        assert_true(finds(hash_of(0, handle), handle));
+        assert_true(is_found(hash_of(0, handle), handle));
     expect_table_audit(NULL);
     assert_false(xseg_intern_table_init(&table, &memory));
 }
 
-/* A reader sees all handles up to the announced number, with the contents of their records. */
+/* A reader finds all handles up to the announced number, and sees the contents of their records. */
 static struct {
     atomic_uint_fast32_t handles[5001];
     atomic_uint_fast32_t announced;
-    atomic_uint_fast64_t missed;
+    atomic_uint_fast64_t misses;
 } shared;
 
 static void *read_all(void *unused)
@@ -188,9 +190,9 @@ static void *read_all(void *unused)
             const uint32_t handle =
                 (uint32_t)atomic_load_explicit(&shared.handles[i], memory_order_relaxed);
 
-            if (!finds(hash_of(0, i), handle) ||
+            if (!is_found(hash_of(0, i), handle) ||
                 *(const uint32_t *)xseg_bump_at(&memory, handle) != i)
-                atomic_fetch_add(&shared.missed, 1);
+                atomic_fetch_add(&shared.misses, 1);
         }
     }
     return unused;
@@ -214,7 +216,7 @@ TEST_WITH(readers_find_handles_during_growth, make_table, free_memory)
     }
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
-    assert_int_equal(atomic_load(&shared.missed), 0);
+    assert_int_equal(atomic_load(&shared.misses), 0);
 }
 
 /* Words that differ in one bit, in their order or in their number have different hashes. */
@@ -246,6 +248,6 @@ TEST_WITH(table_audit_reports_the_violated_invariant, make_table, free_memory)
         assert_true(xseg_intern_table_add(&table, &memory, 7, handle));
     WITH_VALUE(table.used, table.used + 1, expect_table_audit("TABLE-1"));
     expect_table_audit(NULL);
-    table.slots->slot[8] = 0;
+    table.slots->slot[8] = 0; /* the second of three slots from 7 on */
     expect_table_audit("TABLE-2");
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Labels: each string once, found from any thread, truncated; dropped by sweeps; full at a limit. */
+/* Labels: a table that stores each string once, sweeps that drop unused labels, and the limit of the table. */
 #include "src/core/history/labels.h"
 #include "tests/support/audit.h"
 
@@ -44,14 +44,14 @@ static uint32_t add_number(unsigned number)
     return add(text);
 }
 
-static void expect(const char *tag)
+static void expect_labels_audit(const char *tag)
 {
     xseg_mutex_lock(&labels.lock);
     expect_audit(xseg_history_labels_audit(&labels, &violation), tag);
     xseg_mutex_unlock(&labels.lock);
 }
 
-/* A sweep that finds these labels in use. */
+/* Run a sweep that finds these labels in use. */
 static void sweep(const uint32_t *used, size_t count)
 {
     xseg_mutex_lock(&labels.lock);
@@ -77,7 +77,7 @@ TEST_WITH(each_string_is_stored_once, set_up, tear_down)
     assert_null(xseg_history_labels_text(&labels, 0));
     assert_int_equal(try_add("first", &label), XSEG_HISTORY_LABELS_ADDED);
     const uint32_t first = label;
-    const char *kept = xseg_history_labels_text(&labels, first);
+    const char *string = xseg_history_labels_text(&labels, first);
     assert_int_equal(try_add("first", &label), XSEG_HISTORY_LABELS_FOUND);
     assert_int_equal(label, first);
     assert_int_equal(labels.count, 1);
@@ -90,11 +90,11 @@ TEST_WITH(each_string_is_stored_once, set_up, tear_down)
         assert_string_equal(xseg_history_labels_text(&labels, label), text);
         assert_int_equal(add_number(i), label);
     }
-    /* The string does not move. */
-    assert_ptr_equal(xseg_history_labels_text(&labels, first), kept);
-    assert_string_equal(kept, "first");
+    /* The first string has not moved. */
+    assert_ptr_equal(xseg_history_labels_text(&labels, first), string);
+    assert_string_equal(string, "first");
     assert_int_equal(labels.count, 1001);
-    expect(NULL);
+    expect_labels_audit(NULL);
 }
 
 TEST_WITH(long_strings_are_truncated, set_up, tear_down)
@@ -106,7 +106,7 @@ TEST_WITH(long_strings_are_truncated, set_up, tear_down)
     const uint32_t label = add(text);
     assert_int_equal(strlen(xseg_history_labels_text(&labels, label)),
                      XSEG_HISTORY_LABEL_BYTES - 1);
-    /* The truncated strings are equal, and so are the IDs. */
+    /* Strings that are equal after truncation have one ID. */
     text[XSEG_HISTORY_LABEL_BYTES - 1] = 'b';
     assert_int_equal(add(text), label);
     text[XSEG_HISTORY_LABEL_BYTES - 1] = '\0';
@@ -118,7 +118,7 @@ TEST_WITH(long_strings_are_truncated, set_up, tear_down)
     assert_int_not_equal(add("aaaaaaa"), add("aaaaaaaa"));
     /* An empty string is a label. */
     assert_string_equal(xseg_history_labels_text(&labels, add("")), "");
-    expect(NULL);
+    expect_labels_audit(NULL);
 }
 
 /* Records of dropped labels are reused; the other labels keep their records. */
@@ -134,13 +134,13 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
     const size_t used = labels.memory.used;
     sweep(labels_in_use, 100);
     assert_int_equal(labels.count, 100);
-    expect(NULL);
+    expect_labels_audit(NULL);
     for (unsigned i = 0; i < 1000; i += 10)
         assert_int_equal(add_number(i), labels_in_use[i / 10]);
     for (unsigned i = 1000; i < 1900; i++)
         (void)add_number(i);
     assert_int_equal(labels.memory.used, used);
-    expect(NULL);
+    expect_labels_audit(NULL);
     /* 0 is no label, and a dropped label is not marked. */
     sweep(labels_in_use, 1);
     xseg_mutex_lock(&labels.lock);
@@ -149,7 +149,7 @@ TEST_WITH(unmarked_labels_are_dropped, set_up, tear_down)
     xseg_mutex_unlock(&labels.lock);
     assert_int_equal(labels.count, 1);
     assert_int_equal(try_add("request 50", &label), XSEG_HISTORY_LABELS_ADDED);
-    expect(NULL);
+    expect_labels_audit(NULL);
 }
 
 TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
@@ -159,17 +159,17 @@ TEST_WITH(labels_created_during_a_sweep_are_kept, set_up, tear_down)
     xseg_mutex_lock(&labels.lock);
     xseg_history_labels_begin(&labels);
     xseg_mutex_unlock(&labels.lock);
-    const uint32_t fresh = add("new");
+    const uint32_t created = add("new");
     assert_int_equal(add("found"), found);
     xseg_mutex_lock(&labels.lock);
     xseg_history_labels_drop(&labels);
     xseg_mutex_unlock(&labels.lock);
     assert_int_equal(labels.count, 2);
-    assert_int_equal(add("new"), fresh);
+    assert_int_equal(add("new"), created);
     assert_int_equal(add("old"), old); /* its record was free */
-    sweep(&fresh, 1);
+    sweep(&created, 1);
     assert_int_equal(labels.count, 1);
-    expect(NULL);
+    expect_labels_audit(NULL);
 }
 
 /* Marks of a sweep with readers do not count in the next sweep. */
@@ -192,7 +192,7 @@ TEST_WITH(readers_keep_all_labels, set_up, tear_down)
     assert_int_equal(labels.count, 0);
 }
 
-/* The sweep counter wraps. */
+/* The sweep counter wraps during the test. */
 TEST_WITH(a_label_that_is_always_in_use_outlives_all_sweeps, set_up, tear_down)
 {
     const uint32_t label = add("used");
@@ -202,7 +202,7 @@ TEST_WITH(a_label_that_is_always_in_use_outlives_all_sweeps, set_up, tear_down)
         (void)add_number(i);
         sweep(&label, 1);
         assert_int_equal(labels.count, 1);
-        expect(NULL);
+        expect_labels_audit(NULL);
     }
 }
 
@@ -247,6 +247,7 @@ TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
         count--;
         assert_int_equal(outcome, XSEG_HISTORY_LABELS_FULL);
         assert_int_equal(label, 0);
+        /* A string has less than 100 bytes. */
         assert_in_range(labels.bytes, (readers + 1) * XSEG_HISTORY_LABELS_BYTES - 100,
                         (readers + 1) * XSEG_HISTORY_LABELS_BYTES);
         assert_int_equal(add_number(0), first);
@@ -255,24 +256,24 @@ TEST_WITH(full_table_returns_the_overflow_label_only, set_up, tear_down)
         assert_string_equal(xseg_history_labels_text(&labels, label), XSEG_HISTORY_LABELS_OTHER);
     }
     xseg_history_labels_end_reading(&labels);
-    expect(NULL);
+    expect_labels_audit(NULL);
     sweep(&first, 1);
     assert_int_equal(try_add(text, &label), XSEG_HISTORY_LABELS_ADDED);
 }
 
 #define THREADS 4
-#define TEXTS   20000
+#define STRINGS 20000
 
 struct worker {
-    uint32_t label[TEXTS];
+    uint32_t label[STRINGS];
 };
 
-static void *add_all(void *argument)
+static void *add_strings(void *argument)
 {
     struct worker *worker = argument;
     char text[32];
 
-    for (unsigned i = 0; i < TEXTS; i++) {
+    for (unsigned i = 0; i < STRINGS; i++) {
         (void)snprintf(text, sizeof(text), "%u", i);
         if (try_add(text, &worker->label[i]) > XSEG_HISTORY_LABELS_ADDED ||
             strcmp(xseg_history_labels_text(&labels, worker->label[i]), text) != 0)
@@ -287,12 +288,12 @@ TEST_WITH(concurrent_additions_of_a_string_return_one_id, set_up, tear_down)
     pthread_t thread[THREADS];
 
     for (unsigned i = 0; i < THREADS; i++)
-        assert_int_equal(pthread_create(&thread[i], NULL, add_all, &worker[i]), 0);
+        assert_int_equal(pthread_create(&thread[i], NULL, add_strings, &worker[i]), 0);
     for (unsigned i = 0; i < THREADS; i++) {
-        void *end = NULL;
+        void *result = NULL;
 
-        assert_int_equal(pthread_join(thread[i], &end), 0);
-        assert_non_null(end);
+        assert_int_equal(pthread_join(thread[i], &result), 0);
+        assert_non_null(result);
     }
     for (unsigned i = 1; i < THREADS; i++)
         assert_memory_equal(worker[i].label, worker[0].label, sizeof(worker[0].label));
@@ -306,10 +307,10 @@ TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
     sweep(NULL, 0);
     text = (char *)(uintptr_t)xseg_history_labels_text(&labels, add("one"));
     (void)add("two");
-    expect(NULL);
-    WITH_VALUE(labels.count, labels.count + 1, expect("LABEL-1"));
-    WITH_VALUE(text[0], 'O', expect("LABEL-1"));
+    expect_labels_audit(NULL);
+    WITH_VALUE(labels.count, labels.count + 1, expect_labels_audit("LABEL-1"));
+    WITH_VALUE(text[0], 'O', expect_labels_audit("LABEL-1"));
     sweep(NULL, 0);
     labels.free = 0;
-    expect("LABEL-2");
+    expect_labels_audit("LABEL-2");
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Metrics and the shared statistics region are equal, add up to the statistics, and need no lock of the fast path. */
+/* Metrics and the shared statistics region have equal values, whose sums are the statistics, and are read without the locks of
+ * allocations. */
 #include "tests/support/env.h"
 
 #include <stdio.h>
@@ -9,7 +10,8 @@
 #include "src/core/device/device.h"
 #include "src/core/report/memory_stats.h"
 
-/* More pools than either format has rows. */
+/* More pools than either format has rows: the metrics have rows for 128 private pools, the sample of one device for 128 - 4,
+ * because up to 4 rows do not belong to one private pool. */
 #define POOLS 140u
 
 static struct xseg_published_sample sample;
@@ -30,8 +32,8 @@ static uint64_t metric_of(const char *family, const char *pool, const char *name
 
     (void)snprintf(line, sizeof(line), "\n%s{device=\"0\",pool=\"%s\",name=\"%s\"} ", family, pool,
                    name);
-    const char *at = strstr(metrics, line);
-    return at == NULL ? UINT64_MAX : strtoull(at + strlen(line), NULL, 10);
+    const char *sample_line = strstr(metrics, line);
+    return sample_line == NULL ? UINT64_MAX : strtoull(sample_line + strlen(line), NULL, 10);
 }
 
 static void expect_metrics(const struct xseg_published_pool *row, const char *pool,
@@ -57,7 +59,7 @@ static void expect_private(const struct xseg_published_pool *row)
     assert_int_equal(row->reserved_peak, metric_of("xseg_reserved_peak_bytes", pool, name));
 }
 
-static void add_metrics(struct xseg_published_pool *sum, const char *pool)
+static void add_pool_metrics(struct xseg_published_pool *sum, const char *pool)
 {
     sum->allocated += metric_of("xseg_allocated_bytes", pool, "");
     sum->pending += metric_of("xseg_pending_bytes", pool, "");
@@ -65,22 +67,22 @@ static void add_metrics(struct xseg_published_pool *sum, const char *pool)
     sum->reserved += metric_of("xseg_reserved_bytes", pool, "");
 }
 
-/* The metrics have rows for a few more pools, which share one row in the sample. */
+/* The private pools between the maximum of the sample and that of the metrics are part of the row `others` of the sample. */
 static void expect_others(const struct xseg_published_pool *row, uint32_t newest)
 {
     struct xseg_published_pool sum = {.allocated = 0};
-    unsigned more = 0;
+    unsigned separate_rows = 0;
     char pool[16];
 
     for (uint32_t number = newest + 1; number <= POOLS; number++) {
         (void)snprintf(pool, sizeof(pool), "%u", number);
         if (metric_of("xseg_allocated_bytes", pool, "") != UINT64_MAX) {
-            add_metrics(&sum, pool);
-            more++;
+            add_pool_metrics(&sum, pool);
+            separate_rows++;
         }
     }
-    add_metrics(&sum, "other");
-    assert_int_equal(more, 4);
+    add_pool_metrics(&sum, "other");
+    assert_int_equal(separate_rows, 4); /* 128 - 124 */
     assert_int_equal(row->allocated, sum.allocated);
     assert_int_equal(row->pending, sum.pending);
     assert_int_equal(row->cached, sum.cached);
@@ -112,7 +114,7 @@ static void expect_statistics(struct xseg_allocator *allocator)
 /* All rows agree, in the order that published.h documents.  Returns the number of rows of private pools. */
 static uint32_t expect_agreement(struct xseg_allocator *allocator)
 {
-    static const unsigned places[] = {
+    static const unsigned order[] = {
         [XSEG_PUBLISHED_DEFAULT] = 0, [XSEG_PUBLISHED_GUARDED] = 1, [XSEG_PUBLISHED_PRIVATE] = 2,
         [XSEG_PUBLISHED_OTHERS] = 3,  [XSEG_PUBLISHED_RETIRED] = 4,
     };
@@ -122,7 +124,7 @@ static uint32_t expect_agreement(struct xseg_allocator *allocator)
     for (uint32_t i = 0; i < sample.pool_count; i++) {
         const struct xseg_published_pool *row = &sample.pools[i];
 
-        assert_true(i == 0 || places[row->kind] >= places[row[-1].kind]);
+        assert_true(i == 0 || order[row->kind] >= order[row[-1].kind]);
         if (row->kind == XSEG_PUBLISHED_PRIVATE) {
             assert_true(row->number > newest);
             newest = row->number;
@@ -148,14 +150,14 @@ static const struct xseg_published_pool *find_kind(enum xseg_published_kind kind
 }
 
 /* The first three pools have names, and the first one has a limit. */
-static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned at)
+static struct xseg_pool *make_pool(struct xseg_allocator *allocator, unsigned index)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
 
-    options.name = at == 0 ? "kv cache" : at < 3 ? "twin" : NULL;
-    options.limit_bytes = at == 0 ? 200 * MIB : 0;
-    options.use_on_oom = at == 1;
+    options.name = index == 0 ? "kv cache" : index < 3 ? "twin" : NULL;
+    options.limit_bytes = index == 0 ? 200 * MIB : 0;
+    options.use_on_oom = index == 1;
     assert_ok(xseg_pool_create(allocator, 0, &options, &pool));
     return pool;
 }
@@ -175,7 +177,7 @@ TEST(device_without_private_pools_has_shared_rows_only)
     env_free(allocator, env_alloc_in(allocator, pool, 30 * MIB, NULL));
     assert_ok(xseg_pool_release(pool));
     assert_int_equal(expect_agreement(allocator), 0);
-    assert_int_equal(find_kind(XSEG_PUBLISHED_RETIRED)->cached, 40 * MIB);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_RETIRED)->cached, 40 * MIB); /* two pages of 20 MiB */
     env_empty_cache(allocator);
     assert_int_equal(expect_agreement(allocator), 0);
     assert_int_equal(sample.pool_count, 1);
@@ -189,10 +191,11 @@ TEST(fallback_and_paused_memory_is_equal_in_both)
     struct xseg_allocator *allocator = env_open_with_clock(&settings, NULL);
     struct xseg_pool *pool[] = {make_pool(allocator, 0), make_pool(allocator, 1)};
     void *const paused = env_alloc_in(allocator, pool[0], 20 * MIB, NULL);
-    void *const live = env_alloc_in(allocator, pool[1], 40 * MIB, NULL);
+    void *const allocated = env_alloc_in(allocator, pool[1], 40 * MIB, NULL);
     env_free(allocator, env_alloc_in(allocator, pool[1], 40 * MIB, NULL));
-    void *const lent = env_alloc(allocator, 30 * MIB, NULL);
+    void *const fallback = env_alloc(allocator, 30 * MIB, NULL);
     assert_int_equal(expect_agreement(allocator), 2);
+    /* The pool has two blocks of 40 MiB, of which the freed one serves the fallback allocation of 30 MiB. */
     assert_int_equal(sample.pools[2].allocated, 70 * MIB);
     assert_int_equal(sample.pools[2].cached, 10 * MIB);
     assert_int_equal(sample.pools[0].reserved, 0);
@@ -201,26 +204,26 @@ TEST(fallback_and_paused_memory_is_equal_in_both)
     assert_int_equal(sample.pools[1].allocated, 20 * MIB);
     assert_int_equal(sample.pools[1].reserved, 0);
     assert_ok(xseg_pool_resume(pool[0]));
-    env_free(allocator, lent, live, paused);
+    env_free(allocator, fallback, allocated, paused);
     assert_int_equal(expect_agreement(allocator), 2);
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
         assert_ok(xseg_pool_release(pool[i]));
     env_close(allocator);
 }
 
-/* Every kind of row: default, guarded, private with blocks in all states, others, destroyed. */
-TEST(pools_without_a_row_share_one)
+/* All kinds of rows: default, guarded, private with blocks in all states, others, retired. */
+TEST(pools_without_their_own_row_share_a_row)
 {
     struct xseg_allocator *allocator = env_open_with_clock(NULL, "unmap_on_free:True");
-    struct xseg_pool *pool[POOLS], *over;
+    struct xseg_pool *pool[POOLS], *retired;
     xseg_stream stream = env_stream();
-    void *live[POOLS];
+    void *allocated[POOLS];
 
     void *const guarded = env_alloc(allocator, 3 * MIB, NULL);
     assert_ok(xseg_config_set(allocator, "unmap_on_free:False,expandable_segments:True"));
     for (unsigned i = 0; i < POOLS; i++) {
         pool[i] = make_pool(allocator, i);
-        live[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
+        allocated[i] = env_alloc_in(allocator, pool[i], (i + 1) * 1024, NULL);
         void *const freed = env_alloc_in(allocator, pool[i], (i + 2) * MIB / 4, NULL);
         if (i % 3 != 0) {
             env_launch(allocator, stream, freed);
@@ -228,9 +231,9 @@ TEST(pools_without_a_row_share_one)
         }
         env_free(allocator, freed);
     }
-    over = env_pool(allocator);
-    env_free(allocator, env_alloc_in(allocator, over, 7 * MIB, NULL));
-    assert_ok(xseg_pool_release(over));
+    retired = env_pool(allocator);
+    env_free(allocator, env_alloc_in(allocator, retired, 7 * MIB, NULL));
+    assert_ok(xseg_pool_release(retired));
     env_free(allocator, env_alloc(allocator, 5 * MIB, NULL));
     assert_int_equal(expect_agreement(allocator), XSEG_PUBLISHED_POOLS - 4);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_POOLS);
@@ -240,15 +243,16 @@ TEST(pools_without_a_row_share_one)
     assert_true(find_kind(XSEG_PUBLISHED_OTHERS)->cached > 0);
     assert_true(sample.pools[3].pending > 0);
     /* Without the oldest pool, the other pools move up by one row. */
-    env_free(allocator, live[0]);
+    env_free(allocator, allocated[0]);
     assert_ok(xseg_pool_release(pool[0]));
     read_both(allocator);
     assert_int_equal(find_kind(XSEG_PUBLISHED_PRIVATE)->number, 2);
-    assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count, POOLS - XSEG_PUBLISHED_POOLS + 3);
+    assert_int_equal(find_kind(XSEG_PUBLISHED_OTHERS)->count,
+                     POOLS - 1 - (XSEG_PUBLISHED_POOLS - 4));
     expect_statistics(allocator);
     env_free(allocator, guarded);
     for (unsigned i = 1; i < POOLS; i++) {
-        env_free(allocator, live[i]);
+        env_free(allocator, allocated[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
     assert_ok(xseg_stream_retire(allocator, 0, stream));
@@ -259,7 +263,7 @@ TEST(pools_without_a_row_share_one)
 TEST(rows_are_shared_by_devices)
 {
     struct xseg_pool *pool[3];
-    void *live[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
+    void *allocated[COUNT_OF(pool)], *ptr[XSEG_PUBLISHED_DEVICES];
     struct xseg_published_pool sum = {.allocated = 0};
 
     struct xseg_allocator *allocator = env_open_sim(NULL, .devices = XSEG_PUBLISHED_DEVICES);
@@ -267,20 +271,20 @@ TEST(rows_are_shared_by_devices)
         assert_ok(xseg_alloc(allocator, i, MIB, NULL, &ptr[i]));
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
         pool[i] = env_pool(allocator);
-        live[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
+        allocated[i] = env_alloc_in(allocator, pool[i], (i + 1) * 30 * MIB, NULL);
     }
     read_both(allocator);
     assert_int_equal(sample.pool_count, XSEG_PUBLISHED_DEVICES + 1);
     expect_metrics(&sample.pools[0], "default", "");
     for (unsigned i = 0; i < COUNT_OF(pool); i++)
-        add_metrics(&sum, i == 0 ? "1" : i == 1 ? "2" : "3");
+        add_pool_metrics(&sum, i == 0 ? "1" : i == 1 ? "2" : "3");
     assert_int_equal(sample.pools[1].kind, XSEG_PUBLISHED_OTHERS);
     assert_int_equal(sample.pools[1].count, COUNT_OF(pool));
     assert_int_equal(sample.pools[1].allocated, sum.allocated);
     assert_int_equal(sample.pools[1].reserved, sum.reserved);
     assert_int_equal(sample.pools[2].ordinal, 1);
     for (unsigned i = 0; i < COUNT_OF(pool); i++) {
-        env_free(allocator, live[i]);
+        env_free(allocator, allocated[i]);
         assert_ok(xseg_pool_release(pool[i]));
     }
     for (unsigned i = 0; i < XSEG_PUBLISHED_DEVICES; i++)
@@ -293,7 +297,8 @@ TEST(statistics_use_no_lock_of_an_allocation) XSEG_UNCHECKED
 {
     struct xseg_allocator *allocator = env_open("expandable_segments:True");
     struct xseg_pool *pool = env_pool(allocator);
-    void *a = env_alloc(allocator, 3 * MIB, NULL), *b = env_alloc_in(allocator, pool, 100, NULL);
+    void *large_block = env_alloc(allocator, 3 * MIB, NULL),
+         *small_block = env_alloc_in(allocator, pool, 100, NULL);
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
     struct xseg_statistics pool_stats[2];
     size_t needed = 0;
@@ -307,14 +312,14 @@ TEST(statistics_use_no_lock_of_an_allocation) XSEG_UNCHECKED
     xseg_mutex_lock(&allocator->open_lock);
     xseg_mutex_lock(&device->memory_lock);
     for (unsigned i = 0; i < 2; i++) {
-        struct xseg_arena *held = i == 0 ? large : small;
+        struct xseg_arena *locked = i == 0 ? large : small;
 
-        xseg_biased_lock_lock(&held->lock);
+        xseg_biased_lock_lock(&locked->lock);
         assert_ok(xseg_metrics_write_text(allocator, metrics, sizeof(metrics), &needed));
         xseg_publisher_sample(allocator, &sample);
         for (unsigned k = 0; k < COUNT_OF(pool_stats); k++)
             xseg_counters_read_pool(k == 0 ? &device->pool : pool, &pool_stats[k]);
-        xseg_biased_lock_unlock(&held->lock);
+        xseg_biased_lock_unlock(&locked->lock);
         assert_int_equal(sample.device_count, 1);
         assert_int_equal(sample.pool_count, 2);
         assert_int_equal(sample.pools[0].kind, XSEG_PUBLISHED_DEFAULT);
@@ -329,7 +334,7 @@ TEST(statistics_use_no_lock_of_an_allocation) XSEG_UNCHECKED
     xseg_mutex_unlock(&device->memory_lock);
     xseg_mutex_unlock(&allocator->open_lock);
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    env_free(allocator, a, b);
+    env_free(allocator, large_block, small_block);
     assert_ok(xseg_pool_release(pool));
     env_close(allocator);
 }

@@ -19,17 +19,17 @@ static void expect_modules_audit(const char *tag)
     expect_audit(xseg_modules_audit(&modules, &violation), tag);
 }
 
-static void count_run(void *context)
+static void count_call(void *context)
 {
     ++*(unsigned *)context;
 }
 
 static void scan(void)
 {
-    unsigned runs = 0;
+    unsigned calls = 0;
 
-    xseg_modules_call_locked(&modules, count_run, &runs);
-    assert_int_equal(runs, 1);
+    xseg_modules_call_locked(&modules, count_call, &calls);
+    assert_int_equal(calls, 1);
     expect_modules_audit(NULL);
 }
 
@@ -68,7 +68,7 @@ TEST_WITH(program_and_its_libraries_are_found, set_up, tear_down)
     Dl_info info;
 
     assert_null(find(self)); /* the stack is in no module */
-    const struct xseg_module_mapping *program = find((const void *)(uintptr_t)&count_run);
+    const struct xseg_module_mapping *program = find((const void *)(uintptr_t)&count_call);
     const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
     assert_true(length > 0);
     self[length] = '\0';
@@ -90,7 +90,7 @@ TEST_WITH(a_library_that_is_unloaded_stays_in_the_table, set_up, tear_down)
 
     const uint64_t before = modules.changes;
     plugin_open(&plugin, "plugin-one");
-    assert_null(find(plugin.base)); /* not scanned yet */
+    assert_null(find(plugin.base)); /* there was no scan since the load */
     const struct xseg_module_mapping *mapping = find_plugin(&plugin);
     assert_string_equal(mapping->module->path, plugin.path);
     assert_string_equal(mapping->module->build_id, PLUGIN_ONE_ID);
@@ -105,7 +105,7 @@ TEST_WITH(a_library_that_is_unloaded_stays_in_the_table, set_up, tear_down)
     assert_string_equal(mapping->module->path, plugin.path);
 }
 
-/* A hundred loads at the same or other addresses: one module, and no more mappings than addresses. */
+/* A library that is loaded a hundred times is one module, with one mapping for each address at which it was loaded. */
 TEST_WITH(one_file_is_one_module, set_up, tear_down)
 {
     struct plugin plugin;
@@ -114,49 +114,49 @@ TEST_WITH(one_file_is_one_module, set_up, tear_down)
     const struct xseg_module_mapping *first = find_plugin(&plugin);
     plugin_close(&plugin);
     scan();
-    /* Occupy its addresses, unless a sanitizer has already done so, so that the library is loaded elsewhere. */
-    void *stone = mmap((void *)first->start, first->end - first->start, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    /* Reserve the addresses of the library, unless a sanitizer has already done so, so that it is loaded elsewhere. */
+    void *reservation = mmap((void *)first->start, first->end - first->start, PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     plugin_open(&plugin, "plugin-one");
     const struct xseg_module_mapping *second = find_plugin(&plugin);
     assert_ptr_not_equal(second, first);
     assert_ptr_equal(second->module, first->module);
     assert_false(first->is_loaded);
     plugin_close(&plugin);
-    if (stone != MAP_FAILED)
-        assert_int_equal(munmap(stone, first->end - first->start), 0);
+    if (reservation != MAP_FAILED)
+        assert_int_equal(munmap(reservation, first->end - first->start), 0);
     const size_t used = memory.used;
     for (unsigned i = 0; i < 100; i++) {
         plugin_open(&plugin, "plugin-one");
-        const struct xseg_module_mapping *again = find_plugin(&plugin);
-        assert_ptr_equal(again->module, first->module);
-        assert_int_equal(again == first, plugin.base == (const char *)first->start);
+        const struct xseg_module_mapping *reloaded = find_plugin(&plugin);
+        assert_ptr_equal(reloaded->module, first->module);
+        assert_int_equal(reloaded == first, plugin.base == (const char *)first->start);
         plugin_close(&plugin);
         scan();
     }
-    /* An emulator may choose other addresses each time. */
+    /* An emulator may choose a new address for each load. */
     assert_true(is_emulated() || memory.used - used < 100 * sizeof(*first) / 2);
 }
 
-/* Builds at one path, as during development; some have no build ID. */
+/* Several builds at one path, as during development. The third and fourth build have no build ID; the last equals the first. */
 TEST_WITH(another_file_at_the_same_path_is_another_module, set_up, tear_down)
 {
     static const char *const name[] = {"plugin-one", "plugin-rebuilt", "plugin-two",
                                        "plugin-stripped", "plugin-one"};
     enum { FILES = sizeof(name) / sizeof(name[0]) };
     const struct xseg_module_mapping *mapping[FILES];
-    char path[1024], from[1024];
+    char path[1024], built[1024];
     struct plugin plugin;
 
-    const char *folder = getenv("TMPDIR");
+    const char *directory = getenv("TMPDIR");
     (void)snprintf(path, sizeof(path), "%s/xseg-modules-XXXXXX",
-                   folder != NULL ? folder : P_tmpdir);
+                   directory != NULL ? directory : P_tmpdir);
     const int file = mkstemp(path);
     assert_true(file >= 0);
     assert_int_equal(close(file), 0);
     for (unsigned i = 0; i < FILES; i++) {
-        plugin_path(name[i], from, sizeof(from));
-        plugin_copy(from, path);
+        plugin_path(name[i], built, sizeof(built));
+        plugin_copy(built, path);
         plugin_open_path(&plugin, path);
         mapping[i] = find_plugin(&plugin);
         assert_string_equal(mapping[i]->module->path, path);
@@ -171,27 +171,27 @@ TEST_WITH(another_file_at_the_same_path_is_another_module, set_up, tear_down)
 
 TEST_WITH(a_relative_path_is_made_absolute, set_up, tear_down)
 {
-    char folder[1024], was[1024], path[1100];
+    char directory[1024], previous_directory[1024], path[1100];
     struct plugin plugin;
 
-    plugin_path("plugin-one", folder, sizeof(folder));
-    *strrchr(folder, '/') = '\0';
-    assert_non_null(getcwd(was, sizeof(was)));
-    assert_int_equal(chdir(folder), 0);
+    plugin_path("plugin-one", directory, sizeof(directory));
+    *strrchr(directory, '/') = '\0';
+    assert_non_null(getcwd(previous_directory, sizeof(previous_directory)));
+    assert_int_equal(chdir(directory), 0);
     plugin_open_path(&plugin, "./libplugin-one.so");
     const struct xseg_module_mapping *mapping = find_plugin(&plugin);
-    (void)snprintf(path, sizeof(path), "%s/./libplugin-one.so", folder);
+    (void)snprintf(path, sizeof(path), "%s/./libplugin-one.so", directory);
     assert_string_equal(mapping->module->path, path);
     plugin_close(&plugin);
-    assert_int_equal(chdir(was), 0);
+    assert_int_equal(chdir(previous_directory), 0);
 }
 
-/* The modules that fit are complete. */
+/* A table whose memory is full contains only complete modules, which the audit checks. */
 TEST(full_table_omits_modules)
 {
-    for (size_t left = 0; left < 8192; left += 56) {
+    for (size_t remaining = 0; remaining < 8192; remaining += 56) {
         assert_true(xseg_bump_init(&memory, 16384));
-        assert_non_null(xseg_bump_alloc(&memory, xseg_bump_remaining(&memory) - left - 8));
+        assert_non_null(xseg_bump_alloc(&memory, xseg_bump_remaining(&memory) - remaining - 8));
         xseg_modules_init(&modules, &memory);
         scan();
         scan();
@@ -200,7 +200,7 @@ TEST(full_table_omits_modules)
     }
 }
 
-static atomic_bool is_over, has_failed;
+static atomic_bool must_end, has_failed;
 
 static void *open_and_close(void *self)
 {
@@ -208,7 +208,7 @@ static void *open_and_close(void *self)
     char path[1024];
 
     plugin_path(name, path, sizeof(path));
-    while (!atomic_load(&is_over)) {
+    while (!atomic_load(&must_end)) {
         void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
         if (handle == NULL || dlclose(handle) != 0) {
@@ -229,18 +229,18 @@ static void read_first_bytes(void *context)
 
 TEST_WITH(libraries_may_be_loaded_and_unloaded_concurrently, set_up, tear_down)
 {
-    static char one[] = "plugin-one", two[] = "plugin-two";
+    static char first[] = "plugin-one", second[] = "plugin-two";
     pthread_t thread[2];
 
-    atomic_store(&is_over, false);
-    assert_int_equal(pthread_create(&thread[0], NULL, open_and_close, one), 0);
-    assert_int_equal(pthread_create(&thread[1], NULL, open_and_close, two), 0);
+    atomic_store(&must_end, false);
+    assert_int_equal(pthread_create(&thread[0], NULL, open_and_close, first), 0);
+    assert_int_equal(pthread_create(&thread[1], NULL, open_and_close, second), 0);
     const uint64_t changes = modules.changes;
     for (unsigned i = 0; (i < 300 || modules.changes == changes) && !has_failed; i++) {
         xseg_modules_call_locked(&modules, read_first_bytes, NULL);
         expect_modules_audit(NULL);
     }
-    atomic_store(&is_over, true);
+    atomic_store(&must_end, true);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(pthread_join(thread[i], NULL), 0);
     assert_false(has_failed);
@@ -252,13 +252,13 @@ TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
     WITH_VALUE(modules.loaded[0], modules.loaded[1], expect_modules_audit("MODULES-1"));
     WITH_VALUE(modules.loaded_count, modules.loaded_count - 1, expect_modules_audit("MODULES-1"));
     expect_modules_audit(NULL);
-    struct xseg_module *one = modules.modules, *other = one->next;
-    const struct xseg_module before = *other;
-    other->name = one->name;
-    other->shape = one->shape;
-    other->build_id = one->build_id;
+    struct xseg_module *first = modules.modules, *second = first->next;
+    const struct xseg_module before = *second;
+    second->name = first->name;
+    second->shape = first->shape;
+    second->build_id = first->build_id;
     expect_modules_audit("MODULES-2");
-    *other = before;
+    *second = before;
     expect_modules_audit(NULL);
 }
 
@@ -266,17 +266,17 @@ TEST_WITH(audit_reports_the_violated_invariant, set_up, tear_down)
 
 static struct xseg_frames frames;
 
-/* A module that is not loaded, at two addresses. */
-static struct xseg_module made_up;
+/* An invented module, mapped at two addresses. */
+static struct xseg_module fake_module;
 static struct xseg_module_mapping mapping[2];
 
 FIXTURE(set_up_frames)
 {
     assert_true(xseg_bump_init(&memory, 1 << 20));
     assert_true(xseg_frames_init(&frames, &memory));
-    made_up = (struct xseg_module){.name = "/lib/made-up.so", .path = "/lib/made-up.so"};
+    fake_module = (struct xseg_module){.name = "/lib/made-up.so", .path = "/lib/made-up.so"};
     for (unsigned i = 0; i < 2; i++) {
-        mapping[i] = (struct xseg_module_mapping){.module = &made_up, .is_loaded = true};
+        mapping[i] = (struct xseg_module_mapping){.module = &fake_module, .is_loaded = true};
         mapping[i].base = mapping[i].start = (i + 1) * 65536;
         mapping[i].end = mapping[i].start + 65536;
     }
@@ -293,10 +293,11 @@ static int tear_down_frames(void **state)
     return tear_down(state);
 }
 
-static const struct xseg_frame *keep(uintptr_t pc, const struct xseg_module_mapping *of)
+static const struct xseg_frame *add_frame(uintptr_t pc,
+                                          const struct xseg_module_mapping *in_mapping)
 {
-    assert_true(xseg_frames_add(&frames, (const void *)pc, of));
-    const struct xseg_frame *frame = xseg_frames_find(&frames, (const void *)pc, of);
+    assert_true(xseg_frames_add(&frames, (const void *)pc, in_mapping));
+    const struct xseg_frame *frame = xseg_frames_find(&frames, (const void *)pc, in_mapping);
     assert_non_null(frame);
     return frame;
 }
@@ -304,24 +305,24 @@ static const struct xseg_frame *keep(uintptr_t pc, const struct xseg_module_mapp
 TEST_WITH(an_address_has_one_frame_per_mapping, set_up_frames, tear_down_frames)
 {
     assert_null(xseg_frames_find(&frames, (const void *)70000, &mapping[0]));
-    const struct xseg_frame *frame = keep(70000, &mapping[0]);
-    assert_ptr_equal(keep(70000, &mapping[0]), frame);
-    assert_ptr_not_equal(keep(70001, &mapping[0]), frame);
-    assert_ptr_not_equal(keep(70000, &mapping[1]), frame);
-    assert_ptr_not_equal(keep(70000, NULL), frame);
+    const struct xseg_frame *frame = add_frame(70000, &mapping[0]);
+    assert_ptr_equal(add_frame(70000, &mapping[0]), frame);
+    assert_ptr_not_equal(add_frame(70001, &mapping[0]), frame);
+    assert_ptr_not_equal(add_frame(70000, &mapping[1]), frame);
+    assert_ptr_not_equal(add_frame(70000, NULL), frame);
     assert_int_equal(frames.frames.used, 4);
 }
 
-/* The first source is recorded, and the failed lookup as well. */
+/* The first source of a frame is final, even if the lookup found no function and no file. */
 TEST_WITH(recorded_frames_remain_valid, set_up_frames, tear_down_frames)
 {
     const struct xseg_stack_source first = {"function", 5, "made-up.c", 17},
-                                   nothing = {NULL, 0, NULL, 9};
+                                   unresolved = {NULL, 0, NULL, 9};
     const struct xseg_stack_source second = {"other", 6, "other.c", 18};
     struct xseg_stack_frame out;
 
     for (unsigned has_source = 0; has_source < 2; has_source++) {
-        const struct xseg_frame *frame = keep(65536 + 100 + has_source, &mapping[0]);
+        const struct xseg_frame *frame = add_frame(65536 + 100 + has_source, &mapping[0]);
 
         xseg_frames_read(&frames, frame, &out);
         assert_int_equal(out.offset, 100 + has_source);
@@ -330,7 +331,7 @@ TEST_WITH(recorded_frames_remain_valid, set_up_frames, tear_down_frames)
         assert_false(out.is_resolved);
         assert_null(out.symbol);
         assert_null(out.file);
-        xseg_frames_set_source(&frames, frame, has_source ? &first : &nothing);
+        xseg_frames_set_source(&frames, frame, has_source ? &first : &unresolved);
         xseg_frames_set_source(&frames, frame, &second);
         xseg_frames_read(&frames, frame, &out);
         assert_true(out.is_resolved);
@@ -350,7 +351,7 @@ TEST_WITH(strings_are_stored_once, set_up_frames, tear_down_frames)
     memset(&before, 0, sizeof(before));
     for (uint32_t i = 1; i < 50; i++) {
         const struct xseg_stack_source source = {"function", i, "made-up.c", i};
-        const struct xseg_frame *frame = keep(65536 + 100 + i, &mapping[0]);
+        const struct xseg_frame *frame = add_frame(65536 + 100 + i, &mapping[0]);
 
         xseg_frames_set_source(&frames, frame, &source);
         xseg_frames_read(&frames, frame, &out);
@@ -364,7 +365,7 @@ TEST_WITH(strings_are_stored_once, set_up_frames, tear_down_frames)
     }
     /* A string that is a prefix of another one. */
     const struct xseg_stack_source shorter = {NULL, 0, "made-up", 1};
-    const struct xseg_frame *frame = keep(65536 + 100, &mapping[0]);
+    const struct xseg_frame *frame = add_frame(65536 + 100, &mapping[0]);
     xseg_frames_set_source(&frames, frame, &shorter);
     xseg_frames_read(&frames, frame, &out);
     assert_string_equal(out.file, "made-up");
@@ -373,12 +374,12 @@ TEST_WITH(strings_are_stored_once, set_up_frames, tear_down_frames)
 TEST_WITH(names_belong_to_modules, set_up_frames, tear_down_frames)
 {
     const struct xseg_stack_source source[] = {{"one", 0, NULL, 0}, {"other", 0, NULL, 0}};
-    struct xseg_module other = {.name = "/lib/other.so", .path = "/lib/other.so"};
+    struct xseg_module second_module = {.name = "/lib/other.so", .path = "/lib/other.so"};
     struct xseg_stack_frame out;
 
-    mapping[1].module = &other;
+    mapping[1].module = &second_module;
     for (unsigned i = 0; i < 2; i++) {
-        const struct xseg_frame *frame = keep(mapping[i].base + 100, &mapping[i]);
+        const struct xseg_frame *frame = add_frame(mapping[i].base + 100, &mapping[i]);
 
         xseg_frames_set_source(&frames, frame, &source[i]);
         xseg_frames_read(&frames, frame, &out);
@@ -390,19 +391,19 @@ TEST(host_allocation_failure_loses_only_details)
 {
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 
-    for (size_t left = 0; left < 256; left += 8) {
+    for (size_t remaining = 0; remaining < 256; remaining += 8) {
         struct xseg_stack_frame out;
 
         (void)set_up_frames(NULL);
-        const struct xseg_frame *frame = keep(65536 + 100, &mapping[0]);
-        const size_t used = xseg_bump_remaining(&memory) - left;
+        const struct xseg_frame *frame = add_frame(65536 + 100, &mapping[0]);
+        const size_t used = xseg_bump_remaining(&memory) - remaining;
         assert_non_null(xseg_bump_alloc(&memory, used));
         xseg_frames_set_source(&frames, frame, &source);
         xseg_frames_read(&frames, frame, &out);
         assert_true(out.symbol == NULL || strcmp(out.symbol, "function") == 0);
         assert_true(out.file == NULL || strcmp(out.file, "made-up.c") == 0);
         assert_int_equal(out.line, out.file != NULL ? 17 : 0);
-        assert_true(left < 128 || out.file != NULL);
+        assert_true(remaining < 128 || out.file != NULL);
         if (xseg_frames_add(&frames, (const void *)(uintptr_t)70000, NULL))
             assert_non_null(xseg_frames_find(&frames, (const void *)(uintptr_t)70000, NULL));
         (void)tear_down_frames(NULL);
@@ -414,10 +415,10 @@ TEST_WITH(frame_audit_reports_the_violated_invariant, set_up_frames, tear_down_f
     const struct xseg_stack_source source = {"function", 5, "made-up.c", 17};
 
     struct xseg_frame *frame =
-        xseg_bump_at(&memory, xseg_bump_handle(&memory, keep(65536 + 100, mapping)));
+        xseg_bump_at(&memory, xseg_bump_handle(&memory, add_frame(65536 + 100, mapping)));
     xseg_frames_set_source(&frames, frame, &source);
     WITH_VALUE(frame->pc, (const void *)(uintptr_t)7, expect_frames_audit("FRAMES-1"));
-    struct xseg_frame *nowhere =
-        xseg_bump_at(&memory, xseg_bump_handle(&memory, keep(65536 + 100, NULL)));
-    WITH_VALUE(nowhere->is_resolved, true, expect_frames_audit("FRAMES-2"));
+    struct xseg_frame *frame_without_mapping =
+        xseg_bump_at(&memory, xseg_bump_handle(&memory, add_frame(65536 + 100, NULL)));
+    WITH_VALUE(frame_without_mapping->is_resolved, true, expect_frames_audit("FRAMES-2"));
 }

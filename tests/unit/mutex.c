@@ -7,7 +7,7 @@
 #include "tests/support/child.h"
 
 /* Record locks of two ranks as acquired, one after the other. */
-static void lock_both(enum xseg_lock_rank first, enum xseg_lock_rank second)
+static void lock_in_order(enum xseg_lock_rank first, enum xseg_lock_rank second)
 {
     struct xseg_mutex lock[2];
 
@@ -25,7 +25,7 @@ static void lock_pair(const void *pair)
 {
     const enum xseg_lock_rank *rank = pair;
 
-    lock_both(rank[0], rank[1]);
+    lock_in_order(rank[0], rank[1]);
 }
 
 /* Each rank is locked again after it was unlocked. */
@@ -33,7 +33,7 @@ TEST(ascending_ranks_are_accepted)
 {
     for (int first = XSEG_RANK_FIRST; first < XSEG_RANK_COUNT; first++)
         for (int second = first + 1; second < XSEG_RANK_COUNT; second++)
-            lock_both((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
+            lock_in_order((enum xseg_lock_rank)first, (enum xseg_lock_rank)second);
 }
 
 TEST(lower_or_equal_rank_is_fatal)
@@ -55,12 +55,12 @@ TEST(lower_or_equal_rank_is_fatal)
     assert_string_equal(output, "");
 }
 
-/* Locks of two arenas, nested, and one of a third rank. */
-static void lock_nested(const void *of_stats)
+/* Record nested locks of two arenas and, if the argument is not NULL, one of STATS between them. */
+static void lock_nested(const void *with_stats)
 {
     xseg_lock_rank_acquired(XSEG_RANK_DEVICE_MEMORY);
     xseg_lock_rank_acquired_nested(XSEG_RANK_ARENA);
-    if (of_stats != NULL)
+    if (with_stats != NULL)
         xseg_lock_rank_acquired(XSEG_RANK_STATS);
     xseg_lock_rank_acquired_nested(XSEG_RANK_ARENA);
     xseg_lock_rank_released(XSEG_RANK_ARENA);

@@ -8,9 +8,9 @@
 
 /* A string literal's bytes, with NUL bytes among them. */
 #define BYTES(literal) (literal), sizeof(literal) - 1
-#define HEAD           "\x80\x02"
+#define HEAD           "\x80\x02" /* PROTO, 2 */
 
-/* Read bytes as a file, with a consumer or NULL. */
+/* Read bytes as a file; `filter` may be NULL. */
 static bool read_with(const void *bytes, size_t size, const struct pickle_filter *filter,
                       struct pickle *pickle, struct pickle_fault *fault)
 {
@@ -21,10 +21,10 @@ static bool read_with(const void *bytes, size_t size, const struct pickle_filter
     rewind(file);
     struct input *input = input_open(file);
     assert_non_null(input);
-    bool fine = pickle_read(input, filter, pickle, fault);
+    bool succeeded = pickle_read(input, filter, pickle, fault);
     input_close(input);
     fclose(file);
-    return fine;
+    return succeeded;
 }
 
 static bool read_bytes(const void *bytes, size_t size, struct pickle *pickle,
@@ -33,7 +33,7 @@ static bool read_bytes(const void *bytes, size_t size, struct pickle *pickle,
     return read_with(bytes, size, NULL, pickle, fault);
 }
 
-static struct pickle read_good(const void *bytes, size_t size)
+static struct pickle read_valid(const void *bytes, size_t size)
 {
     struct pickle pickle;
     struct pickle_fault fault = {0, ""};
@@ -67,7 +67,7 @@ TEST(numbers_have_their_sign_and_size)
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
+        struct pickle pickle = read_valid(rows[i].bytes, rows[i].size);
         const struct pickle_value *top = pickle_top(&pickle);
         uint64_t number = 99;
 
@@ -92,7 +92,7 @@ TEST(larger_numbers_are_marked_huge)
     };
 
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        struct pickle pickle = read_good(rows[i].bytes, rows[i].size);
+        struct pickle pickle = read_valid(rows[i].bytes, rows[i].size);
         uint64_t number;
 
         assert_int_equal(pickle_top(&pickle)->kind, PICKLE_HUGE);
@@ -104,7 +104,7 @@ TEST(larger_numbers_are_marked_huge)
 /* [None, True, False, 1.5, "ab", b"c", ("x",), (), {7}, {"k": "v"}] */
 TEST(every_kind_is_read)
 {
-    struct pickle pickle = read_good(
+    struct pickle pickle = read_valid(
         BYTES("\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00](N\x88\x89G\x3f\xf8\x00\x00\x00\x00\x00"
               "\x00\x8c\x02"
               "ab"
@@ -142,7 +142,7 @@ TEST(every_kind_is_read)
 TEST(last_of_equal_keys_is_used)
 {
     struct pickle pickle =
-        read_good(BYTES(HEAD "}(U\x01kK\x01X\x01\0\0\0kK\x02X\x01\0\0\0kK\x03u."));
+        read_valid(BYTES(HEAD "}(U\x01kK\x01X\x01\0\0\0kK\x02X\x01\0\0\0kK\x03u."));
     uint64_t number = 0;
 
     assert_true(pickle_number(pickle_find(&pickle, pickle_top(&pickle), "k"), &number));
@@ -152,7 +152,7 @@ TEST(last_of_equal_keys_is_used)
 
 TEST(text_with_a_nul_byte_is_no_string)
 {
-    struct pickle pickle = read_good(BYTES(HEAD "X\x03\0\0\0a\0b."));
+    struct pickle pickle = read_valid(BYTES(HEAD "X\x03\0\0\0a\0b."));
 
     assert_int_equal(pickle_top(&pickle)->count, 3);
     assert_null(pickle_string(&pickle, pickle_top(&pickle)));
@@ -162,7 +162,7 @@ TEST(text_with_a_nul_byte_is_no_string)
 TEST(the_memo_shares_values)
 {
     struct pickle pickle =
-        read_good(BYTES("\x80\x04]\x94(K\x05\x94h\x01j\x01\0\0\0q\x02h\x02h\0e."));
+        read_valid(BYTES("\x80\x04]\x94(K\x05\x94h\x01j\x01\0\0\0q\x02h\x02h\0e."));
     const struct pickle_value *top = pickle_top(&pickle);
 
     assert_int_equal(pickle_count(top), 5);
@@ -174,6 +174,7 @@ TEST(the_memo_shares_values)
 
 TEST(containers_grow_one_by_one)
 {
+    /* An empty list, COUNT times an integer and APPEND (3 bytes), and STOP. */
     enum { COUNT = 100000 };
     unsigned char *bytes = malloc(3 + 3 * COUNT + 1);
 
@@ -182,7 +183,7 @@ TEST(containers_grow_one_by_one)
     for (size_t i = 0; i < COUNT; i++)
         memcpy(bytes + 3 + 3 * i, (const char[]){'K', (char)(i % 127), 'a'}, 3);
     bytes[3 + 3 * COUNT] = '.';
-    struct pickle pickle = read_good(bytes, 3 + 3 * COUNT + 1);
+    struct pickle pickle = read_valid(bytes, 3 + 3 * COUNT + 1);
     assert_int_equal(pickle_count(pickle_top(&pickle)), COUNT);
     for (size_t i = 0; i < COUNT; i++)
         assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), i)->number, i % 127);
@@ -190,6 +191,7 @@ TEST(containers_grow_one_by_one)
     free(bytes);
 }
 
+/* The reader does not recurse, so the depth of a list is limited by memory only. */
 TEST(depth_only_costs_memory)
 {
     enum { DEPTH = 1000000 };
@@ -200,13 +202,13 @@ TEST(depth_only_costs_memory)
     memset(bytes + 2, ']', DEPTH);
     memset(bytes + 2 + DEPTH, 'a', DEPTH - 1);
     bytes[2 + 2 * DEPTH - 1] = '.';
-    struct pickle pickle = read_good(bytes, 2 + 2 * DEPTH);
-    const struct pickle_value *at = pickle_top(&pickle);
+    struct pickle pickle = read_valid(bytes, 2 + 2 * DEPTH);
+    const struct pickle_value *list = pickle_top(&pickle);
     for (size_t i = 1; i < DEPTH; i++) {
-        assert_int_equal(pickle_count(at), 1);
-        at = pickle_item(&pickle, at, 0);
+        assert_int_equal(pickle_count(list), 1);
+        list = pickle_item(&pickle, list, 0);
     }
-    assert_int_equal(pickle_count(at), 0);
+    assert_int_equal(pickle_count(list), 0);
     pickle_fini(&pickle);
     free(bytes);
 }
@@ -267,15 +269,15 @@ TEST(errors_are_reported_with_their_offset)
 
 TEST(marks_and_values_are_popped)
 {
-    struct pickle pickle = read_good(BYTES(HEAD "K\x01K\x02(0(NN10"
-                                                "2\x86."));
+    struct pickle pickle = read_valid(BYTES(HEAD "K\x01K\x02(0(NN10"
+                                                 "2\x86."));
 
     assert_int_equal(pickle_count(pickle_top(&pickle)), 2);
     assert_int_equal(pickle_item(&pickle, pickle_top(&pickle), 1)->number, 1);
     pickle_fini(&pickle);
 }
 
-/* Each empty list costs the reader 20 bytes. */
+/* 64 Mi empty lists, each with a struct pickle_value of 24 bytes. */
 TEST(memory_is_bounded)
 {
     static unsigned char lists[1 << 16];
@@ -297,15 +299,15 @@ TEST(memory_is_bounded)
     fclose(file);
 }
 
-/* --- Consumers. --- */
+/* --- Filters. --- */
 
-/* Consumes dictionaries with a key `k` and sums up its numbers; stops at 99. */
+/* The state of a filter; the filter consume() consumes dictionaries with a key `k`, sums up its numbers, and stops at 99. */
 struct sum {
     struct pickle pickle;
     struct pickle_fault fault;
-    uint64_t taken, sum;
+    uint64_t consumed, sum;
     uint32_t list;      /* of the last consumed item */
-    uint32_t lists[16]; /* [taken]: the lists of the first consumed items */
+    uint32_t lists[16]; /* [consumed]: the lists of the first consumed items */
 };
 
 static enum pickle_filter_result consume(void *self, uint32_t list, uint32_t item)
@@ -317,9 +319,9 @@ static enum pickle_filter_result consume(void *self, uint32_t list, uint32_t ite
         return PICKLE_KEEP;
     if (number == 99)
         return PICKLE_STOP;
-    if (sum->taken < 16)
-        sum->lists[sum->taken] = list;
-    sum->taken++;
+    if (sum->consumed < 16)
+        sum->lists[sum->consumed] = list;
+    sum->consumed++;
     sum->sum += number;
     sum->list = list;
     return PICKLE_CONSUME;
@@ -333,20 +335,20 @@ static bool read_consuming(const void *bytes, size_t size, struct sum *sum)
     return read_with(bytes, size, &filter, &sum->pickle, &sum->fault);
 }
 
-/* {"k": n}, memoized as Python does */
+/* {"k": n}, memoized as by Python */
 #define ENTRY(n) "}\x94(\x8c\x01kK" n "u"
 
 TEST(consumed_items_are_in_no_list)
 {
     struct sum sum;
 
-    /* [{"k": 1}, 7, {"k": 2}, {"j": 3}] and then {"k": 4} by itself */
+    /* [{"k": 1}, 7, {"k": 2}, {"j": 3}], and then {"k": 4} by an APPEND of its own */
     assert_true(read_consuming(BYTES("\x80\x04]\x94(" ENTRY("\x01") "K\x07" ENTRY(
                                    "\x02") "}(\x8c\x01jK\x03ue" ENTRY("\x04") "a."),
                                &sum));
     const struct pickle_value *top = pickle_top(&sum.pickle);
-    assert_int_equal(sum.taken, 3);
-    assert_int_equal(sum.sum, 7);
+    assert_int_equal(sum.consumed, 3);
+    assert_int_equal(sum.sum, 1 + 2 + 4);
     assert_ptr_equal(&sum.pickle.values[sum.list], top);
     assert_int_equal(pickle_count(top), 2);
     assert_int_equal(pickle_item(&sum.pickle, top, 0)->number, 7);
@@ -354,7 +356,8 @@ TEST(consumed_items_are_in_no_list)
     pickle_fini(&sum.pickle);
 }
 
-/* Annotates lists and dictionaries with a key `j`, and empties the lists; consumes nothing. */
+/* A filter that tags lists with 7 and dictionaries with a key `j` with 8, empties the lists, and consumes nothing.  `sum`
+ * counts its calls. */
 static enum pickle_filter_result annotate(void *self, uint32_t list, uint32_t item)
 {
     struct sum *sum = self;
@@ -389,7 +392,7 @@ TEST(memoized_items_are_not_offered_again)
     assert_int_equal(pickle_count(top), 5);
     assert_int_equal(pickle_item(&sum.pickle, top, 4)->tag, 8);
     assert_int_equal(pickle_item(&sum.pickle, top, 3)->tag, 0);
-    assert_int_equal(sum.sum, 3);
+    assert_int_equal(sum.sum, 3); /* a, b, and b again; a has a tag */
     pickle_fini(&sum.pickle);
 }
 
@@ -408,8 +411,9 @@ TEST(a_list_that_was_emptied_may_be_filled_again)
     assert_int_equal(list->tag, 7);
     assert_int_equal(pickle_count(list), 2);
     assert_int_equal(pickle_item(&sum.pickle, list, 1)->number, 7);
-    assert_int_equal(sum.pickle.held, sum.pickle.capacity * sizeof(struct pickle_value) +
-                                          sum.pickle.text_capacity + 3 * sizeof(uint32_t));
+    /* The outer list has room for 1 item, and the inner one for 2. */
+    assert_int_equal(sum.pickle.memory_bytes, sum.pickle.capacity * sizeof(struct pickle_value) +
+                                                  sum.pickle.text_capacity + 3 * sizeof(uint32_t));
     pickle_fini(&sum.pickle);
 }
 
@@ -419,12 +423,12 @@ TEST(repeated_dictionary_is_consumed_again_or_rejected)
     struct sum sum;
 
     assert_true(read_consuming(BYTES("\x80\x04](" ENTRY("\x05") "h\0h\0e."), &sum));
-    assert_int_equal(sum.sum, 15);
+    assert_int_equal(sum.sum, 3 * 5);
     pickle_fini(&sum.pickle);
     assert_true(read_consuming(BYTES("\x80\x04]" ENTRY("\x05") "2\x86"
                                                                "a."),
                                &sum));
-    assert_int_equal(sum.taken, 0);
+    assert_int_equal(sum.consumed, 0);
     pickle_fini(&sum.pickle);
     assert_false(read_consuming(BYTES("\x80\x04]" ENTRY("\x05") "ah\0a."), &sum));
     assert_int_equal(sum.fault.byte, 13);
@@ -448,8 +452,8 @@ TEST(id_of_a_freed_list_is_not_reused)
         BYTES("\x80\x04]}(\x8c\x01kK\x01\x8c\x01x]" ENTRY("\x05") "aua]" ENTRY("\x02") "aa]" ENTRY(
             "\x03") "aa]" ENTRY("\x04") "aa]" ENTRY("\x06") "aa."),
         &sum));
-    assert_int_equal(sum.taken, 6);
-    for (uint64_t i = 1; i < sum.taken; i++)
+    assert_int_equal(sum.consumed, 6);
+    for (uint64_t i = 1; i < sum.consumed; i++)
         assert_int_not_equal(sum.lists[i], sum.lists[0]);
     pickle_fini(&sum.pickle);
 }
@@ -477,10 +481,10 @@ TEST(consumed_items_use_no_memory)
         memcpy(text + 3 + i * bytes, entry, bytes);
     text[3 + COUNT * bytes] = '.';
     assert_true(read_consuming(text, 3 + COUNT * bytes + 1, &sum));
-    assert_int_equal(sum.taken, COUNT);
+    assert_int_equal(sum.consumed, COUNT);
     assert_in_range(sum.pickle.count, 5, 20);
     assert_in_range(sum.pickle.text_bytes, 6, 6);
-    assert_in_range(sum.pickle.held, 0, 1 << 14);
+    assert_in_range(sum.pickle.memory_bytes, 0, 1 << 14);
     pickle_fini(&sum.pickle);
     free(text);
 }

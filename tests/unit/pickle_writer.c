@@ -17,48 +17,47 @@
 #include "tests/support/rng.h"
 #include "tests/support/test.h"
 
-static const char *const words[XSEG_PICKLE_MAX_INTERNED] = {"zero", "one", "two", "three",
-                                                            "\"four\"\n"};
+static const char *const strings[XSEG_PICKLE_MAX_INTERNED] = {"zero", "one", "two", "three",
+                                                              "\"four\"\n"};
 static char folder[] = P_tmpdir "/xseg-document-XXXXXX";
 static struct xseg_file_writer output;
 static struct xseg_pickle_writer pickle;
-static FILE *says; /* the Python expression; NULL outside of write_all() */
-
-typedef void body(void);
+static FILE *expression; /* the Python expression; NULL outside of write_document() */
 
 __attribute__((format(printf, 1, 2))) static void write_expression(const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    if (says != NULL)
-        assert_true(vfprintf(says, format, arguments) >= 0);
+    if (expression != NULL)
+        assert_true(vfprintf(expression, format, arguments) >= 0);
     va_end(arguments);
 }
 
-static int make(const char *name, const char *end)
+static int create_file(const char *name, const char *extension)
 {
     char path[200];
 
-    (void)snprintf(path, sizeof(path), "%s/%s.%s", folder, name, end);
+    (void)snprintf(path, sizeof(path), "%s/%s.%s", folder, name, extension);
     const int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     assert_true(file >= 0);
     return file;
 }
 
-static void write_all(const char *name, body *write_body)
+/* Write a document to NAME.pickle, and its value to NAME.py. */
+static void write_document(const char *name, void (*write_value)(void))
 {
-    const int file = make(name, "pickle");
+    const int file = create_file(name, "pickle");
 
-    says = fdopen(make(name, "says"), "w");
-    assert_non_null(says);
+    expression = fdopen(create_file(name, "py"), "w");
+    assert_non_null(expression);
     xseg_file_writer_init(&output, file);
-    xseg_pickle_begin(&pickle, &output, words);
-    write_body();
+    xseg_pickle_begin(&pickle, &output, strings);
+    write_value();
     assert_true(xseg_pickle_end(&pickle));
     assert_int_equal(close(file), 0);
-    assert_int_equal(fclose(says), 0);
-    says = NULL;
+    assert_int_equal(fclose(expression), 0);
+    expression = NULL;
 }
 
 static void open_list(void)
@@ -87,8 +86,8 @@ static void write_numbers(void)
         write_expression("%" PRId64 ",", edges[i]);
     }
     for (unsigned bit = 0; bit < 63; bit++)
-        for (int64_t by = -1; by <= 1; by++) {
-            const int64_t number = ((int64_t)1 << bit) + by;
+        for (int64_t delta = -1; delta <= 1; delta++) {
+            const int64_t number = ((int64_t)1 << bit) + delta;
 
             xseg_pickle_int(&pickle, number);
             xseg_pickle_int(&pickle, -number);
@@ -130,7 +129,7 @@ static void write_text(const char *text, size_t length)
     write_expression("])),");
 }
 
-/* All pairs of bytes, many triples, and the edge cases of RFC 3629; the expression decodes them independently. */
+/* All pairs of bytes, many triples, and the edge cases of RFC 3629; the Python function text() decodes them independently. */
 static void write_texts(void)
 {
     static const char *const edges[] = {
@@ -171,7 +170,7 @@ static void write_texts(void)
     close_list();
 }
 
-static void write_words(void)
+static void write_interned(void)
 {
     open_list();
     for (unsigned i = 0; i < 1000; i++) {
@@ -182,7 +181,7 @@ static void write_words(void)
     close_list();
 }
 
-/* --- Batches, and names. --- */
+/* --- Batches, and the memo. --- */
 
 static const unsigned sizes[] = {0, 1, 999, 1000, 1001, 1999, 2000, 2001};
 
@@ -219,7 +218,7 @@ static void write_dicts(void)
     close_list();
 }
 
-/* More memos than one byte can number. */
+/* More memo entries than a one-byte index (BINGET) can refer to. */
 static void write_memos(void)
 {
     uint32_t memo[600];
@@ -240,10 +239,10 @@ static void write_memos(void)
     close_list();
 }
 
-/* --- Marks. --- */
+/* --- Savepoints. --- */
 
-/* Content that is withdrawn later: it opens lists, sends many bytes, and memoizes words. */
-static void write_wrong(unsigned items)
+/* Content that is rolled back later: it opens lists, writes many bytes, and memoizes strings. */
+static void write_discarded(unsigned items)
 {
     for (unsigned depth = 0; depth < 3; depth++) {
         xseg_pickle_open_list(&pickle);
@@ -256,8 +255,8 @@ static void write_wrong(unsigned items)
     xseg_pickle_close(&pickle);
 }
 
-/* Marks before and after the edges of a batch, with and without a flush of the buffer in between. */
-static void write_marked(void)
+/* Savepoints before and after the edges of a batch, with and without a flush of the buffer before the rollback. */
+static void write_with_rollbacks(void)
 {
     static const unsigned items[] = {1, 2000, 100000};
 
@@ -267,11 +266,11 @@ static void write_marked(void)
     write_expression("{'one':list(range(2002))}");
     for (unsigned i = 0; i < 2002; i++) {
         if (i % 1000 <= 1 || i == 500) {
-            const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
+            const struct xseg_pickle_savepoint savepoint = xseg_pickle_savepoint(&pickle);
 
             for (unsigned k = 0; k < 3; k++) {
-                write_wrong(items[k]);
-                assert_true(xseg_pickle_rollback(&pickle, &mark));
+                write_discarded(items[k]);
+                assert_true(xseg_pickle_rollback(&pickle, &savepoint));
             }
         }
         xseg_pickle_uint(&pickle, i);
@@ -280,13 +279,13 @@ static void write_marked(void)
     xseg_pickle_close(&pickle);
 }
 
-/* A mark in a document without an open list, and a word that was new after it. */
-static void write_anew(void)
+/* A savepoint in a document without an open list, and a string that was first written after the savepoint. */
+static void write_interned_after_rollback(void)
 {
-    const struct xseg_pickle_savepoint mark = xseg_pickle_savepoint(&pickle);
+    const struct xseg_pickle_savepoint savepoint = xseg_pickle_savepoint(&pickle);
 
     xseg_pickle_interned(&pickle, 2);
-    assert_true(xseg_pickle_rollback(&pickle, &mark));
+    assert_true(xseg_pickle_rollback(&pickle, &savepoint));
     xseg_pickle_open_list(&pickle);
     xseg_pickle_interned(&pickle, 2);
     xseg_pickle_interned(&pickle, 2);
@@ -303,7 +302,7 @@ static uint64_t draw_below(uint64_t end)
     return rng_next(&random_state) % end;
 }
 
-static void write_value(unsigned depth)
+static void write_random_value(unsigned depth)
 {
     const uint64_t kind = draw_below(depth < 6 ? 8 : 5);
     const unsigned count = (unsigned)draw_below(depth == 0 ? 1200 : 6);
@@ -337,9 +336,9 @@ static void write_value(unsigned depth)
         for (unsigned i = 0; i < count; i++) {
             if (kind == 5) {
                 xseg_pickle_key(&pickle, i % 3);
-                write_expression("('%s',", words[i % 3]);
+                write_expression("('%s',", strings[i % 3]);
             }
-            write_value(depth + 1);
+            write_random_value(depth + 1);
             write_expression(kind == 5 ? ")," : ",");
         }
         xseg_pickle_close(&pickle);
@@ -347,13 +346,13 @@ static void write_value(unsigned depth)
     }
 }
 
-static void write_anything(void)
+static void write_random(void)
 {
     const uint64_t seed = random_state;
 
     open_list();
     for (unsigned i = 0; i < 4; i++) {
-        write_value(0);
+        write_random_value(0);
         write_expression(",");
     }
     close_list();
@@ -364,19 +363,19 @@ TEST(documents_are_written)
 {
     char name[32];
 
-    write_all("numbers", write_numbers);
-    write_all("reals", write_reals);
-    write_all("texts", write_texts);
-    write_all("words", write_words);
-    write_all("lists", write_lists);
-    write_all("dicts", write_dicts);
-    write_all("memos", write_memos);
-    write_all("marked", write_marked);
-    write_all("anew", write_anew);
+    write_document("numbers", write_numbers);
+    write_document("reals", write_reals);
+    write_document("texts", write_texts);
+    write_document("interned", write_interned);
+    write_document("lists", write_lists);
+    write_document("dicts", write_dicts);
+    write_document("memos", write_memos);
+    write_document("rollbacks", write_with_rollbacks);
+    write_document("interned-after-rollback", write_interned_after_rollback);
     for (uint64_t seed = 1; seed <= 20; seed++) {
         random_state = seed;
-        (void)snprintf(name, sizeof(name), "anything-%" PRIu64, seed);
-        write_all(name, write_anything);
+        (void)snprintf(name, sizeof(name), "random-%" PRIu64, seed);
+        write_document(name, write_random);
     }
 }
 
@@ -386,8 +385,8 @@ TEST(full_disk_is_reported)
 
     assert_true(file >= 0);
     xseg_file_writer_init(&output, file);
-    xseg_pickle_begin(&pickle, &output, words);
-    write_wrong(10);
+    xseg_pickle_begin(&pickle, &output, strings);
+    write_discarded(10);
     xseg_pickle_close(&pickle);
     xseg_pickle_close(&pickle);
     assert_false(xseg_pickle_end(&pickle));
@@ -395,47 +394,48 @@ TEST(full_disk_is_reported)
     assert_int_equal(close(file), 0);
 }
 
-/* The document equals the expression. A name may be repeated, a batch has at most 1000 items, and each opcode
- * occurs. */
-static const char check[] =
+/* Each document equals its expression, a batch has at most 1000 items, and each opcode occurs. There are 9 + 20 documents;
+ * the sizes of write_lists() and write_dicts() are 12 batches, and the list of lists is one more. */
+static const char check_script[] =
     "import glob,pickle,pickletools,sys\n"
-    "def text(some):\n"
+    "def text(data):\n"
     "    out=''\n"
-    "    while some:\n"
+    "    while data:\n"
     "        for n in (1,2,3,4):\n"
-    "            try: c=some[:n].decode(); break\n"
+    "            try: c=data[:n].decode(); break\n"
     "            except UnicodeDecodeError: c=''\n"
     "        n=n if len(c)==1 else 1\n"
     "        out+=c if len(c)==1 else '?'\n"
-    "        some=some[n:]\n"
+    "        data=data[n:]\n"
     "    return out\n"
-    "seen=set()\n"
-    "files=glob.glob(sys.argv[1]+'/*.says')\n"
+    "opcodes=set()\n"
+    "files=glob.glob(sys.argv[1]+'/*.py')\n"
     "assert len(files)==29,files\n"
     "for name in files:\n"
     "    expected=eval(open(name).read())\n"
-    "    data=open(name[:-4]+'pickle','rb').read()\n"
-    "    got=pickle.loads(data)\n"
-    "    assert got==expected and repr(got)==repr(expected),name\n"
+    "    data=open(name[:-2]+'pickle','rb').read()\n"
+    "    value=pickle.loads(data)\n"
+    "    assert value==expected and repr(value)==repr(expected),name\n"
     "    ops=[op.name for op,_,_ in pickletools.genops(data)]\n"
-    "    seen|=set(ops)\n"
+    "    opcodes|=set(ops)\n"
     "    assert ops[0]=='PROTO' and data[1]==4,name\n"
-    "    if name.endswith('/lists.says'):\n"
+    "    if name.endswith('/lists.py'):\n"
     "        assert ops.count('APPENDS')==13,ops.count('APPENDS')\n"
-    "    if name.endswith('/dicts.says'):\n"
+    "    if name.endswith('/dicts.py'):\n"
     "        assert ops.count('SETITEMS')==12,ops.count('SETITEMS')\n"
     "assert "
-    "seen=={'PROTO','STOP','MARK','EMPTY_DICT','SETITEMS','EMPTY_LIST','APPENDS','TUPLE2','NEWTRUE'"
+    "opcodes=={'PROTO','STOP','MARK','EMPTY_DICT','SETITEMS','EMPTY_LIST','APPENDS','TUPLE2','"
+    "NEWTRUE'"
     ",'NEWFALSE',"
     "'BININT','BININT1','BININT2','LONG1','BINFLOAT','SHORT_BINUNICODE','BINUNICODE','MEMOIZE','"
-    "BINGET','LONG_BINGET'},seen\n";
+    "BINGET','LONG_BINGET'},opcodes\n";
 
 TEST(python_reads_the_written_documents)
 {
-    char command[sizeof(check) + 200];
+    char command[sizeof(check_script) + 200];
 
     (void)snprintf(command, sizeof(command), "exec python3 -c \"$CHECK\" '%s'", folder);
-    assert_int_equal(setenv("CHECK", check, 1), 0);
+    assert_int_equal(setenv("CHECK", check_script, 1), 0);
     assert_int_equal(system(command), 0);
     assert_int_equal(unsetenv("CHECK"), 0);
 }

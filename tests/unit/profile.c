@@ -18,29 +18,29 @@ static void add_site(struct profile *profile, const char *name, uint64_t peak, u
     sites[profile->site_count] = (struct profile_site){.name = strdup(name)};
     sites[profile->site_count].figures.of[PROFILE_PEAK_ALLOCATED] = peak;
     sites[profile->site_count].figures.of[PROFILE_BLOCKS] = blocks;
-    profile->whole.of[PROFILE_PEAK_ALLOCATED] += peak;
+    profile->total.of[PROFILE_PEAK_ALLOCATED] += peak;
     assert_non_null(sites[profile->site_count++].name);
 }
 
 static struct profile profile_of(struct builder *builder, bool by_events)
 {
     const struct profile_rules rules = {.depth = 1, .by_events = by_events};
-    struct recording_stack none = {0, 0};
-    uint32_t begin = 0;
-    char nothing[] = "";
+    struct recording_stack no_stack = {0, 0};
+    uint32_t offset = 0;
+    char empty_text[] = "";
     struct profile profile;
 
     builder_end(builder);
-    builder->recording.stacks = &none;
+    builder->recording.stacks = &no_stack;
     builder->recording.stack_count = 1;
-    builder->recording.text = &begin;
-    builder->recording.texts = nothing;
+    builder->recording.text = &offset;
+    builder->recording.texts = empty_text;
     builder->recording.text_count = 1;
     assert_true(profile_init(&profile, &builder->recording, &builder->device, &rules));
     return profile;
 }
 
-/* Half a page for 1 of 3 events, or for 90 of 100 us. */
+/* A block of half a page is allocated during 1 of 3 intervals between events, or 90 of 100 us. */
 TEST(averages_are_over_events_or_time)
 {
     for (int by_events = 0; by_events < 2; by_events++) {
@@ -61,8 +61,8 @@ TEST(averages_are_over_events_or_time)
         assert_int_equal(profile.sites[0].figures.of[PROFILE_ALLOCATED],
                          by_events ? MIB / 3 : MIB * 90 / 100);
         assert_int_equal(profile.idle.of[PROFILE_PEAK_CACHED], 2 * MIB);
-        assert_int_equal(profile.whole.of[PROFILE_PEAK_ALLOCATED] +
-                             profile.whole.of[PROFILE_PEAK_CACHED],
+        assert_int_equal(profile.total.of[PROFILE_PEAK_ALLOCATED] +
+                             profile.total.of[PROFILE_PEAK_CACHED],
                          4 * MIB);
         profile_fini(&profile);
         free(builder);
@@ -70,7 +70,7 @@ TEST(averages_are_over_events_or_time)
 }
 
 /* Frames that differ in attributes outside their names, such as the module, are one site. */
-TEST(sites_of_one_name_are_one)
+TEST(sites_of_one_name_are_merged)
 {
     const struct profile_rules rules = {.depth = 1};
     struct recording_frame frames[] = {{.name = 1, .module = 2}, {.name = 1}};
@@ -124,9 +124,9 @@ TEST(sums_have_each_name_once_and_in_order)
         assert_int_equal(sum.sites[i].figures.of[PROFILE_PEAK_ALLOCATED], peaks[i]);
         assert_int_equal(sum.sites[i].figures.of[PROFILE_BLOCKS], blocks[i]);
     }
-    assert_int_equal(sum.whole.of[PROFILE_PEAK_ALLOCATED], 59);
-    assert_int_equal(sum.idle.of[PROFILE_CACHED], 10);
-    assert_int_equal(sum.entries, 14);
+    assert_int_equal(sum.total.of[PROFILE_PEAK_ALLOCATED], (1 + 2) + 2 * (4 + 8 + 16));
+    assert_int_equal(sum.idle.of[PROFILE_CACHED], 2 * 5);
+    assert_int_equal(sum.entries, 2 * 7);
     profile_fini(&sum);
     profile_fini(&first);
     profile_fini(&second);
@@ -142,9 +142,9 @@ TEST(sums_saturate)
     assert_true(profile_add(&sum, &huge));
     assert_true(profile_add(&sum, &huge));
     assert_true(sum.sites[0].figures.of[PROFILE_PEAK_ALLOCATED] == PROFILE_MAX);
-    assert_true(sum.whole.of[PROFILE_PEAK_ALLOCATED] == PROFILE_MAX);
+    assert_true(sum.total.of[PROFILE_PEAK_ALLOCATED] == PROFILE_MAX);
     assert_true(compare_init(&compare, &sum, &small, true));
-    assert_true(compare_judge(&compare).result == COMPARE_WHOLE);
+    assert_true(compare_judge(&compare).result == COMPARE_TOTAL);
     assert_true(compare_judge(&compare).delta == 1 - INT64_MAX);
     compare_fini(&compare);
     profile_fini(&sum);
@@ -152,38 +152,39 @@ TEST(sums_saturate)
     profile_fini(&small);
 }
 
-/* The number of rows of two profiles with these names. */
-static size_t rows_of(const char *const *a, const char *const *b, bool may_move)
+/* The number of rows of sites if two profiles with these names are compared. */
+static size_t rows_of(const char *const *names_a, const char *const *names_b, bool may_move)
 {
-    struct profile left = {0}, right = {0};
+    struct profile a = {0}, b = {0};
     struct compare compare;
 
-    for (; *a; a++)
-        add_site(&left, *a, MIB, 1);
-    for (; *b; b++)
-        add_site(&right, *b, MIB, 1);
-    assert_true(compare_init(&compare, &left, &right, may_move));
-    size_t rows = compare.row_count - 2;
+    for (; *names_a; names_a++)
+        add_site(&a, *names_a, MIB, 1);
+    for (; *names_b; names_b++)
+        add_site(&b, *names_b, MIB, 1);
+    assert_true(compare_init(&compare, &a, &b, may_move));
+    size_t rows = compare.row_count - 2; /* without the rows of pending and idle memory */
     compare_fini(&compare);
-    profile_fini(&left);
-    profile_fini(&right);
+    profile_fini(&a);
+    profile_fini(&b);
     return rows;
 }
 
 TEST(moved_lines_are_matched_where_unambiguous)
 {
-    static const char *const a[] = {"m.py:10 f", "m.py:9 f", "n.py:1 g < m.py:3 main", NULL};
+    static const char *const names[] = {"m.py:10 f", "m.py:9 f", "n.py:1 g < m.py:3 main", NULL};
     static const char *const moved[] = {"m.py:11 f", "m.py:12 f", "n.py:1 g < m.py:4 main", NULL};
-    static const char *const more[] = {"m.py:11 f", "m.py:12 f", "m.py:13 f",
-                                       "n.py:2 h < m.py:3 main", NULL};
-    static const char *const words[] = {"m.py:10:f", "m.py:x f", "m.py:9 ff", NULL};
+    static const char *const ambiguous[] = {"m.py:11 f", "m.py:12 f", "m.py:13 f",
+                                            "n.py:2 h < m.py:3 main", NULL};
+    static const char *const unlike[] = {"m.py:10:f", "m.py:x f", "m.py:9 ff", NULL};
     static const char *const nameless[] = {"m.py:10", "n.py:1 g < m.py:3", NULL};
     static const char *const moved_nameless[] = {"m.py:8", "n.py:2 g < m.py:44", NULL};
 
-    assert_int_equal(rows_of(a, a, true), 3);
-    assert_int_equal(rows_of(a, moved, true), 3);
-    assert_int_equal(rows_of(a, moved, false), 6);
-    assert_int_equal(rows_of(a, more, true), 7);
-    assert_int_equal(rows_of(a, words, true), 6);
+    /* Equal and moved names share rows; any other name has a row of its own. */
+    assert_int_equal(rows_of(names, names, true), 3);
+    assert_int_equal(rows_of(names, moved, true), 3);
+    assert_int_equal(rows_of(names, moved, false), 6);
+    assert_int_equal(rows_of(names, ambiguous, true), 7);
+    assert_int_equal(rows_of(names, unlike, true), 6);
     assert_int_equal(rows_of(nameless, moved_nameless, true), 2);
 }

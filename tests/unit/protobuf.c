@@ -8,7 +8,7 @@
 
 #define BYTES(literal) (literal), sizeof(literal) - 1
 
-static void expect(struct protobuf *message, const char *bytes, size_t count)
+static void expect_bytes(struct protobuf *message, const char *bytes, size_t count)
 {
     assert_false(message->failed);
     assert_int_equal(message->count, count);
@@ -22,20 +22,20 @@ TEST(fields_match_the_specification)
     struct protobuf message = {0};
 
     protobuf_number(&message, 1, 150);
-    expect(&message, BYTES("\x08\x96\x01"));
+    expect_bytes(&message, BYTES("\x08\x96\x01"));
     protobuf_text(&message, 2, "testing");
-    expect(&message, BYTES("\x12\x07testing"));
-    size_t place = protobuf_begin(&message, 3);
+    expect_bytes(&message, BYTES("\x12\x07testing"));
+    size_t position = protobuf_begin(&message, 3);
     protobuf_number(&message, 1, 150);
-    protobuf_end(&message, place);
-    expect(&message, BYTES("\x1a\x03\x08\x96\x01"));
+    protobuf_end(&message, position);
+    expect_bytes(&message, BYTES("\x1a\x03\x08\x96\x01"));
     protobuf_number(&message, 16, (uint64_t)INT64_C(-2));
-    expect(&message, BYTES("\x80\x01\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"));
+    expect_bytes(&message, BYTES("\x80\x01\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"));
     protobuf_number(&message, 1, 0);
-    expect(&message, BYTES("\x08\x00"));
+    expect_bytes(&message, BYTES("\x08\x00"));
 }
 
-static uint64_t take_varint(const unsigned char **at)
+static uint64_t read_varint(const unsigned char **at)
 {
     uint64_t number = 0;
 
@@ -62,13 +62,13 @@ TEST(lengths_of_all_sizes_are_in_front)
         protobuf_end(&message, outer);
         const unsigned char *at = message.bytes;
         assert_int_equal(*at++, 1 << 3 | 2);
-        uint64_t length = take_varint(&at);
+        uint64_t length = read_varint(&at);
         assert_int_equal(length, message.bytes + message.count - at);
         assert_int_equal(*at++, 2 << 3 | 2);
-        length = take_varint(&at);
+        length = read_varint(&at);
         assert_int_equal(length, message.bytes + message.count - 2 - at);
         assert_int_equal(*at++, 3 << 3 | 2);
-        assert_int_equal(take_varint(&at), bytes);
+        assert_int_equal(read_varint(&at), bytes);
         assert_memory_equal(at, text, bytes);
         assert_memory_equal(at + bytes, "\x20\x05", 2);
         protobuf_fini(&message);

@@ -14,13 +14,13 @@
 #include "tests/support/test.h"
 
 static struct xseg_published file, head;
-static struct xseg_published_sample frame;
-static const char *why;
+static struct xseg_published_sample sample;
+static const char *reason;
 
 /* A file with two devices and three pools, in the sample of sequence number 6. */
 static void fill(void)
 {
-    struct xseg_published_sample *now = &file.samples[0];
+    struct xseg_published_sample *current = &file.samples[0];
 
     memset(&file, 0, sizeof(file));
     memcpy(file.magic, XSEG_PUBLISHED_MAGIC, sizeof(file.magic));
@@ -29,29 +29,30 @@ static void fill(void)
     file.start_ticks = 1234;
     file.bytes = sizeof(file);
     file.sequence = 6;
-    now->device_count = 2;
-    now->pool_count = 3;
-    now->devices[1] = (struct xseg_published_device){.ordinal = 1, .allocated = 5, .reserved = 9};
-    now->pools[0] =
+    current->device_count = 2;
+    current->pool_count = 3;
+    current->devices[1] =
+        (struct xseg_published_device){.ordinal = 1, .allocated = 5, .reserved = 9};
+    current->pools[0] =
         (struct xseg_published_pool){.kind = XSEG_PUBLISHED_DEFAULT, .label = "default"};
-    now->pools[1] = (struct xseg_published_pool){
+    current->pools[1] = (struct xseg_published_pool){
         .ordinal = 1, .kind = XSEG_PUBLISHED_DEFAULT, .label = "default", .reserved = 4};
-    now->pools[2] = (struct xseg_published_pool){
+    current->pools[2] = (struct xseg_published_pool){
         .ordinal = 1, .kind = XSEG_PUBLISHED_PRIVATE, .label = "\"kv\"", .reserved = 5};
 }
 
 static bool accept(void)
 {
-    why = NULL;
-    return published_copy(&file, sizeof(file), &head, &frame, &why);
+    reason = NULL;
+    return published_copy(&file, sizeof(file), &head, &sample, &reason);
 }
 
 static void expect_rejected(const char *word)
 {
     assert_false(accept());
-    assert_non_null(why);
-    if (strstr(why, word) == NULL)
-        fail_msg("'%s' does not say '%s'", why, word);
+    assert_non_null(reason);
+    if (strstr(reason, word) == NULL)
+        fail_msg("'%s' does not contain '%s'", reason, word);
     fill();
 }
 
@@ -61,16 +62,16 @@ TEST(well_formed_files_are_accepted)
     assert_true(accept());
     assert_int_equal(head.pid, 77);
     assert_int_equal(head.start_ticks, 1234);
-    assert_int_equal(frame.device_count, 2);
-    assert_int_equal(frame.devices[1].allocated, 5);
-    assert_string_equal(frame.pools[2].label, "\"kv\"");
+    assert_int_equal(sample.device_count, 2);
+    assert_int_equal(sample.devices[1].allocated, 5);
+    assert_string_equal(sample.pools[2].label, "\"kv\"");
     /* The other sample is current after the next change. */
     file.samples[1].device_count = 1;
     file.samples[1].devices[0].allocated = 11;
     file.sequence++;
     assert_true(accept());
-    assert_int_equal(frame.device_count, 1);
-    assert_int_equal(frame.devices[0].allocated, 11);
+    assert_int_equal(sample.device_count, 1);
+    assert_int_equal(sample.devices[0].allocated, 11);
 }
 
 TEST(malformed_files_are_rejected)
@@ -95,8 +96,8 @@ TEST(malformed_files_are_rejected)
     file.samples[0].pools[2].kind = XSEG_PUBLISHED_OTHERS + 1;
     expect_rejected("unknown kind");
     for (size_t bytes = 0; bytes < sizeof(file); bytes += 1 + bytes / 7) {
-        assert_false(published_copy(&file, bytes, &head, &frame, &why));
-        assert_non_null(strstr(why, "too short"));
+        assert_false(published_copy(&file, bytes, &head, &sample, &reason));
+        assert_non_null(strstr(reason, "too short"));
     }
 }
 
@@ -105,18 +106,19 @@ TEST(labels_can_be_printed)
     fill();
     memset(file.samples[0].pools[2].label, 'a', XSEG_PUBLISHED_LABEL);
     assert_true(accept());
-    assert_in_range(strlen(frame.pools[2].label), 60, XSEG_PUBLISHED_LABEL - 1);
+    assert_in_range(strlen(sample.pools[2].label), 60, XSEG_PUBLISHED_LABEL - 1);
     memcpy(file.samples[0].pools[2].label, "\033[2J\n", 6);
     assert_true(accept());
-    assert_string_equal(frame.pools[2].label, "\\x1b[2J\\x0a");
+    assert_string_equal(sample.pools[2].label, "\\x1b[2J\\x0a");
 }
 
 /* --- Rows. --- */
 
 TEST(rows_are_in_order)
 {
-    struct publisher one = {.pid = 5, .command = "one"}, other = {.pid = 3, .command = "other"};
-    struct publisher *list[] = {&other, &one};
+    struct publisher readable = {.pid = 5, .command = "readable"};
+    struct publisher unreadable = {.pid = 3, .command = "unreadable"};
+    struct publisher *list[] = {&unreadable, &readable};
     const struct publishers publishers = {.list = list, .count = 2, .hidden = 1};
     struct top_table table;
     char line[TOP_LINE];
@@ -124,15 +126,15 @@ TEST(rows_are_in_order)
 
     fill();
     assert_true(accept());
-    one.sample = frame;
-    other.problem = "unreadable: the file is too short";
+    readable.sample = sample;
+    unreadable.problem = "unreadable: the file is too short";
     assert_true(top_table_init(&table, &publishers, TOP_BY_RESERVED, true));
     /* Device 1 with two pools; the process with a problem and device 0 have none. */
     assert_int_equal(table.count, 5);
     assert_int_equal(table.rows[0].device->ordinal, 1);
     assert_string_equal(table.rows[1].pool->label, "\"kv\"");
     assert_string_equal(table.rows[2].pool->label, "default");
-    assert_ptr_equal(table.rows[3].publisher, &other);
+    assert_ptr_equal(table.rows[3].publisher, &unreadable);
     assert_int_equal(table.rows[4].device->ordinal, 0);
     struct top_layout layout = top_table_layout(0, TOP_BY_RESERVED, 0);
     top_table_line(&layout, &table.rows[3], line);
@@ -143,7 +145,7 @@ TEST(rows_are_in_order)
     top_table_fini(&table);
     assert_true(top_table_init(&table, &publishers, TOP_BY_PID, false));
     assert_int_equal(table.count, 3);
-    assert_ptr_equal(table.rows[0].publisher, &other);
+    assert_ptr_equal(table.rows[0].publisher, &unreadable);
     top_table_fini(&table);
     for (unsigned by = 0; by < TOP_BYS; by++) {
         for (int width = 0; width <= 200; width++) {
@@ -155,10 +157,11 @@ TEST(rows_are_in_order)
                 pages = layout.pages;
                 shown |= layout.shown;
                 top_table_head(&layout, (enum top_by)by, line, &from, &length);
+                /* A page has at least the columns PID, COMMAND, DEVICE and one of numbers: 8 + 2 + 8 + 2 + 6 + 2 + 11. */
                 assert_true(width == 0 || width < 39 || strlen(line) <= (size_t)width);
                 assert_true(from >= 0 && (page > 0 || length > 0));
             }
-            /* Each column is on one page, and POOL is on all pages if there are several. */
+            /* Each of the 13 columns is on a page, except the column POOL (bit 3), which requires space for all. */
             assert_int_equal(shown & 0x1ff7, 0x1ff7);
         }
     }
@@ -166,13 +169,13 @@ TEST(rows_are_in_order)
 
 /* --- Files. --- */
 
-static int make_file(size_t bytes)
+static int create_file(size_t bytes)
 {
-    const int made = memfd_create("xseg-top", MFD_CLOEXEC);
+    const int descriptor = memfd_create("xseg-top", MFD_CLOEXEC);
 
-    assert_true(made >= 0);
-    assert_int_equal(write(made, &file, bytes), bytes);
-    return made;
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, &file, bytes), bytes);
+    return descriptor;
 }
 
 TEST(files_are_read)
@@ -180,37 +183,37 @@ TEST(files_are_read)
     int ends[2];
 
     fill();
-    int made = make_file(sizeof(file));
-    assert_true(published_read(made, &head, &frame, &why));
-    assert_int_equal(frame.devices[1].allocated, 5);
-    assert_int_equal(close(made), 0);
+    int descriptor = create_file(sizeof(file));
+    assert_true(published_read(descriptor, &head, &sample, &reason));
+    assert_int_equal(sample.devices[1].allocated, 5);
+    assert_int_equal(close(descriptor), 0);
     for (size_t bytes = 0; bytes < sizeof(file); bytes = bytes * 3 + 1) {
-        made = make_file(bytes);
-        assert_false(published_read(made, &head, &frame, &why));
-        assert_non_null(strstr(why, "too short"));
-        assert_int_equal(close(made), 0);
+        descriptor = create_file(bytes);
+        assert_false(published_read(descriptor, &head, &sample, &reason));
+        assert_non_null(strstr(reason, "too short"));
+        assert_int_equal(close(descriptor), 0);
     }
-    /* The remainder is not read. */
-    made = make_file(sizeof(file));
-    assert_int_equal(ftruncate(made, (off_t)1 << 40), 0);
-    assert_true(published_read(made, &head, &frame, &why));
-    assert_int_equal(close(made), 0);
-    /* Not a file at all. */
+    /* Bytes after the samples are not read. */
+    descriptor = create_file(sizeof(file));
+    assert_int_equal(ftruncate(descriptor, (off_t)1 << 40), 0);
+    assert_true(published_read(descriptor, &head, &sample, &reason));
+    assert_int_equal(close(descriptor), 0);
+    /* A pipe and an invalid descriptor. */
     assert_int_equal(pipe(ends), 0);
-    assert_false(published_read(ends[0], &head, &frame, &why));
+    assert_false(published_read(ends[0], &head, &sample, &reason));
     assert_int_equal(close(ends[0]), 0);
     assert_int_equal(close(ends[1]), 0);
-    assert_false(published_read(-1, &head, &frame, &why));
+    assert_false(published_read(-1, &head, &sample, &reason));
 }
 
-static atomic_bool ends_now;
+static atomic_bool must_stop;
 
-/* Writes samples as a publisher does: all statistics of a sample equal its number. */
+/* Writes samples as a publisher does; all statistics of a sample equal its sequence number. */
 static void *write_samples(void *self)
 {
     struct xseg_published *memory = self;
 
-    while (!atomic_load(&ends_now)) {
+    while (!atomic_load(&must_stop)) {
         const uint64_t next = memory->sequence + 1;
         struct xseg_published_sample *to = &memory->samples[next % 2];
 
@@ -230,34 +233,34 @@ static void *write_samples(void *self)
 TEST(samples_are_consistent)
 {
     pthread_t thread;
-    unsigned taken = 0;
+    unsigned samples = 0;
 
     fill();
     file.samples[0].pool_count = 0;
-    const int made = make_file(sizeof(file));
+    const int descriptor = create_file(sizeof(file));
     struct xseg_published *memory =
-        mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+        mmap(NULL, sizeof(file), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     assert_true(memory != MAP_FAILED);
-    atomic_store(&ends_now, false);
+    atomic_store(&must_stop, false);
     assert_int_equal(pthread_create(&thread, NULL, write_samples, memory), 0);
     for (unsigned i = 0; i < 3000; i++) {
-        if (!published_read(made, &head, &frame, &why)) {
-            assert_non_null(strstr(why, "faster"));
+        if (!published_read(descriptor, &head, &sample, &reason)) {
+            assert_non_null(strstr(reason, "faster"));
             continue;
         }
-        if (frame.device_count != 1)
+        if (sample.device_count != 1)
             continue; /* the sample from before the thread */
-        taken++;
-        assert_int_equal(frame.devices[0].allocated, head.sequence);
-        assert_int_equal(frame.devices[0].reserved, head.sequence);
+        samples++;
+        assert_int_equal(sample.devices[0].allocated, head.sequence);
+        assert_int_equal(sample.devices[0].reserved, head.sequence);
         for (unsigned k = 0; k < XSEG_PUBLISHED_POOLS; k++)
-            assert_int_equal(frame.pools[k].allocated, head.sequence);
+            assert_int_equal(sample.pools[k].allocated, head.sequence);
     }
-    atomic_store(&ends_now, true);
+    atomic_store(&must_stop, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_true(taken > 0);
+    assert_true(samples > 0);
     assert_int_equal(munmap(memory, sizeof(file)), 0);
-    assert_int_equal(close(made), 0);
+    assert_int_equal(close(descriptor), 0);
 }
 
 /* Random bytes anywhere in the file: the reader stays within bounds, which a sanitizer checks. */
@@ -267,7 +270,7 @@ TEST(damaged_files_are_tolerated)
     struct publisher *list[] = {&publisher};
     const struct publishers publishers = {.list = list, .count = 1};
     uint64_t random = 7;
-    unsigned taken = 0;
+    unsigned accepted = 0;
 
     for (unsigned round = 0; round < 20000; round++) {
         struct top_table table;
@@ -275,17 +278,18 @@ TEST(damaged_files_are_tolerated)
 
         fill();
         for (uint64_t i = rng_next(&random) % 6; i > 0; i--) {
-            const size_t room = rng_next(&random) % 2 != 0 ? 400 : sizeof(file);
+            /* Half of the changes are in the first 400 bytes: the head and the first devices. */
+            const size_t range = rng_next(&random) % 2 != 0 ? 400 : sizeof(file);
 
-            ((unsigned char *)&file)[rng_next(&random) % room] =
+            ((unsigned char *)&file)[rng_next(&random) % range] =
                 (unsigned char)(rng_next(&random) % 3 == 0 ? 255 : rng_next(&random));
         }
         if (!accept()) {
-            assert_non_null(why);
+            assert_non_null(reason);
             continue;
         }
-        taken++;
-        publisher.sample = frame;
+        accepted++;
+        publisher.sample = sample;
         assert_true(top_table_init(&table, &publishers, (enum top_by)(rng_next(&random) % TOP_BYS),
                                    round % 2 != 0));
         for (size_t i = 0; i < table.count; i++) {
@@ -296,5 +300,5 @@ TEST(damaged_files_are_tolerated)
         }
         top_table_fini(&table);
     }
-    assert_in_range(taken, 2000, 19000);
+    assert_in_range(accepted, 2000, 19000);
 }

@@ -50,12 +50,12 @@ WRAP(xseg_stats_get, ACCOUNTING,
       struct xseg_statistics *out),
      (allocator, scope, out))
 WRAP(xseg_driver_calls, ACCOUNTING,
-     (struct xseg_allocator * allocator, struct xseg_driver_call *calls, size_t room,
+     (struct xseg_allocator * allocator, struct xseg_driver_call *calls, size_t capacity,
       size_t *count),
-     (allocator, calls, room, count))
+     (allocator, calls, capacity, count))
 
-/* Nanoseconds that a replay of a trace reports in total. */
-static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
+/* The sum of nanoseconds that a replay of a trace reports. */
+static double measure_ns(const char *text, uint64_t tick_ms, FILE *timeline)
 {
     const struct replay_settings settings = {.file = "test",
                                              .config = "",
@@ -63,9 +63,9 @@ static double measured(const char *text, uint64_t tick_ms, FILE *timeline)
                                              .device_bytes = (uint64_t)1 << 30,
                                              .timeline = timeline,
                                              .tick_ms = tick_ms};
-    char whole[200];
-    const int bytes = snprintf(whole, sizeof(whole), "xtrace 1\n%s", text);
-    FILE *file = fmemopen(whole, (size_t)bytes, "r");
+    char program[200];
+    const int bytes = snprintf(program, sizeof(program), "xtrace 1\n%s", text);
+    FILE *file = fmemopen(program, (size_t)bytes, "r");
     struct xtrace_fault fault = {0};
     struct replay_result result;
     struct xtrace trace;
@@ -99,7 +99,7 @@ TEST(calls_are_measured)
     };
 
     for (unsigned i = 0; i < COUNT_OF(cases); i++)
-        assert_int_equal((uint64_t)(measured(cases[i].text, cases[i].tick_ms, NULL) * 1000 + 0.5),
+        assert_int_equal((uint64_t)(measure_ns(cases[i].text, cases[i].tick_ms, NULL) * 1000 + 0.5),
                          cases[i].ns * 1000);
 }
 
@@ -112,7 +112,7 @@ TEST(timeline_has_no_cost)
         FILE *file = tmpfile();
 
         assert_non_null(file);
-        assert_int_equal((int)measured(texts[i], 0, file), 2 * CALL);
+        assert_int_equal((int)measure_ns(texts[i], 0, file), 2 * CALL);
         (void)fclose(file);
     }
 }

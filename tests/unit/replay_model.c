@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The replay model of a recording, and the memory that sites strand in it. */
+/* The replay model of a recording, and fragmentation by site. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 #define BASE UINT64_C(0x7f0000000000)
 
-/* A program, its model, and the memory that its sites strand. */
+/* A program, its model, and its fragmentation. */
 struct model_env {
     struct builder *builder;
     struct replay_model model;
@@ -61,7 +61,7 @@ static int tear_down(void **state)
     }                                                                        \
     static void name##_with(struct model_env *env, struct builder *builder)
 
-/* The model at its start, of the recording as it is. */
+/* The model before the first event, of the recording as it is. */
 static struct replay_model *begin_unchanged(struct model_env *env)
 {
     if (env->has_model)
@@ -71,7 +71,7 @@ static struct replay_model *begin_unchanged(struct model_env *env)
     return &env->model;
 }
 
-/* The model at its start, of a recording that ends with the current segments. */
+/* The model before the first event, of a recording that ends with the current segments. */
 static struct replay_model *begin(struct model_env *env)
 {
     builder_end(env->builder);
@@ -94,7 +94,7 @@ static void expect_state(const struct replay_model *model, uint64_t reserved, ui
     assert_int_equal(model->pending, pending);
 }
 
-/* --- By hand. --- */
+/* --- Single events. --- */
 
 MODEL_TEST(block_is_allocated_and_freed)
 {
@@ -109,8 +109,8 @@ MODEL_TEST(block_is_allocated_and_freed)
     expect_state(model, 4 * MIB, 0, 0);
     assert_true(replay_model_step(model));
     expect_state(model, 4 * MIB, 1024, 0);
-    assert_int_equal(replay_model_block_at(model, BASE + 1535)->stack, 3);
-    assert_null(replay_model_block_at(model, BASE + 1536));
+    assert_int_equal(replay_model_block_at(model, BASE + 512 + 1023)->stack, 3);
+    assert_null(replay_model_block_at(model, BASE + 512 + 1024));
     assert_null(replay_model_block_at(model, BASE + 511));
     assert_int_equal(replay_model_next_us(model), 1005);
     assert_true(replay_model_step(model));
@@ -191,7 +191,7 @@ MODEL_TEST(events_that_do_not_fit_are_left_out)
     (void)builder_event(builder, RECORDING_OTHER, 0, 0);
     builder_alloc(builder, BASE, 512, 1);
     struct replay_model *model = begin(env);
-    assert_int_equal(model->omitted, 6);
+    assert_int_equal(model->omitted, 6); /* OOM and OTHER do not change memory */
     assert_int_equal(play(model), 10);
     expect_state(model, 4 * MIB, 512, 0);
 }
@@ -291,9 +291,9 @@ MODEL_TEST(time_never_decreases)
 
 /* --- Random programs. --- */
 
-static uint32_t draw_below(uint64_t *draw, uint32_t limit)
+static uint32_t draw_below(uint64_t *rng, uint32_t limit)
 {
-    return (uint32_t)(rng_next(draw) >> 33) % limit;
+    return (uint32_t)(rng_next(rng) >> 33) % limit;
 }
 
 #define AREA (64 * MIB) /* of addresses; the upper half contains classic segments */
@@ -340,36 +340,36 @@ static void change_memory(struct builder *builder, uint64_t address)
     }
 }
 
-static void change_block(struct builder *builder, uint64_t *draw, uint64_t address)
+static void change_block(struct builder *builder, uint64_t *rng, uint64_t address)
 {
     const struct builder_range *range = range_at(builder, address);
-    const uint64_t bytes = 512 * (1 + draw_below(draw, 1 << draw_below(draw, 13)));
-    const size_t some =
-        builder->block_count > 0 ? draw_below(draw, (uint32_t)builder->block_count) : 0;
+    const uint64_t bytes = 512 * (1 + draw_below(rng, 1 << draw_below(rng, 13)));
+    const size_t chosen =
+        builder->block_count > 0 ? draw_below(rng, (uint32_t)builder->block_count) : 0;
 
-    if (draw_below(draw, 2) == 0) {
+    if (draw_below(rng, 2) == 0) {
         if (range && address + bytes <= range->end && is_free(builder, address, address + bytes))
-            builder_alloc(builder, address, bytes - draw_below(draw, 512), draw_below(draw, 5));
+            builder_alloc(builder, address, bytes - draw_below(rng, 512), draw_below(rng, 5));
     } else if (builder->block_count > 0) {
-        if (builder->block[some].is_pending)
-            builder_complete_free(builder, builder->block[some].address);
+        if (builder->block[chosen].is_pending)
+            builder_complete_free(builder, builder->block[chosen].address);
         else
-            builder_request_free(builder, builder->block[some].address);
+            builder_request_free(builder, builder->block[chosen].address);
     }
 }
 
-static void step(struct builder *builder, uint64_t *draw)
+static void random_step(struct builder *builder, uint64_t *rng)
 {
-    const uint64_t address = BASE + 512 * (uint64_t)draw_below(draw, AREA / 512);
+    const uint64_t address = BASE + 512 * (uint64_t)draw_below(rng, AREA / 512);
 
-    builder->now_us += draw_below(draw, 3);
-    if (draw_below(draw, 8) == 0)
+    builder->now_us += draw_below(rng, 3);
+    if (draw_below(rng, 8) == 0)
         change_memory(builder, address);
     else
-        change_block(builder, draw, address);
+        change_block(builder, rng, address);
 }
 
-static void compare_blocks(const struct replay_model *model, const struct builder *builder)
+static void expect_blocks(const struct replay_model *model, const struct builder *builder)
 {
     uint64_t reserved = 0;
 
@@ -387,8 +387,8 @@ static void compare_blocks(const struct replay_model *model, const struct builde
     }
 }
 
-/* The memory is mapped, as ranges of one kind with whole pages. Returns the number of ranges. */
-static size_t compare_range(const struct replay_model *model, const struct builder_range *range)
+/* Expect that the memory of a range is mapped, in ranges of the model of one kind with whole pages. Returns their number. */
+static size_t expect_range(const struct replay_model *model, const struct builder_range *range)
 {
     size_t count = 0;
 
@@ -407,16 +407,16 @@ static size_t compare_range(const struct replay_model *model, const struct build
     return count;
 }
 
-static void compare(const struct replay_model *model, const struct builder *builder)
+static void expect_equal(const struct replay_model *model, const struct builder *builder)
 {
     size_t count = 0;
 
-    compare_blocks(model, builder);
+    expect_blocks(model, builder);
     for (size_t i = 0; i < builder->block_count; i++)
         assert_int_equal(replay_model_block_at(model, builder->block[i].address)->is_pending,
                          builder->block[i].is_pending);
     for (size_t i = 0; i < builder->range_count; i++)
-        count += compare_range(model, &builder->range[i]);
+        count += expect_range(model, &builder->range[i]);
     assert_int_equal(model->ranges.count, count);
 }
 
@@ -424,62 +424,62 @@ TEST(random_programs_keep_lifetimes_of_blocks)
 {
     for (uint32_t seed = 1; seed <= 40; seed++) {
         struct model_env *env = model_env_new();
-        struct builder *builder = env->builder, *early = malloc(sizeof(*early));
-        uint64_t draw = seed;
+        struct builder *builder = env->builder, *first_state = malloc(sizeof(*first_state));
+        uint64_t rng = seed;
 
-        assert_non_null(early);
+        assert_non_null(first_state);
         for (int i = 0; i < 400; i++)
-            step(builder, &draw);
-        *early = *builder;
-        size_t before = builder->device.event_count;
+            random_step(builder, &rng);
+        *first_state = *builder;
+        size_t lost = builder->device.event_count;
         for (int i = 0; i < 1200; i++)
-            step(builder, &draw);
-        builder->device.event_count -= before; /* lost by the ring */
-        memmove(builder->events, builder->events + before,
+            random_step(builder, &rng);
+        builder->device.event_count -= lost; /* lost by the ring */
+        memmove(builder->events, builder->events + lost,
                 builder->device.event_count * sizeof(builder->events[0]));
         struct replay_model *model = begin(env);
         assert_int_equal(model->omitted, 0);
-        compare(model, early);
+        expect_equal(model, first_state);
         assert_int_equal(play(model), builder->device.event_count);
-        compare(model, builder);
-        free(early);
+        expect_equal(model, builder);
+        free(first_state);
         model_env_free(env);
     }
 }
 
-/* Whatever is missing or wrong, an event that is applied finds the state it changes. */
+/* Events are missing, or have wrong sizes, actions and streams; at the end the state is that of the segments. */
 TEST(missing_events_are_tolerated)
 {
     for (uint32_t seed = 1; seed <= 200; seed++) {
         struct model_env *env = model_env_new();
         struct builder *builder = env->builder;
-        uint64_t draw = seed;
+        uint64_t rng = seed;
         size_t kept = 0;
 
         for (int i = 0; i < 1000; i++)
-            step(builder, &draw);
+            random_step(builder, &rng);
         for (size_t i = 0; i < builder->device.event_count; i++) {
             struct recording_event *event = &builder->events[kept];
 
             *event = builder->events[i];
-            if (draw_below(&draw, 20) == 0)
+            if (draw_below(&rng, 20) == 0)
                 continue;
-            if (draw_below(&draw, 20) == 0)
-                event->bytes = draw_below(&draw, UINT32_MAX);
-            if (draw_below(&draw, 20) == 0)
-                event->action = (uint8_t)draw_below(&draw, RECORDING_OTHER + 1);
-            event->stream = draw_below(&draw, 2);
+            if (draw_below(&rng, 20) == 0)
+                event->bytes = draw_below(&rng, UINT32_MAX);
+            if (draw_below(&rng, 20) == 0)
+                event->action = (uint8_t)draw_below(&rng, RECORDING_OTHER + 1);
+            event->stream = draw_below(&rng, 2);
             kept++;
         }
         builder->device.event_count = kept;
         struct replay_model *model = begin(env);
         (void)play(model);
-        compare_blocks(model, builder);
+        expect_blocks(model, builder);
         model_env_free(env);
     }
 }
 
-/* --- Memory that sites strand, in small programs computed by hand; in MiB times microseconds. --- */
+/* --- Fragmentation of small programs, computed by hand in bytes times microseconds. --- */
 
 #define SITES 4u
 
@@ -490,7 +490,7 @@ static uint32_t by_stack(const void *context, const struct replay_model_block *b
 }
 
 /* Play the program to its end, the current time; its sums are complete then. */
-static struct fragmentation play_stranded(struct model_env *env)
+static struct fragmentation play_fragmentation(struct model_env *env)
 {
     struct fragmentation *fragmented = &env->fragmented;
     fragmentation_sum sum = 0;
@@ -529,7 +529,7 @@ MODEL_TEST(a_block_strands_its_page)
     builder->now_us += 10;
     builder_free(builder, BASE);
     builder->now_us += 5;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sum(fragmented.reserved, 4 * MIB * 15);
     assert_sum(fragmented.allocated, MIB / 2 * 10);
     assert_sum(fragmented.sites[1].fragmented, 3 * MIB / 2 * 10);
@@ -547,7 +547,7 @@ MODEL_TEST(blocks_on_a_page_share_it_equally)
     builder->now_us += 4;
     builder_free(builder, BASE);
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sites(
         &fragmented,
         (const uint64_t[SITES]){
@@ -563,7 +563,7 @@ MODEL_TEST(remainder_of_a_division_is_not_lost)
     builder->now_us += 1; /* 2 MiB - 1536 is not divisible by 3 */
     for (uint32_t i = 0; i < 3; i++)
         builder_free(builder, BASE + 512 * i);
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_true((2 * MIB - 1536) % 3 == 2);
     assert_sum(fragmented.fragmented, 2 * MIB - 1536);
     assert_sites(&fragmented, (const uint64_t[SITES]){[0] = (2 * MIB - 1536) / 3,
@@ -577,7 +577,7 @@ MODEL_TEST(a_block_over_pages_strands_the_outer_ones)
     builder_alloc(builder, BASE + MIB, 6 * MIB, 1);     /* half of 0, 1, 2, half of 3 */
     builder_alloc(builder, BASE + 7 * MIB, MIB / 2, 2); /* on 3 as well */
     builder->now_us += 8;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sites(&fragmented,
                  (const uint64_t[SITES]){[1] = MIB * 8 + MIB / 2 * 8 / 2, [2] = MIB / 2 * 8 / 2});
     assert_sum(fragmented.idle, 2 * MIB * 8);
@@ -591,7 +591,7 @@ MODEL_TEST(pages_start_at_the_mapped_address)
     builder_alloc(builder, BASE + 26 * MIB, MIB, 1);       /* 26 to 46 */
     builder_alloc(builder, BASE + 49 * MIB, MIB / 2, 2);   /* 48 to 50 */
     builder->now_us += 10;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sites(&fragmented, (const uint64_t[SITES]){[1] = 19 * MIB * 10, [2] = 3 * MIB / 2 * 10});
     assert_sum(fragmented.idle, (20 + 2 + 20) * MIB * 10);
 }
@@ -602,7 +602,7 @@ MODEL_TEST(a_block_over_large_pages_strands_the_outer_ones)
     builder_alloc(builder, BASE + 15 * MIB, 30 * MIB, 1); /* 5 of the first, 5 of the third */
     builder_alloc(builder, BASE + 59 * MIB, MIB, 2);      /* on the third as well */
     builder->now_us += 2;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sites(&fragmented, (const uint64_t[SITES]){
                                   [1] = 15 * MIB * 2 + 14 * MIB * 2 / 2, [2] = 14 * MIB * 2 / 2});
     assert_sum(fragmented.idle, 20 * MIB * 2);
@@ -615,12 +615,12 @@ MODEL_TEST(partially_unmapped_memory_has_small_pages)
     builder->now_us += 3;
     builder_unmap(builder, BASE + 8 * MIB, 2 * MIB);
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sum(fragmented.sites[1].fragmented, MIB * 4);
     assert_sum(fragmented.idle, 18 * MIB * 3 + 16 * MIB);
 }
 
-/* No allocator does that, but a file may contain it. */
+/* No allocator unmaps and maps a part of a page on which a block is allocated, but a file may contain such events. */
 MODEL_TEST(page_with_a_block_survives_remapping)
 {
     builder_map(builder, BASE, 40 * MIB, true);
@@ -632,7 +632,7 @@ MODEL_TEST(page_with_a_block_survives_remapping)
     builder_alloc(builder, BASE + 12 * MIB, MIB, 3);
     builder_alloc(builder, BASE + 22 * MIB, MIB, 0);
     builder->now_us += 3; /* 17 MiB on the page, 9 from there to 30 MiB, 10 elsewhere */
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sum(fragmented.fragmented, 8 * MIB * 2 + (17 + 9) * MIB * 3);
     /* Sites 1 and 2 share the page for 2 us, and with site 3 for 3 us. */
     assert_sites(&fragmented, (const uint64_t[SITES]){9 * MIB * 3, 25 * MIB, 25 * MIB, 17 * MIB});
@@ -648,7 +648,7 @@ MODEL_TEST(classic_segment_is_one_page)
     builder_free(builder, BASE + 9 * MIB);
     builder_unmap(builder, BASE + MIB, 20 * MIB);
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sum(fragmented.sites[3].fragmented, 19 * MIB * 3);
     assert_sum(fragmented.idle, 20 * MIB * 4);
 }
@@ -664,7 +664,7 @@ MODEL_TEST(pending_blocks_have_a_separate_row)
     builder->now_us += 4;
     builder_complete_free(builder, BASE);
     builder_complete_free(builder, BASE + 2 * MIB);
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_sum(fragmented.pending, 2 * MIB * 4);
     assert_sum(fragmented.near_pending, MIB * 4);            /* on the second page */
     assert_sum(fragmented.sites[2].fragmented, MIB / 2 * 4); /* on the first */
@@ -685,7 +685,7 @@ MODEL_TEST(peak_is_at_the_maximum_of_reserved_memory)
     builder_unmap(builder, BASE + 2 * MIB, 2 * MIB);
     builder_alloc(builder, BASE + MIB, MIB, 1); /* more allocated, but less reserved */
     builder->now_us += 1;
-    struct fragmentation fragmented = play_stranded(env);
+    struct fragmentation fragmented = play_fragmentation(env);
     assert_int_equal(fragmented.peak.reserved, 8 * MIB);
     assert_int_equal(fragmented.peak.allocated, 4 * MIB);
     assert_int_equal(fragmented.peak.event, 7);
@@ -697,11 +697,11 @@ MODEL_TEST(peak_is_at_the_maximum_of_reserved_memory)
 
 MODEL_TEST(sums_may_need_more_than_64_bits)
 {
-    const uint64_t bytes = (uint64_t)1 << 40, passed = (uint64_t)1 << 45;
+    const uint64_t bytes = (uint64_t)1 << 40, duration_us = (uint64_t)1 << 45;
 
     builder_map(builder, BASE, bytes, false);
     builder_alloc(builder, BASE, 512, 1);
-    builder->now_us += passed;
-    struct fragmentation fragmented = play_stranded(env);
-    assert_true(fragmented.sites[1].fragmented == (fragmentation_sum)(bytes - 512) * passed);
+    builder->now_us += duration_us;
+    struct fragmentation fragmented = play_fragmentation(env);
+    assert_true(fragmented.sites[1].fragmented == (fragmentation_sum)(bytes - 512) * duration_us);
 }

@@ -12,22 +12,22 @@
 /* An event in which every word depends on its number. */
 static struct xseg_history_event event_of(uint64_t number)
 {
-    const uint64_t spread = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    const uint64_t hash = number * UINT64_C(0x9E3779B97F4A7C15) + 1;
 
     return (struct xseg_history_event){
         .time = number,
-        .base = spread,
-        .requested = ~spread,
-        .stream = spread ^ 0x5555,
-        .size = spread & XSEG_HISTORY_SIZE_MASK,
-        .order = (uint32_t)spread,
-        .pool = (uint32_t)(spread >> 32),
-        .stack = (uint32_t)(spread >> 8),
-        .frames = (uint32_t)(spread >> 16),
-        .label = (uint32_t)~spread,
-        .thread = (uint32_t)(~spread >> 32),
-        .flags = (uint16_t)(spread >> 40 & ~(uint64_t)XSEG_HISTORY_HAS_USER),
-        .action = (uint8_t)(spread >> 48),
+        .base = hash,
+        .requested = ~hash,
+        .stream = hash ^ 0x5555,
+        .size = hash & XSEG_HISTORY_SIZE_MASK,
+        .order = (uint32_t)hash,
+        .pool = (uint32_t)(hash >> 32),
+        .stack = (uint32_t)(hash >> 8),
+        .frames = (uint32_t)(hash >> 16),
+        .label = (uint32_t)~hash,
+        .thread = (uint32_t)(~hash >> 32),
+        .flags = (uint16_t)(hash >> 40 & ~(uint64_t)XSEG_HISTORY_HAS_USER),
+        .action = (uint8_t)(hash >> 48),
     };
 }
 
@@ -55,7 +55,7 @@ static bool is_event(const struct xseg_history_event *event, uint64_t user, uint
 /* Each member has separate bits among the words. */
 TEST(event_is_decoded_from_its_words)
 {
-    static const struct xseg_history_event one[] = {
+    static const struct xseg_history_event members[] = {
         {.time = UINT64_MAX},
         {.base = UINT64_MAX},
         {.requested = UINT64_MAX},
@@ -71,21 +71,21 @@ TEST(event_is_decoded_from_its_words)
         {.action = UINT8_MAX},
     };
     atomic_uint_fast64_t words[XSEG_HISTORY_EVENT_WORDS];
-    uint64_t copy[XSEG_HISTORY_EVENT_WORDS], seen[XSEG_HISTORY_EVENT_WORDS] = {0};
+    uint64_t copy[XSEG_HISTORY_EVENT_WORDS], used[XSEG_HISTORY_EVENT_WORDS] = {0};
 
-    for (size_t i = 0; i < COUNT_OF(one); i++) {
+    for (size_t i = 0; i < COUNT_OF(members); i++) {
         uint64_t bits = 0;
 
-        xseg_history_event_write(&one[i], words);
+        xseg_history_event_write(&members[i], words);
         for (size_t k = 0; k < XSEG_HISTORY_EVENT_WORDS; k++) {
             copy[k] = atomic_load(&words[k]);
-            assert_int_equal(copy[k] & seen[k], 0);
-            seen[k] |= copy[k];
+            assert_int_equal(copy[k] & used[k], 0);
+            used[k] |= copy[k];
             bits += (uint64_t)__builtin_popcountll(copy[k]);
         }
         assert_true(bits >= 8);
-        const struct xseg_history_event back = xseg_history_event_read(copy);
-        assert_memory_equal(&back, &one[i], sizeof(back));
+        const struct xseg_history_event decoded = xseg_history_event_read(copy);
+        assert_memory_equal(&decoded, &members[i], sizeof(decoded));
     }
     for (uint64_t number = 0; number < 1000; number++) {
         const struct xseg_history_event event = event_of(number);
@@ -93,8 +93,8 @@ TEST(event_is_decoded_from_its_words)
         xseg_history_event_write(&event, words);
         for (size_t k = 0; k < XSEG_HISTORY_EVENT_WORDS; k++)
             copy[k] = atomic_load(&words[k]);
-        const struct xseg_history_event back = xseg_history_event_read(copy);
-        assert_true(is_event(&back, 0, number, false));
+        const struct xseg_history_event decoded = xseg_history_event_read(copy);
+        assert_true(is_event(&decoded, 0, number, false));
     }
 }
 
@@ -114,11 +114,11 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
                         uint64_t lost)
 {
     struct xseg_history_event event;
-    uint64_t is_first = UINT64_MAX, is_end = UINT64_MAX, user = 0;
+    uint64_t actual_first = UINT64_MAX, actual_end = UINT64_MAX, user = 0;
 
-    xseg_history_ring_range(ring, &is_first, &is_end);
-    assert_int_equal(is_first, first);
-    assert_int_equal(is_end, end);
+    xseg_history_ring_range(ring, &actual_first, &actual_end);
+    assert_int_equal(actual_first, first);
+    assert_int_equal(actual_end, end);
     for (uint64_t number = first; number < end; number++) {
         assert_true(xseg_history_ring_read_with_user(ring, number, &event, &user));
         assert_true(is_event(&event, user, number, ring->users != NULL));
@@ -127,7 +127,7 @@ static void expect_kept(const struct xseg_history_ring *ring, uint64_t first, ui
     expect_audit(xseg_history_ring_audit(ring, &violation), NULL);
 }
 
-static struct xseg_history_ring *make(uint64_t capacity, bool has_users)
+static struct xseg_history_ring *create_ring(uint64_t capacity, bool has_users)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(capacity);
 
@@ -144,7 +144,7 @@ TEST(newest_events_are_kept)
     for (size_t i = 0; i < COUNT_OF(capacities); i++)
         for (size_t k = 0; k < 2 * COUNT_OF(counts); k++) {
             const uint64_t count = counts[k / 2], kept = xseg_min(count, capacities[i]);
-            struct xseg_history_ring *ring = make(capacities[i], k % 2 != 0);
+            struct xseg_history_ring *ring = create_ring(capacities[i], k % 2 != 0);
 
             append(ring, count);
             expect_kept(ring, count - kept, count, count - kept);
@@ -197,7 +197,7 @@ TEST(a_ring_grows_and_shrinks)
 {
     for (int has_users = 0; has_users < 2; has_users++) {
         struct xseg_history_event event;
-        struct xseg_history_ring *ring = make(8, has_users != 0);
+        struct xseg_history_ring *ring = create_ring(8, has_users != 0);
 
         append(ring, 20);
         assert_true(xseg_history_ring_resize(ring, 100));
@@ -227,7 +227,7 @@ TEST(a_ring_grows_and_shrinks)
 /* Earlier events have no `user`; events without one do not inherit that of an earlier event in their slot. */
 TEST(user_values_are_those_of_later_events)
 {
-    struct xseg_history_ring *ring = make(9, false);
+    struct xseg_history_ring *ring = create_ring(9, false);
     struct xseg_history_event event;
     uint64_t user = 0;
 
@@ -258,7 +258,7 @@ TEST(random_sequences_keep_the_newest_events)
     uint64_t random = 20261;
 
     for (unsigned round = 0; round < 200; round++) {
-        struct xseg_history_ring *ring = make(1 + rng_next(&random) % 40, round % 2 != 0);
+        struct xseg_history_ring *ring = create_ring(1 + rng_next(&random) % 40, round % 2 != 0);
         uint64_t first = 0, cleared = 0;
 
         for (unsigned step = 0; step < 60; step++) {
@@ -307,78 +307,81 @@ struct shared {
     struct xseg_history_ring *ring;
     pthread_mutex_t history; /* as the lock HISTORY */
     bool resizes;
-    atomic_bool over;
-    uint64_t reads, misses, torn, early, passes;
+    atomic_bool stop;
+    uint64_t reads, misses, passes;
+    uint64_t torn;      /* events that were read in part; and failed resizes */
+    uint64_t too_early; /* events that were overwritten while the ring must keep them */
 };
 
-static void *append_until_over(void *self)
+static void *append_until_stopped(void *self)
 {
-    struct shared *t = self;
+    struct shared *shared = self;
     uint64_t random = 7;
 
-    for (uint64_t number = 0; !atomic_load(&t->over); number++) {
+    for (uint64_t number = 0; !atomic_load(&shared->stop); number++) {
         const struct xseg_history_event event = event_of(number);
 
-        if (t->resizes && number % 1024 == 0) {
-            (void)pthread_mutex_lock(&t->history);
-            if (!xseg_history_ring_resize(t->ring, 1 + rng_next(&random) % 300))
-                t->torn++;
-            (void)pthread_mutex_unlock(&t->history);
+        if (shared->resizes && number % 1024 == 0) {
+            (void)pthread_mutex_lock(&shared->history);
+            if (!xseg_history_ring_resize(shared->ring, 1 + rng_next(&random) % 300))
+                shared->torn++;
+            (void)pthread_mutex_unlock(&shared->history);
         }
-        xseg_history_ring_append_with_user(t->ring, &event, user_of(number));
+        xseg_history_ring_append_with_user(shared->ring, &event, user_of(number));
     }
     return NULL;
 }
 
 /* Read all available events once. */
-static void read_all(struct shared *t)
+static void read_all(struct shared *shared)
 {
     struct xseg_history_event event;
     uint64_t first = 0, end = 0, user = 0;
 
-    (void)pthread_mutex_lock(&t->history);
-    xseg_history_ring_range(t->ring, &first, &end);
+    (void)pthread_mutex_lock(&shared->history);
+    xseg_history_ring_range(shared->ring, &first, &end);
     for (uint64_t number = first; number < end; number++) {
-        if (xseg_history_ring_read_with_user(t->ring, number, &event, &user)) {
-            t->reads++;
-            t->torn += !is_event(&event, user, number, t->ring->users != NULL);
+        if (xseg_history_ring_read_with_user(shared->ring, number, &event, &user)) {
+            shared->reads++;
+            shared->torn += !is_event(&event, user, number, shared->ring->users != NULL);
         } else {
-            t->misses++;
+            shared->misses++;
             /* An event may be overwritten only after as many later events as the capacity. */
-            t->early += atomic_load(&t->ring->recorded) - number <= t->ring->capacity;
+            shared->too_early +=
+                atomic_load(&shared->ring->recorded) - number <= shared->ring->capacity;
         }
     }
-    t->passes++;
-    (void)pthread_mutex_unlock(&t->history);
+    shared->passes++;
+    (void)pthread_mutex_unlock(&shared->history);
 }
 
 static void read_concurrently(uint64_t capacity, bool resizes, bool has_users)
 {
-    struct shared t = {.ring = make(capacity, has_users), .resizes = resizes};
+    struct shared shared = {.ring = create_ring(capacity, has_users), .resizes = resizes};
     pthread_t writer;
 
-    (void)pthread_mutex_init(&t.history, NULL);
-    assert_int_equal(pthread_create(&writer, NULL, append_until_over, &t), 0);
-    /* If the writer overtakes the reader, the reader misses all events. */
-    while (t.reads + t.misses < 100000 || atomic_load(&t.ring->recorded) < 500000)
-        read_all(&t);
-    atomic_store(&t.over, true);
+    (void)pthread_mutex_init(&shared.history, NULL);
+    assert_int_equal(pthread_create(&writer, NULL, append_until_stopped, &shared), 0);
+    /* The writer may overtake the reader, which then misses all events of a pass. */
+    while (shared.reads + shared.misses < 100000 || atomic_load(&shared.ring->recorded) < 500000)
+        read_all(&shared);
+    atomic_store(&shared.stop, true);
     assert_int_equal(pthread_join(writer, NULL), 0);
-    assert_int_equal(t.torn, 0);
-    assert_int_equal(t.early, 0);
-    const uint64_t recorded = atomic_load(&t.ring->recorded);
+    assert_int_equal(shared.torn, 0);
+    assert_int_equal(shared.too_early, 0);
+    const uint64_t recorded = atomic_load(&shared.ring->recorded);
     uint64_t first = 0, end = 0;
-    xseg_history_ring_range(t.ring, &first, &end);
+    xseg_history_ring_range(shared.ring, &first, &end);
     assert_int_equal(end, recorded);
-    assert_true(end - first <= t.ring->capacity);
+    assert_true(end - first <= shared.ring->capacity);
     if (!resizes)
         assert_int_equal(end - first, xseg_min(recorded, capacity));
-    expect_kept(t.ring, first, end, first);
+    expect_kept(shared.ring, first, end, first);
     print_message("# %llu read, %llu overwritten concurrently, in %llu passes\n",
-                  (unsigned long long)t.reads, (unsigned long long)t.misses,
-                  (unsigned long long)t.passes);
-    (void)pthread_mutex_destroy(&t.history);
-    xseg_history_ring_destroy(t.ring);
+                  (unsigned long long)shared.reads, (unsigned long long)shared.misses,
+                  (unsigned long long)shared.passes);
+    (void)pthread_mutex_destroy(&shared.history);
+    xseg_history_ring_destroy(shared.ring);
 }
 
 TEST(no_event_is_read_in_part)
@@ -397,7 +400,7 @@ TEST(ring_is_resized_with_concurrent_readers)
 
 /* --- The audit. --- */
 
-static void expect(const struct xseg_history_ring *ring, const char *tag)
+static void expect_ring_audit(const struct xseg_history_ring *ring, const char *tag)
 {
     expect_audit(xseg_history_ring_audit(ring, &violation), tag);
 }
@@ -405,14 +408,14 @@ static void expect(const struct xseg_history_ring *ring, const char *tag)
 TEST(audit_reports_the_violated_invariant)
 {
     struct xseg_history_ring *ring = xseg_history_ring_create(8);
-    struct xseg_history_event early = event_of(3);
+    struct xseg_history_event earlier = event_of(3);
 
     append(ring, 6);
-    WITH_VALUE(ring->cleared, 7, expect(ring, "RING-1"));
-    WITH_VALUE(ring->dropped, 7, expect(ring, "RING-1"));
-    xseg_history_ring_append(ring, &early);
-    expect(ring, "RING-2");
-    /* After a clear nothing is left to check. */
+    WITH_VALUE(ring->cleared, 7, expect_ring_audit(ring, "RING-1"));
+    WITH_VALUE(ring->dropped, 7, expect_ring_audit(ring, "RING-1"));
+    xseg_history_ring_append(ring, &earlier);
+    expect_ring_audit(ring, "RING-2");
+    /* An empty ring has no order. */
     xseg_history_ring_clear(ring, 7);
     expect_kept(ring, 7, 7, 0);
     xseg_history_ring_destroy(ring);

@@ -24,7 +24,7 @@ FIXTURE(tear_down)
     xseg_mutex_fini(&table_lock);
 }
 
-static struct xseg_pool *find(void)
+static struct xseg_pool *find_pool(void)
 {
     struct xseg_pool *pool = NULL;
 
@@ -32,7 +32,7 @@ static struct xseg_pool *find(void)
     return pool;
 }
 
-static bool answer_predicate(void *self, xseg_stream handle)
+static bool return_flag(void *self, xseg_stream handle)
 {
     (void)handle;
     return *(const bool *)self;
@@ -44,43 +44,43 @@ TEST_WITH(latest_accepting_route_is_found, set_up, tear_down)
     bool accepts[3] = {true, true, true};
 
     assert_false(xseg_routes_exist(&routes));
-    assert_null(find());
+    assert_null(find_pool());
     for (unsigned i = 0; i < 3; i++) {
         memset(&pools[i], 0, sizeof(pools[i]));
         pools[i].holders = 1;
         const struct xseg_route route = {
-            .pool = &pools[i], .accepts = answer_predicate, .self = &accepts[i]};
+            .pool = &pools[i], .accepts = return_flag, .self = &accepts[i]};
 
         assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_OK);
-        assert_ptr_equal(find(), &pools[i]);
+        assert_ptr_equal(find_pool(), &pools[i]);
         assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_ERR_BUSY);
     }
     accepts[2] = false;
-    assert_ptr_equal(find(), &pools[1]);
+    assert_ptr_equal(find_pool(), &pools[1]);
     assert_false(xseg_routes_end(&routes, &pools[1], true));
     assert_true(xseg_routes_end(&routes, &pools[1], false));
     assert_false(xseg_routes_end(&routes, &pools[1], false));
-    assert_ptr_equal(find(), &pools[0]);
+    assert_ptr_equal(find_pool(), &pools[0]);
     accepts[0] = false;
-    assert_null(find());
+    assert_null(find_pool());
     accepts[2] = true;
-    assert_ptr_equal(find(), &pools[2]);
+    assert_ptr_equal(find_pool(), &pools[2]);
 }
 
 /* --- Readers concurrent with the begin and the end of routes. --- */
 
 enum { READERS = 3, ROUNDS = 3000 };
 
-static struct xseg_pool pool_of_the_rounds = {.holders = 1};
+static struct xseg_pool routed_pool = {.holders = 1};
 static atomic_bool stop, is_routed;
-static atomic_uint late_calls;
+static atomic_uint failures; /* late calls of the predicate, and wrong results */
 
-/* The user's state is valid only until the route ends. */
+/* A predicate may be called only until its route ends. */
 static bool count_late_call(void *self, xseg_stream handle)
 {
     (void)handle;
     if (!atomic_load((atomic_bool *)self))
-        atomic_fetch_add(&late_calls, 1);
+        atomic_fetch_add(&failures, 1);
     return true;
 }
 
@@ -90,15 +90,15 @@ static void *read_until_stopped(void *unused)
 
     while (!atomic_load(&stop))
         if (xseg_routes_find(&routes, &stream, &pool) != XSEG_OK ||
-            (pool != NULL && pool != &pool_of_the_rounds))
-            atomic_fetch_add(&late_calls, 1);
+            (pool != NULL && pool != &routed_pool))
+            atomic_fetch_add(&failures, 1);
     return unused;
 }
 
 TEST_WITH(predicate_is_not_called_after_removal, set_up, tear_down)
 {
     const struct xseg_route route = {
-        .pool = &pool_of_the_rounds, .accepts = count_late_call, .self = &is_routed};
+        .pool = &routed_pool, .accepts = count_late_call, .self = &is_routed};
     pthread_t reader[READERS];
 
     for (unsigned i = 0; i < READERS; i++)
@@ -106,11 +106,11 @@ TEST_WITH(predicate_is_not_called_after_removal, set_up, tear_down)
     for (unsigned i = 0; i < ROUNDS; i++) {
         atomic_store(&is_routed, true);
         assert_int_equal(xseg_routes_begin(&routes, &route), XSEG_OK);
-        assert_true(xseg_routes_end(&routes, &pool_of_the_rounds, false));
+        assert_true(xseg_routes_end(&routes, &routed_pool, false));
         atomic_store(&is_routed, false);
     }
     atomic_store(&stop, true);
     for (unsigned i = 0; i < READERS; i++)
         assert_int_equal(pthread_join(reader[i], NULL), 0);
-    assert_int_equal(atomic_load(&late_calls), 0);
+    assert_int_equal(atomic_load(&failures), 0);
 }

@@ -37,11 +37,11 @@ FIXTURE(set_up_full_pages)
     set_up_with(XSEG_GIB, FULL * PAGE);
 }
 
-static xseg_status map(struct xseg_segment *to, uint32_t first, uint32_t count, bool small)
+static xseg_status map(struct xseg_segment *target, uint32_t first, uint32_t count, bool use_small)
 {
-    struct xseg_page_source supply = {.use_small = small};
+    struct xseg_page_source source = {.use_small = use_small};
 
-    return xseg_segment_map(to, first, count, &supply);
+    return xseg_segment_map(target, first, count, &source);
 }
 
 /* Unmap whole pages, which are released or enter the page cache. */
@@ -81,7 +81,7 @@ TEST_WITH(growth_keeps_mapped_pages, set_up, tear_down)
     assert_ok(map(&segment, 2, 6, false));
     assert_int_equal(mapped(), 8 * PAGE);
     assert_int_equal(segment.handle[1], before);
-    /* Unmap a granule in the middle, and map it again. */
+    /* Unmap granules in the middle, and map them again. */
     unmap(3, 2, false);
     assert_false(xseg_segment_is_mapped(&segment, 3));
     assert_true(xseg_segment_is_mapped(&segment, 5));
@@ -109,7 +109,7 @@ TEST(map_is_rolled_back_at_every_failure)
         assert_ok(map(&segment, 0, 3, false));
         assert_ok(xseg_sim_fail(NULL, n, 999));
         const xseg_status status = map(&segment, 3, 5, false);
-        /* A failed set-access is retried page by page, so it is no failure. */
+        /* A failed set-access is retried page by page, so the map succeeds. */
         assert_int_equal(status, n <= 10 ? XSEG_ERR_DRIVER : XSEG_OK);
         assert_int_equal(mapped(), (n <= 10 ? 3 : 8) * PAGE);
         assert_int_equal(xseg_sim_used(0), mapped());
@@ -211,32 +211,33 @@ TEST_WITH(full_pages_are_in_full_page_slots_only, set_up_full_pages, tear_down)
     assert_int_equal(segment.length[4], 1);
 }
 
-/* Large pages cover 2, 4, 8, ... slots of two granules. */
-TEST(large_pages_are_used_where_they_fit)
+/* A full page has two granules.  Long pages have 4 or 8, the largest power of two below max_page_bytes. */
+TEST(long_pages_are_used_where_they_fit)
 {
+    /* The first granule of a page, and the number of its granules. */
     static const uint32_t expected[][2] = {{1, 1}, {2, 8}, {10, 8}, {18, 4}, {22, 2}, {24, 1}};
-    struct xseg_page_source supply = {.max_page_bytes = 9 * PAGE};
+    struct xseg_page_source source = {.max_page_bytes = 9 * PAGE};
     uint32_t first = 0;
 
     set_up_with(XSEG_GIB, 2 * PAGE);
     const uint64_t created = xseg_sim_calls("cuMemCreate");
-    assert_ok(xseg_segment_map(&segment, 1, 24, &supply));
+    assert_ok(xseg_segment_map(&segment, 1, 24, &source));
     for (size_t i = 0; i < XSEG_COUNT_OF(expected); i++)
         assert_int_equal(segment.length[expected[i][0]], expected[i][1]);
     assert_int_equal(xseg_sim_calls("cuMemCreate"), created + XSEG_COUNT_OF(expected));
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
-    /* A large page is unmapped in one piece, or not at all. */
+    /* A long page is unmapped in one piece, or not at all. */
     assert_int_equal(xseg_segment_pages_inside(&segment, 3 * PAGE, 20 * PAGE, &first), 8);
     assert_int_equal(first, 10);
     assert_int_equal(xseg_segment_pages_inside(&segment, 3 * PAGE, 10 * PAGE, &first), 0);
     unmap(10, 8, true);
     /* The page is cached, and used by the next growth with enough space. */
-    assert_ok(xseg_segment_map(&segment, 30, 8, &supply));
+    assert_ok(xseg_segment_map(&segment, 30, 8, &source));
     assert_int_equal(segment.length[30], 8);
     assert_int_equal(xseg_sim_used(0), 24 * PAGE);
-    /* Small pages where the source uses them. */
-    supply.use_small = true;
-    assert_ok(xseg_segment_map(&segment, 10, 8, &supply));
+    /* The source can restrict a map to small pages. */
+    source.use_small = true;
+    assert_ok(xseg_segment_map(&segment, 10, 8, &source));
     assert_int_equal(segment.length[10], 1);
     (void)tear_down(NULL);
 }
@@ -477,6 +478,7 @@ TEST(aliases_are_rolled_back_at_every_failure)
 {
     for (uint64_t n = 1; n <= 12; n++) {
         const bool twice = n > 6;
+        /* A failed set-access is retried, so the fourth call fails the function only if the next one fails as well. */
 
         (void)set_up(NULL);
         assert_ok(map(&segment, 0, 3, false));

@@ -9,24 +9,24 @@
 #include "tests/support/namespaces.h"
 #include "tests/support/shared_budgets.h"
 
-static struct xseg_shared_budget budget, other;
+static struct xseg_shared_budget budget, second_budget;
 
 FIXTURE(join)
 {
     budget_file_join(&budget);
 }
 
-FIXTURE(without_a_file)
+FIXTURE(close_and_remove)
 {
     xseg_shared_budget_close(&budget);
-    xseg_shared_budget_close(&other);
+    xseg_shared_budget_close(&second_budget);
     (void)unlink(budget_file_path);
 }
 
 /* --- Files: resolution of names, creation and completion, rejected files, files that are truncated or removed. --- */
 
-/* The file's bytes; ownership passes to the caller. */
-static unsigned char *read_bytes(size_t *count)
+/* The contents of the file; ownership passes to the caller. */
+static unsigned char *read_file(size_t *count)
 {
     const int file = open(budget_file_path, O_RDONLY | O_CLOEXEC);
     struct stat status;
@@ -41,7 +41,7 @@ static unsigned char *read_bytes(size_t *count)
     return bytes;
 }
 
-TEST_WITH(name_is_resolved_to_a_path, NULL, without_a_file)
+TEST_WITH(name_is_resolved_to_a_path, NULL, close_and_remove)
 {
     char path[XSEG_SHARED_BUDGET_PATH], expected[XSEG_SHARED_BUDGET_PATH],
         name[XSEG_SHARED_BUDGET_PATH + 1];
@@ -49,13 +49,14 @@ TEST_WITH(name_is_resolved_to_a_path, NULL, without_a_file)
     assert_ok(xseg_shared_budget_path("a-team_1.x", path));
     (void)snprintf(expected, sizeof(expected), "/dev/shm/xseg-%u-a-team_1.x", (unsigned)geteuid());
     assert_string_equal(path, expected);
-    for (const char **at = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *at; at++) {
-        assert_ok(xseg_shared_budget_path(*at, path));
-        assert_string_equal(path, *at);
+    for (const char **input = (const char *[]){"/", "./x", "/some/where", "../x", NULL}; *input;
+         input++) {
+        assert_ok(xseg_shared_budget_path(*input, path));
+        assert_string_equal(path, *input);
     }
-    for (const char **at = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL}; *at;
-         at++) {
-        assert_error(xseg_shared_budget_path(*at, path), ARGUMENT,
+    for (const char **input = (const char *[]){"", ".", "..", "a b", "a\n", "\xc3\xa4", NULL};
+         *input; input++) {
+        assert_error(xseg_shared_budget_path(*input, path), ARGUMENT,
                      "name of the shared budget file");
         assert_string_equal(path, "");
     }
@@ -76,13 +77,13 @@ TEST_WITH(name_is_resolved_to_a_path, NULL, without_a_file)
     assert_false(xseg_shared_budget_is_own(&budget));
 }
 
-TEST_WITH(file_is_created_for_owner_and_group, NULL, without_a_file)
+TEST_WITH(file_is_created_for_owner_and_group, NULL, close_and_remove)
 {
-    const mode_t before = umask(077);
+    const mode_t previous_mask = umask(077);
     struct stat status;
 
     budget_file_join(&budget);
-    (void)umask(before);
+    (void)umask(previous_mask);
     assert_true(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget.slot, 0);
     assert_int_equal(stat(budget_file_path, &status), 0);
@@ -105,12 +106,12 @@ TEST_WITH(file_is_created_for_owner_and_group, NULL, without_a_file)
     assert_int_equal(budget.slot, 0);
 }
 
-/* The file is rejected with these words, and not changed. */
+/* Expect that the file cannot be opened, with words in the error message, and is not changed. */
 static void assert_rejected(const char *words)
 {
     struct stat before, after;
     size_t bytes_before = 0, bytes_after = 0;
-    unsigned char *old = read_bytes(&bytes_before);
+    unsigned char *contents_before = read_file(&bytes_before);
 
     assert_int_equal(stat(budget_file_path, &before), 0);
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
@@ -119,11 +120,11 @@ static void assert_rejected(const char *words)
     assert_error_message(budget_file_path);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_int_equal(after.st_mode, before.st_mode);
-    unsigned char *new = read_bytes(&bytes_after);
+    unsigned char *contents_after = read_file(&bytes_after);
     assert_int_equal(bytes_after, bytes_before);
-    assert_memory_equal(new, old, bytes_before);
-    free(old);
-    free(new);
+    assert_memory_equal(contents_after, contents_before, bytes_before);
+    free(contents_before);
+    free(contents_after);
 }
 
 /* Create a shared budget file that no process uses. */
@@ -136,61 +137,63 @@ static void create_unused_budget_file(void)
     xseg_shared_budget_close(&budget);
 }
 
-TEST_WITH(files_of_other_contents_are_rejected, NULL, without_a_file)
+/* The header has the magic at offset 0, the version at 16, and the size of the file, 528384 = 4096 + 64 * 8192, at 24. */
+TEST_WITH(files_of_other_contents_are_rejected, NULL, close_and_remove)
 {
-    static const unsigned char one = 1;
+    static const unsigned char nonzero = 1;
 
-    budget_file_put(0, "hello", 5);
+    budget_file_overwrite(0, "hello", 5);
     assert_rejected("not a shared budget file");
     create_unused_budget_file();
-    budget_file_put(3, "x", 1);
+    budget_file_overwrite(3, "x", 1);
     assert_rejected("not a shared budget file");
     create_unused_budget_file();
-    budget_file_put(16, "\x63", 1);
+    budget_file_overwrite(16, "\x63", 1);
     assert_rejected("does not match, 99 in ");
     create_unused_budget_file();
-    budget_file_put(24, "\x01", 1);
+    budget_file_overwrite(24, "\x01", 1);
     assert_rejected("instead of 528384");
     create_unused_budget_file();
-    budget_file_put(BUDGET_FILE_BYTES, "", 1);
+    budget_file_overwrite(BUDGET_FILE_BYTES, "", 1);
     assert_rejected("528385 bytes");
     create_unused_budget_file();
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES - 1), 0);
     assert_rejected("528383 bytes");
+
     /* Zeros except for one byte; and too many zeros. */
     assert_int_equal(truncate(budget_file_path, 0), 0);
-    budget_file_put(BUDGET_FILE_BYTES - 1, &one, 1);
+    budget_file_overwrite(BUDGET_FILE_BYTES - 1, &nonzero, 1);
     assert_rejected("not a shared budget file");
     assert_int_equal(truncate(budget_file_path, 0), 0);
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES + 1), 0);
     assert_rejected("not a shared budget file");
 }
 
-TEST_WITH(files_of_another_kind_are_rejected, NULL, without_a_file)
+TEST_WITH(files_of_another_kind_are_rejected, NULL, close_and_remove)
 {
-    char second[sizeof(budget_file_path) + 8];
+    char linked_path[sizeof(budget_file_path) + 8];
 
-    (void)snprintf(second, sizeof(second), "%s.2", budget_file_path);
+    (void)snprintf(linked_path, sizeof(linked_path), "%s.2", budget_file_path);
     assert_int_equal(mkdir(budget_file_path, 0700), 0);
     assert_error(xseg_shared_budget_open(&budget, budget_file_path), FILE, "directory");
     assert_int_equal(rmdir(budget_file_path), 0);
     assert_int_equal(mkfifo(budget_file_path, 0600), 0);
     assert_error(xseg_shared_budget_open(&budget, budget_file_path), FILE, "is not a regular file");
     create_unused_budget_file();
-    assert_int_equal(link(budget_file_path, second), 0);
+    assert_int_equal(link(budget_file_path, linked_path), 0);
     assert_rejected("second name");
     assert_int_equal(unlink(budget_file_path), 0);
-    assert_int_equal(symlink(second, budget_file_path), 0);
+    assert_int_equal(symlink(linked_path, budget_file_path), 0);
     assert_rejected("symbolic link");
-    assert_int_equal(unlink(second), 0);
+    assert_int_equal(unlink(linked_path), 0);
     /* A dangling link creates no file at its target. */
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
-    assert_int_equal(access(second, F_OK), -1);
+    assert_int_equal(access(linked_path, F_OK), -1);
     assert_error(xseg_shared_budget_open(&budget, "./no-folder/budget"), FILE,
                  "./no-folder/budget");
 }
 
-TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
+TEST_WITH(files_of_other_modes_are_rejected, NULL, close_and_remove)
 {
     int status = 1;
 
@@ -212,7 +215,7 @@ TEST_WITH(files_of_other_modes_are_rejected, NULL, without_a_file)
     child_expect_success(child);
 }
 
-TEST_WITH(incomplete_file_is_completed, NULL, without_a_file)
+TEST_WITH(incomplete_file_is_completed, NULL, close_and_remove)
 {
     static const off_t sizes[] = {0, 1, 4096, 5000, BUDGET_FILE_BYTES};
     struct stat status;
@@ -230,11 +233,11 @@ TEST_WITH(incomplete_file_is_completed, NULL, without_a_file)
         const struct peer peer = peer_start();
         assert_int_equal(peer_call(&peer, 'r', 0), 2);
         peer_end(&peer);
-        (void)without_a_file(NULL);
+        (void)close_and_remove(NULL);
     }
 }
 
-TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
+TEST_WITH(file_may_be_truncated_while_open, NULL, close_and_remove)
 {
     static const off_t sizes[] = {0, 10, BUDGET_FILE_SLOTS_AT + 100, BUDGET_FILE_BYTES + 1};
 
@@ -248,8 +251,8 @@ TEST_WITH(file_may_be_truncated_while_open, NULL, without_a_file)
         assert_error(xseg_shared_budget_read(&budget), FILE, "has changed to ");
         assert_int_equal(budget_file_count(&budget), 2);
         assert_error(budget_file_write(&budget, 3), FILE, budget_file_path);
-        /* With its size and header restored it is a shared budget file again for processes that have it open;
-         * truncated records are rewritten. */
+        /* Once size and header are restored, the file is a shared budget file again for processes that have it open, and
+         * they write truncated records again. */
         assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
         assert_int_equal(peer_call(&peer, 'r', 0), has_header ? 2 : 255);
         assert_int_equal(peer_call(&peer, 'w', 0), has_header ? 0 : 255);
@@ -288,18 +291,18 @@ static void overwrite(size_t bytes)
     assert_non_null(text);
     memset(text, 'x', bytes);
     assert_int_equal(truncate(budget_file_path, 0), 0);
-    budget_file_put(0, text, bytes);
+    budget_file_overwrite(0, text, bytes);
     free(text);
 }
 
-static void empty_it(void)
+static void empty_file(void)
 {
     assert_int_equal(truncate(budget_file_path, 0), 0);
 }
 
 static void fill_with_zeros(void)
 {
-    empty_it();
+    empty_file();
     assert_int_equal(truncate(budget_file_path, BUDGET_FILE_BYTES), 0);
 }
 
@@ -310,12 +313,12 @@ static void make_world_writable(void)
 
 static char second_path[sizeof(budget_file_path) + 8];
 
-static void link_it(void)
+static void add_hard_link(void)
 {
     assert_int_equal(link(budget_file_path, second_path), 0);
 }
 
-static void rename_it(void)
+static void rename_file(void)
 {
     assert_int_equal(rename(budget_file_path, second_path), 0);
 }
@@ -323,89 +326,89 @@ static void rename_it(void)
 /* A foreign file is moved to the path, and the shared budget file is kept under another name. */
 static void replace_by_rename(void)
 {
-    rename_it();
-    budget_file_put(0, "hello", 5);
+    rename_file();
+    budget_file_overwrite(0, "hello", 5);
 }
 
-/* Bytes of all files of the folder. */
-static uint64_t sum_files(void)
+/* A checksum of the file and of the one with the second name. */
+static uint64_t checksum_files(void)
 {
-    char saved[sizeof(budget_file_path)];
+    char path[sizeof(budget_file_path)];
     uint64_t sum = 0;
 
-    memcpy(saved, budget_file_path, sizeof(saved));
+    memcpy(path, budget_file_path, sizeof(path));
     for (unsigned i = 0; i < 2; i++) {
         size_t count = 0;
 
-        (void)snprintf(budget_file_path, sizeof(budget_file_path), "%.120s%s", saved,
+        (void)snprintf(budget_file_path, sizeof(budget_file_path), "%.120s%s", path,
                        i == 0 ? "" : ".2");
         if (access(budget_file_path, F_OK) == 0) {
-            unsigned char *bytes = read_bytes(&count);
+            unsigned char *bytes = read_file(&count);
 
             for (size_t k = 0; k < count; k++)
                 sum = (sum ^ bytes[k]) * 0x100000001b3u;
             sum = sum * 31 + count;
             free(bytes);
         }
-        memcpy(budget_file_path, saved, sizeof(saved));
+        memcpy(budget_file_path, path, sizeof(path));
     }
     return sum;
 }
 
-TEST_WITH(replaced_file_is_never_written, NULL, without_a_file)
+TEST_WITH(replaced_file_is_never_written, NULL, close_and_remove)
 {
     static const char foreign[] = "is not a shared budget file and remains unchanged";
     static const struct {
         const char *words;
         void (*change)(void);
         size_t overwritten;
-        off_t at;
+        off_t offset;
         const char *byte;
-    } ways[] = {
+    } cases[] = {
         {foreign, .overwritten = 10000},
         {foreign, .overwritten = BUDGET_FILE_BYTES},
         {foreign, .overwritten = BUDGET_FILE_BYTES + 1000},
-        {"has changed to 0 bytes", empty_it},
+        {"has changed to 0 bytes", empty_file},
         {"is not a shared budget file", fill_with_zeros},
-        {"is not a shared budget file", .at = 3, .byte = "x"},
-        {"does not match, 2 in ", .at = 16, .byte = "\x02"},
-        {"instead of 528384", .at = 24, .byte = "\x01"},
+        {"is not a shared budget file", .offset = 3, .byte = "x"},
+        {"does not match, 2 in ", .offset = 16, .byte = "\x02"},
+        {"instead of 528384", .offset = 24, .byte = "\x01"},
         {"every user", make_world_writable},
-        {"second name", link_it},
-        {"has been renamed or replaced", rename_it},
+        {"second name", add_hard_link},
+        {"has been renamed or replaced", rename_file},
         {"has been renamed or replaced", replace_by_rename},
     };
 
     (void)snprintf(second_path, sizeof(second_path), "%s.2", budget_file_path);
-    for (unsigned i = 0; i < COUNT_OF(ways); i++) {
+    for (unsigned i = 0; i < COUNT_OF(cases); i++) {
         budget_file_join(&budget);
         budget_file_write_ok(&budget, 1);
         const struct peer peer = peer_start();
-        if (ways[i].overwritten != 0)
-            overwrite(ways[i].overwritten);
-        if (ways[i].byte != NULL)
-            budget_file_put(ways[i].at, ways[i].byte, 1);
-        if (ways[i].change != NULL)
-            ways[i].change();
-        const uint64_t before = sum_files();
+        if (cases[i].overwritten != 0)
+            overwrite(cases[i].overwritten);
+        if (cases[i].byte != NULL)
+            budget_file_overwrite(cases[i].offset, cases[i].byte, 1);
+        if (cases[i].change != NULL)
+            cases[i].change();
+        const uint64_t checksum = checksum_files();
         /* Two members publish, read and close the file. */
         assert_error(budget_file_write(&budget, 2), FILE, budget_file_path);
-        assert_error_message(ways[i].words);
+        assert_error_message(cases[i].words);
         assert_int_equal(xseg_shared_budget_read(&budget), XSEG_ERR_FILE);
         assert_int_equal(peer_call(&peer, 'w', 3), 255);
         peer_end(&peer);
         (void)xseg_fail(XSEG_ERR_ARGUMENT, "an earlier message");
         xseg_shared_budget_close(&budget);
         assert_error_message("an earlier message");
-        if (sum_files() != before)
-            fail_msg("a file that became foreign in way %u was written", i);
+        if (checksum_files() != checksum)
+            fail_msg("case %u: a foreign file was written", i);
         (void)unlink(budget_file_path);
         (void)unlink(second_path);
     }
 }
 
-/* A program may close all unknown descriptors, and open others with their numbers. */
-TEST_WITH(descriptor_may_be_closed_by_the_program, NULL, without_a_file)
+/* A program may close all descriptors that it did not open, and open files with the same numbers. */
+TEST_WITH(descriptor_may_be_closed_by_the_program, NULL, close_and_remove)
 {
     char other_path[sizeof(budget_file_path) + 8], byte = 0;
 
@@ -433,7 +436,7 @@ TEST_WITH(descriptor_may_be_closed_by_the_program, NULL, without_a_file)
 
 /* --- Slots: processes that run, stop and exit, unreadable records, forks, namespaces. --- */
 
-TEST_WITH(processes_read_each_other, join, without_a_file)
+TEST_WITH(processes_read_each_other, join, close_and_remove)
 {
     budget_file_write_ok(&budget, 5);
     const struct peer peer = peer_start();
@@ -457,23 +460,23 @@ TEST_WITH(processes_read_each_other, join, without_a_file)
     budget_file_expect(&budget, 1);
 }
 
-TEST_WITH(a_slot_ends_with_its_process, join, without_a_file)
+TEST_WITH(a_slot_ends_with_its_process, join, close_and_remove)
 {
-    const struct peer one = peer_start(), two = peer_start();
+    const struct peer first = peer_start(), second = peer_start();
     budget_file_expect(&budget, 3);
-    peer_kill(&one);
+    peer_kill(&first);
     budget_file_expect(&budget, 2);
-    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FREE);
-    assert_int_equal(peer_call(&two, 'r', 0), 2);
-    const struct peer three = peer_start();
-    assert_int_equal(three.slot, one.slot);
+    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_FREE);
+    assert_int_equal(peer_call(&second, 'r', 0), 2);
+    const struct peer third = peer_start();
+    assert_int_equal(third.slot, first.slot);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[three.slot].record.pid, three.pid);
-    peer_end(&two);
-    peer_end(&three);
+    assert_int_equal(budget.seen[third.slot].record.pid, third.pid);
+    peer_end(&second);
+    peer_end(&third);
 }
 
-TEST_WITH(stopped_process_counts_as_a_member, join, without_a_file)
+TEST_WITH(stopped_process_counts_as_a_member, join, close_and_remove)
 {
     int status = 0;
 
@@ -489,77 +492,77 @@ TEST_WITH(stopped_process_counts_as_a_member, join, without_a_file)
     budget_file_expect(&budget, 1);
 }
 
-TEST_WITH(all_slots_may_be_in_use, NULL, without_a_file)
+TEST_WITH(all_slots_may_be_in_use, NULL, close_and_remove)
 {
-    struct xseg_shared_budget *many = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*many));
+    struct xseg_shared_budget *budgets = calloc(XSEG_SHARED_BUDGET_SLOTS, sizeof(*budgets));
 
-    assert_non_null(many);
+    assert_non_null(budgets);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++) {
-        budget_file_join(&many[i]);
-        assert_int_equal(many[i].slot, i);
-        budget_file_write_ok(&many[i], i);
+        budget_file_join(&budgets[i]);
+        assert_int_equal(budgets[i].slot, i);
+        budget_file_write_ok(&budgets[i], i);
     }
     assert_error(xseg_shared_budget_open(&budget, budget_file_path), BUSY, "64 processes have \"");
     assert_error_message(budget_file_path);
-    budget_file_expect(&many[30], XSEG_SHARED_BUDGET_SLOTS);
+    budget_file_expect(&budgets[30], XSEG_SHARED_BUDGET_SLOTS);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_true(budget_file_matches(&many[30].seen[i].record, i));
+        assert_true(budget_file_matches(&budgets[30].seen[i].record, i));
     /* Every second slot, so that the locks have gaps. */
     for (unsigned i = 1; i < XSEG_SHARED_BUDGET_SLOTS; i += 2)
-        xseg_shared_budget_close(&many[i]);
-    assert_ok(xseg_shared_budget_read(&many[30]));
+        xseg_shared_budget_close(&budgets[i]);
+    assert_ok(xseg_shared_budget_read(&budgets[30]));
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        assert_int_equal(many[30].seen[i].state,
+        assert_int_equal(budgets[30].seen[i].state,
                          i % 2 == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_FREE);
     budget_file_join(&budget);
     assert_int_equal(budget.slot, 1);
     for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
-        xseg_shared_budget_close(&many[i]);
-    free(many);
+        xseg_shared_budget_close(&budgets[i]);
+    free(budgets);
 }
 
 static void put_garbage(unsigned slot)
 {
     static const unsigned char garbage[BUDGET_FILE_SLOT] = {1, 2, 3};
 
-    budget_file_put(BUDGET_FILE_SLOTS_AT + (off_t)slot * BUDGET_FILE_SLOT, garbage,
-                    sizeof(garbage));
+    budget_file_overwrite(BUDGET_FILE_SLOTS_AT + (off_t)slot * BUDGET_FILE_SLOT, garbage,
+                          sizeof(garbage));
 }
 
-TEST_WITH(garbage_in_a_slot_is_unreadable, join, without_a_file)
+TEST_WITH(garbage_in_a_slot_is_unreadable, join, close_and_remove)
 {
-    const struct peer one = peer_start(), two = peer_start();
-    assert_int_equal(peer_call(&one, 'w', 1), 0);
-    assert_int_equal(peer_call(&two, 'w', 2), 0);
-    budget_file_join(&other);
-    assert_ok(xseg_shared_budget_read(&other));
-    put_garbage(one.slot);
+    const struct peer first = peer_start(), second = peer_start();
+    assert_int_equal(peer_call(&first, 'w', 1), 0);
+    assert_int_equal(peer_call(&second, 'w', 2), 0);
+    budget_file_join(&second_budget);
+    assert_ok(xseg_shared_budget_read(&second_budget));
+    put_garbage(first.slot);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
-    assert_int_equal(budget.seen[two.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_matches(&budget.seen[two.slot].record, 2));
+    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    assert_int_equal(budget.seen[second.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_matches(&budget.seen[second.slot].record, 2));
     assert_int_equal(budget_file_count(&budget), 4);
     /* A reader that has seen a valid record keeps it for any number of reads. */
     for (unsigned i = 0; i < 2; i++) {
-        assert_ok(xseg_shared_budget_read(&other));
-        assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_KEPT);
-        assert_true(budget_file_matches(&other.seen[one.slot].record, 1));
+        assert_ok(xseg_shared_budget_read(&second_budget));
+        assert_int_equal(second_budget.seen[first.slot].state, XSEG_SHARED_BUDGET_KEPT);
+        assert_true(budget_file_matches(&second_budget.seen[first.slot].record, 1));
     }
-    /* The process notices, and rewrites its unchanged record. */
-    assert_int_equal(peer_call(&one, 'r', 0), 4);
-    assert_int_equal(peer_call(&one, 'w', 1), 0);
+    /* The process detects the damage, and writes its unchanged record again. */
+    assert_int_equal(peer_call(&first, 'r', 0), 4);
+    assert_int_equal(peer_call(&first, 'w', 1), 0);
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    /* The record of another process in the slot is removed with that process. */
-    peer_kill(&one);
-    assert_ok(xseg_shared_budget_read(&other));
-    const struct peer three = peer_start();
-    assert_int_equal(three.slot, one.slot);
-    put_garbage(one.slot);
-    assert_ok(xseg_shared_budget_read(&other));
-    assert_int_equal(other.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
-    peer_end(&two);
-    peer_end(&three);
+    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    /* The copy of a record is discarded with its process, and not used for the next process in the slot. */
+    peer_kill(&first);
+    assert_ok(xseg_shared_budget_read(&second_budget));
+    const struct peer third = peer_start();
+    assert_int_equal(third.slot, first.slot);
+    put_garbage(first.slot);
+    assert_ok(xseg_shared_budget_read(&second_budget));
+    assert_int_equal(second_budget.seen[first.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    peer_end(&second);
+    peer_end(&third);
 }
 
 /* Put a record with the checksum of its devices (FNV-1a) into a slot. */
@@ -575,41 +578,43 @@ static void put_record(unsigned slot, const struct xseg_shared_budget_record *re
 
     for (size_t i = 0; i < bytes; i++)
         sum = (sum ^ ((const unsigned char *)record)[i]) * 0x100000001b3u;
-    budget_file_put(at, &sum, sizeof(sum));
-    budget_file_put(at + BUDGET_FILE_RECORD_AT, record, sizeof(*record));
+    budget_file_overwrite(at, &sum, sizeof(sum));
+    budget_file_overwrite(at + BUDGET_FILE_RECORD_AT, record, sizeof(*record));
 }
 
-TEST_WITH(numbers_out_of_range_are_unreadable, join, without_a_file)
+TEST_WITH(numbers_out_of_range_are_unreadable, join, close_and_remove)
 {
     const struct peer peer = peer_start();
-    for (unsigned wrong = 0; wrong < 9; wrong++) {
+    /* Case 0 is valid, and each other case has one wrong number; the two devices of case 6 have the same UUID. */
+    for (unsigned case_number = 0; case_number < 9; case_number++) {
         struct xseg_shared_budget_record record = {.sequence = 1, .device_count = 2};
         struct xseg_shared_budget_device *device = &record.devices[1];
 
         record.devices[0] = budget_file_statistics(1);
         *device = budget_file_statistics(2);
-        device->uuid[15] = wrong != 6;
+        device->uuid[15] = case_number != 6;
         memset(record.name, 'x', sizeof(record.name));
-        if (wrong == 1)
+        if (case_number == 1)
             device->physical = XSEG_SHARED_BUDGET_BYTES_BOUND;
-        if (wrong == 2)
+        if (case_number == 2)
             device->idle = device->physical + 1;
-        if (wrong == 3)
+        if (case_number == 3)
             device->demand = XSEG_SHARED_BUDGET_BYTES_BOUND;
-        if (wrong == 4)
+        if (case_number == 4)
             device->floor = UINT64_MAX;
-        if (wrong == 5)
+        if (case_number == 5)
             device->share = XSEG_SHARED_BUDGET_WHOLE_SHARE + 1;
-        if (wrong >= 7)
-            record.device_count = wrong == 7 ? XSEG_SHARED_BUDGET_DEVICES + 1 : UINT32_MAX;
+        if (case_number >= 7)
+            record.device_count = case_number == 7 ? XSEG_SHARED_BUDGET_DEVICES + 1 : UINT32_MAX;
         put_record(peer.slot, &record);
-        budget_file_join(&other);
-        assert_ok(xseg_shared_budget_read(&other));
-        assert_int_equal(other.seen[peer.slot].state,
-                         wrong == 0 ? XSEG_SHARED_BUDGET_FRESH : XSEG_SHARED_BUDGET_UNREADABLE);
-        if (wrong == 0)
-            assert_string_equal(other.seen[peer.slot].record.name, "xxxxxxxxxxxxxxx");
-        xseg_shared_budget_close(&other);
+        budget_file_join(&second_budget);
+        assert_ok(xseg_shared_budget_read(&second_budget));
+        assert_int_equal(second_budget.seen[peer.slot].state, case_number == 0
+                                                                  ? XSEG_SHARED_BUDGET_FRESH
+                                                                  : XSEG_SHARED_BUDGET_UNREADABLE);
+        if (case_number == 0)
+            assert_string_equal(second_budget.seen[peer.slot].record.name, "xxxxxxxxxxxxxxx");
+        xseg_shared_budget_close(&second_budget);
     }
     peer_end(&peer);
 }
@@ -625,36 +630,38 @@ static void write_devices(struct xseg_shared_budget *out, unsigned count)
     assert_ok(xseg_shared_budget_write(out, devices, count));
 }
 
-TEST_WITH(each_device_of_64_is_read, join, without_a_file)
+TEST_WITH(each_device_of_64_is_read, join, close_and_remove)
 {
-    budget_file_join(&other);
+    budget_file_join(&second_budget);
     for (unsigned round = 0; round < 2; round++) {
         const unsigned count = round == 0 ? XSEG_SHARED_BUDGET_DEVICES : 17;
 
-        write_devices(&other, count);
+        write_devices(&second_budget, count);
         assert_ok(xseg_shared_budget_read(&budget));
-        const struct xseg_shared_budget_record *record = &budget.seen[other.slot].record;
+        const struct xseg_shared_budget_record *record = &budget.seen[second_budget.slot].record;
         assert_int_equal(record->device_count, count);
         for (unsigned i = 0; i < XSEG_SHARED_BUDGET_DEVICES; i++)
             assert_int_equal(record->devices[i].physical, i < count ? 1000 + i : 0);
     }
 }
 
-TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
+TEST_WITH(forked_child_holds_no_slot, join, close_and_remove)
 {
     budget_file_write_ok(&budget, 1);
     const pid_t child = fork();
     if (child == 0) {
-        bool fine = !xseg_shared_budget_is_own(&budget) &&
-                    fcntl(budget.file.descriptor, F_GETFD) == -1 &&
-                    budget_file_write(&budget, 2) == XSEG_ERR_FORKED &&
-                    xseg_shared_budget_read(&budget) == XSEG_ERR_FORKED;
+        bool succeeded = !xseg_shared_budget_is_own(&budget) &&
+                         fcntl(budget.file.descriptor, F_GETFD) == -1 &&
+                         budget_file_write(&budget, 2) == XSEG_ERR_FORKED &&
+                         xseg_shared_budget_read(&budget) == XSEG_ERR_FORKED;
 
         xseg_shared_budget_close(&budget);
-        fine = fine && xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK &&
-               other.slot == 1 && xseg_shared_budget_read(&other) == XSEG_OK &&
-               budget_file_count(&other) == 2 && budget_file_matches(&other.seen[0].record, 1);
-        _exit(fine ? 0 : 1);
+        succeeded = succeeded &&
+                    xseg_shared_budget_open(&second_budget, budget_file_path) == XSEG_OK &&
+                    second_budget.slot == 1 && xseg_shared_budget_read(&second_budget) == XSEG_OK &&
+                    budget_file_count(&second_budget) == 2 &&
+                    budget_file_matches(&second_budget.seen[0].record, 1);
+        _exit(succeeded ? 0 : 1);
     }
     child_expect_success(child);
     /* The process exits, and its child continues. */
@@ -667,15 +674,15 @@ TEST_WITH(forked_child_holds_no_slot, join, without_a_file)
     (void)close(peer.socket);
 }
 
-static atomic_bool is_over;
+static atomic_bool must_stop;
 
 static void *open_and_close(void *unused)
 {
     (void)unused;
-    while (!atomic_load(&is_over)) {
-        if (xseg_shared_budget_open(&other, budget_file_path) != XSEG_OK)
-            return &is_over;
-        xseg_shared_budget_close(&other);
+    while (!atomic_load(&must_stop)) {
+        if (xseg_shared_budget_open(&second_budget, budget_file_path) != XSEG_OK)
+            return &must_stop;
+        xseg_shared_budget_close(&second_budget);
     }
     return NULL;
 }
@@ -693,7 +700,7 @@ static bool has_descriptor(const struct stat *file)
     return false;
 }
 
-TEST_WITH(fork_during_open_and_close_holds_no_slot, join, without_a_file)
+TEST_WITH(fork_during_open_and_close_holds_no_slot, join, close_and_remove)
 {
     void *failure = NULL;
     struct stat file;
@@ -708,25 +715,25 @@ TEST_WITH(fork_during_open_and_close_holds_no_slot, join, without_a_file)
             _exit(has_descriptor(&file) ? 1 : 0);
         child_expect_success(child);
     }
-    atomic_store(&is_over, true);
+    atomic_store(&must_stop, true);
     assert_int_equal(pthread_join(thread, &failure), 0);
     assert_null(failure);
 }
 
-/* A peer with PID 1 in new namespaces. A process that cannot create any exits with 254. */
+/* Run a peer with PID 1 in new namespaces. Without permission to create namespaces the response is 254. */
 static void execute_in_namespaces(int socket)
 {
-    unsigned char cannot = 254;
+    unsigned char unsupported = 254;
 
     if (!namespaces_enter(CLONE_NEWUSER | CLONE_NEWPID))
-        _exit(write(socket, &cannot, 1) == 1 ? 0 : 1);
+        _exit(write(socket, &unsupported, 1) == 1 ? 0 : 1);
     if (fork() == 0)
         peer_run(socket);
     (void)close(socket);
     _exit(wait(NULL) > 0 ? 0 : 1);
 }
 
-TEST_WITH(members_may_be_in_pid_namespaces, join, without_a_file)
+TEST_WITH(members_may_be_in_pid_namespaces, join, close_and_remove)
 {
     struct peer peer;
     int sockets[2];
@@ -742,7 +749,7 @@ TEST_WITH(members_may_be_in_pid_namespaces, join, without_a_file)
     peer.socket = sockets[0];
     peer.slot = peer_receive(&peer);
     if (peer.slot == 254) {
-        print_message("# this system lets no process enter a user namespace: nothing was tried\n");
+        print_message("# skipped: this host does not permit user namespaces\n");
     } else {
         assert_int_equal(peer.slot, 1);
         assert_int_equal(peer_call(&peer, 'r', 0), 2);
@@ -760,54 +767,54 @@ TEST_WITH(members_may_be_in_pid_namespaces, join, without_a_file)
 
 /* --- Readers without a slot. --- */
 
-TEST_WITH(readers_do_not_become_members, NULL, without_a_file)
+TEST_WITH(readers_do_not_become_members, NULL, close_and_remove)
 {
-    const struct peer one = peer_start(), two = peer_start();
+    const struct peer first = peer_start(), second = peer_start();
     struct stat before, after;
 
-    assert_int_equal(peer_call(&one, 'w', 7), 0);
+    assert_int_equal(peer_call(&first, 'w', 7), 0);
     assert_int_equal(chmod(budget_file_path, 0440), 0);
     assert_int_equal(stat(budget_file_path, &before), 0);
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_false(xseg_shared_budget_is_own(&budget));
     assert_int_equal(budget_file_count(&budget), 2);
-    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    assert_true(budget_file_matches(&budget.seen[one.slot].record, 7));
-    assert_int_equal(budget.seen[two.slot].record.pid, two.pid);
-    assert_int_equal(peer_call(&one, 'r', 0), 2);
+    assert_int_equal(budget.seen[first.slot].state, XSEG_SHARED_BUDGET_FRESH);
+    assert_true(budget_file_matches(&budget.seen[first.slot].record, 7));
+    assert_int_equal(budget.seen[second.slot].record.pid, second.pid);
+    assert_int_equal(peer_call(&first, 'r', 0), 2);
     assert_int_equal(stat(budget_file_path, &after), 0);
     assert_memory_equal(&after.st_mtim, &before.st_mtim, sizeof(after.st_mtim));
-    peer_kill(&two);
+    peer_kill(&second);
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_int_equal(budget_file_count(&budget), 1);
-    peer_end(&one);
-    /* The slot of the calling process is listed like any other. */
+    peer_end(&first);
+    /* The slot of the calling process is listed like any other slot. */
     assert_int_equal(chmod(budget_file_path, 0660), 0);
-    budget_file_join(&other);
+    budget_file_join(&second_budget);
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
     assert_int_equal(budget_file_count(&budget), 1);
     assert_int_equal(budget.seen[0].record.pid, getpid());
 }
 
-TEST_WITH(garbage_is_reported_to_readers, NULL, without_a_file)
+TEST_WITH(garbage_is_reported_to_readers, NULL, close_and_remove)
 {
-    const struct peer one = peer_start();
-    put_garbage(one.slot);
+    const struct peer peer = peer_start();
+    put_garbage(peer.slot);
     assert_ok(xseg_shared_budget_scan(&budget, budget_file_path));
-    assert_int_equal(budget.seen[one.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
-    peer_end(&one);
+    assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_UNREADABLE);
+    peer_end(&peer);
 }
 
-TEST_WITH(readers_reject_other_files, NULL, without_a_file)
+TEST_WITH(readers_reject_other_files, NULL, close_and_remove)
 {
     static const unsigned char zeros[BUDGET_FILE_SLOT];
 
     assert_error(xseg_shared_budget_scan(&budget, budget_file_path), FILE, "cannot be opened");
     assert_int_equal(access(budget_file_path, F_OK), -1);
     assert_int_equal(xseg_shared_budget_scan(&budget, ""), XSEG_ERR_ARGUMENT);
-    budget_file_put(0, zeros, sizeof(zeros));
+    budget_file_overwrite(0, zeros, sizeof(zeros));
     assert_error(xseg_shared_budget_scan(&budget, budget_file_path), BUSY, "still being created");
-    budget_file_put(0, "notes", 5);
+    budget_file_overwrite(0, "notes", 5);
     assert_error(xseg_shared_budget_scan(&budget, budget_file_path), FILE,
                  "is not a shared budget file");
     assert_int_equal(unlink(budget_file_path), 0);

@@ -12,7 +12,7 @@ int __real_open(const char *path, int flags, ...);
 WRAPPED(int, close, int file);
 WRAPPED(int, fchmod, int file, mode_t mode);
 int __real_fcntl(int file, int command, ...);
-WRAPPED(int, nanosleep, const struct timespec *wait, struct timespec *rest);
+WRAPPED(int, nanosleep, const struct timespec *wait, struct timespec *remaining);
 WRAPPED(int, posix_fallocate, int file, off_t at, off_t count);
 WRAPPED(ssize_t, pread, int file, void *bytes, size_t count, off_t at);
 WRAPPED(ssize_t, pwrite, int file, const void *bytes, size_t count, off_t at);
@@ -24,18 +24,19 @@ int __wrap_posix_fallocate64(int file, off_t at, off_t count);
 ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at);
 ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at);
 
-static unsigned until;      /* calls before the fault; 0: no fault */
-static int with_signal;     /* the fault: the process gets this signal before the call */
-static bool is_torn;        /* and half of a record is written */
-static int with_error;      /* or the call fails; 0: it does not */
-static bool is_no_room;     /* posix_fallocate() finds no space */
-static bool is_short;       /* waits take no time */
-static unsigned wait_count; /* so far */
+/* The fault of one call of open(), close(), fchmod(), fcntl(), posix_fallocate(), pread() or pwrite(). */
+static unsigned fault_countdown; /* the fault is at this call from now on; 0: no fault */
+static int fault_signal;         /* the process gets this signal before the call */
+static bool fault_is_torn;       /* before the signal, half of a record is written */
+static int fault_errno;          /* the call fails; 0: it does not */
+static bool fault_overwrites;    /* another program overwrites the file before the call */
+static bool was_overwritten;     /* the file existed at that time */
 
-static bool is_overwritten;  /* the fault: another program overwrites the file before the call */
-static bool has_overwritten; /* while the file existed */
+static bool is_disk_full;     /* posix_fallocate() finds no space */
+static bool is_sleep_skipped; /* nanosleep() returns immediately */
+static unsigned sleep_count;  /* so far */
 
-static const struct peer *leaving; /* closes its shared budget file before its slot is read */
+static const struct peer *closing_peer; /* closes its shared budget file before its slot is read */
 
 /* Fill the file with bytes of another format. */
 static void overwrite(void)
@@ -46,27 +47,28 @@ static void overwrite(void)
     if (file < 0)
         return;
     memset(bytes, 'x', sizeof(bytes));
-    has_overwritten = __real_pwrite(file, bytes, sizeof(bytes), 0) == (ssize_t)sizeof(bytes);
+    was_overwritten = __real_pwrite(file, bytes, sizeof(bytes), 0) == (ssize_t)sizeof(bytes);
     (void)__real_close(file);
 }
 
-static bool is_due(void)
+/* Returns whether the call fails, with errno set. */
+static bool inject_fault(void)
 {
-    if (until == 0 || --until > 0)
+    if (fault_countdown == 0 || --fault_countdown > 0)
         return false;
-    if (is_overwritten) {
+    if (fault_overwrites) {
         overwrite();
         return false;
     }
-    if (with_signal != 0)
-        (void)raise(with_signal);
-    errno = with_error;
-    return with_error != 0;
+    if (fault_signal != 0)
+        (void)raise(fault_signal);
+    errno = fault_errno;
+    return fault_errno != 0;
 }
 
 int __wrap_open(const char *path, int flags, mode_t mode)
 {
-    return is_due() ? -1 : __real_open(path, flags, mode);
+    return inject_fault() ? -1 : __real_open(path, flags, mode);
 }
 
 int __wrap_open64(const char *path, int flags, mode_t mode)
@@ -77,19 +79,19 @@ int __wrap_open64(const char *path, int flags, mode_t mode)
 /* Linux closes a file even if close() fails. */
 int __wrap_close(int file)
 {
-    const bool is_refused = is_due();
+    const bool fails = inject_fault();
 
-    return __real_close(file) != 0 || is_refused ? -1 : 0;
+    return __real_close(file) != 0 || fails ? -1 : 0;
 }
 
 int __wrap_fchmod(int file, mode_t mode)
 {
-    return !is_overwritten && is_due() ? -1 : __real_fchmod(file, mode);
+    return !fault_overwrites && inject_fault() ? -1 : __real_fchmod(file, mode);
 }
 
 int __wrap_fcntl(int file, int command, void *argument)
 {
-    return is_due() ? -1 : __real_fcntl(file, command, argument);
+    return inject_fault() ? -1 : __real_fcntl(file, command, argument);
 }
 
 int __wrap_fcntl64(int file, int command, void *argument)
@@ -97,17 +99,18 @@ int __wrap_fcntl64(int file, int command, void *argument)
     return __wrap_fcntl(file, command, argument);
 }
 
-int __wrap_nanosleep(const struct timespec *wait, struct timespec *rest)
+int __wrap_nanosleep(const struct timespec *wait, struct timespec *remaining)
 {
-    wait_count++;
-    return is_short ? 0 : __real_nanosleep(wait, rest);
+    sleep_count++;
+    return is_sleep_skipped ? 0 : __real_nanosleep(wait, remaining);
 }
 
 int __wrap_posix_fallocate(int file, off_t at, off_t count)
 {
-    if (is_no_room)
+    if (is_disk_full)
         return ENOSPC;
-    return !is_overwritten && is_due() ? with_error : __real_posix_fallocate(file, at, count);
+    return !fault_overwrites && inject_fault() ? fault_errno
+                                               : __real_posix_fallocate(file, at, count);
 }
 
 int __wrap_posix_fallocate64(int file, off_t at, off_t count)
@@ -117,13 +120,13 @@ int __wrap_posix_fallocate64(int file, off_t at, off_t count)
 
 ssize_t __wrap_pread(int file, void *bytes, size_t count, off_t at)
 {
-    const struct peer *peer = leaving;
+    const struct peer *peer = closing_peer;
 
     if (peer != NULL && at == BUDGET_FILE_SLOTS_AT + (off_t)peer->slot * BUDGET_FILE_SLOT) {
-        leaving = NULL;
+        closing_peer = NULL;
         peer_end(peer);
     }
-    return is_due() ? -1 : __real_pread(file, bytes, count, at);
+    return inject_fault() ? -1 : __real_pread(file, bytes, count, at);
 }
 
 ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at)
@@ -133,9 +136,9 @@ ssize_t __wrap_pread64(int file, void *bytes, size_t count, off_t at)
 
 ssize_t __wrap_pwrite(int file, const void *bytes, size_t count, off_t at)
 {
-    if (is_torn && until == 1 && at >= BUDGET_FILE_SLOTS_AT)
+    if (fault_is_torn && fault_countdown == 1 && at >= BUDGET_FILE_SLOTS_AT)
         (void)__real_pwrite(file, bytes, count / 2, at);
-    return !is_overwritten && is_due() ? -1 : __real_pwrite(file, bytes, count, at);
+    return !fault_overwrites && inject_fault() ? -1 : __real_pwrite(file, bytes, count, at);
 }
 
 ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
@@ -143,9 +146,9 @@ ssize_t __wrap_pwrite64(int file, const void *bytes, size_t count, off_t at)
     return __wrap_pwrite(file, bytes, count, at);
 }
 
-static struct xseg_shared_budget budget, other;
+static struct xseg_shared_budget budget, second_budget;
 
-FIXTURE(without_a_file)
+FIXTURE(close_and_remove)
 {
     xseg_shared_budget_close(&budget);
     (void)unlink(budget_file_path);
@@ -154,137 +157,137 @@ FIXTURE(without_a_file)
 /* All uses of a shared budget file by a process. */
 static void use_file(void)
 {
-    if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
-        (void)budget_file_write(&other, 1);
-        (void)xseg_shared_budget_read(&other);
-        (void)budget_file_write(&other, 2);
+    if (xseg_shared_budget_open(&second_budget, budget_file_path) == XSEG_OK) {
+        (void)budget_file_write(&second_budget, 1);
+        (void)xseg_shared_budget_read(&second_budget);
+        (void)budget_file_write(&second_budget, 2);
     }
-    xseg_shared_budget_close(&other);
+    xseg_shared_budget_close(&second_budget);
 }
 
 /* A child that gets a signal before its n-th call. */
-static pid_t start(unsigned nth, int number)
+static pid_t start_child(unsigned nth, int signal)
 {
     const pid_t child = fork();
 
     assert_true(child >= 0);
     if (child == 0) {
-        with_signal = number;
-        until = nth;
+        fault_signal = signal;
+        fault_countdown = nth;
         use_file();
-        until = 0;
+        fault_countdown = 0;
         _exit(0);
     }
     return child;
 }
 
-/* The next process has the shared budget file to itself, except for one bystander, and finds no trace of the child. */
-static void assert_usable(unsigned others)
+/* Expect that the next process can use the shared budget file, and that only it and `peers` other processes have slots. */
+static void assert_usable(unsigned peers)
 {
     budget_file_join(&budget);
-    assert_int_equal(budget.slot, others);
+    assert_int_equal(budget.slot, peers);
     budget_file_write_ok(&budget, 9);
-    budget_file_expect(&budget, 1 + others);
-    for (unsigned i = 0; i < 1 + others; i++)
+    budget_file_expect(&budget, 1 + peers);
+    for (unsigned i = 0; i < 1 + peers; i++)
         assert_int_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_FRESH);
     xseg_shared_budget_close(&budget);
 }
 
-/* Kill a process at each call; returns the number of calls. */
-static unsigned kill_at_each_call(unsigned others)
+/* Kill a process at each call, next to `peers` other processes; returns the number of calls. */
+static unsigned kill_at_each_call(unsigned peers)
 {
     for (unsigned nth = 1;; nth++) {
         int status = 0;
-        const pid_t child = start(nth, SIGKILL);
+        const pid_t child = start_child(nth, SIGKILL);
 
         assert_int_equal(waitpid(child, &status, 0), child);
-        assert_usable(others);
-        if (others == 0)
+        assert_usable(peers);
+        if (peers == 0)
             assert_int_equal(unlink(budget_file_path), 0);
         if (WIFEXITED(status))
             return nth - 1;
     }
 }
 
-TEST_WITH(a_kill_during_the_creation_is_harmless, NULL, without_a_file)
+TEST_WITH(a_kill_during_the_creation_is_harmless, NULL, close_and_remove)
 {
     assert_true(kill_at_each_call(0) >= 15);
-    is_torn = true;
+    fault_is_torn = true;
     (void)kill_at_each_call(0);
-    is_torn = false;
+    fault_is_torn = false;
 }
 
-TEST_WITH(a_kill_next_to_another_process_is_harmless, NULL, without_a_file)
+TEST_WITH(a_kill_next_to_another_process_is_harmless, NULL, close_and_remove)
 {
     const struct peer peer = peer_start();
     assert_true(kill_at_each_call(1) >= 10);
-    is_torn = true;
+    fault_is_torn = true;
     (void)kill_at_each_call(1);
-    is_torn = false;
+    fault_is_torn = false;
     assert_int_equal(peer_call(&peer, 'r', 0), 1);
     peer_end(&peer);
 }
 
-/* While the process is stopped, another process can use the shared budget file, or gets the error that the header is
- * being written. */
-TEST_WITH(stop_at_each_call_blocks_no_process, NULL, without_a_file)
+/* While a process is stopped, another process can use the shared budget file, or gets the error that the file is being
+ * created. */
+TEST_WITH(stop_at_each_call_blocks_no_process, NULL, close_and_remove)
 {
     unsigned busy = 0;
 
-    is_short = true;
-    for (unsigned nth = 1, is_at_end = 0; !is_at_end; nth++) {
+    is_sleep_skipped = true;
+    for (unsigned nth = 1, has_ended = 0; !has_ended; nth++) {
         int status = 0;
-        const pid_t child = start(nth, SIGSTOP);
+        const pid_t child = start_child(nth, SIGSTOP);
 
         assert_int_equal(waitpid(child, &status, WUNTRACED), child);
-        is_at_end = WIFEXITED(status);
-        wait_count = 0;
+        has_ended = WIFEXITED(status);
+        sleep_count = 0;
         const xseg_status opened = xseg_shared_budget_open(&budget, budget_file_path);
         if (opened == XSEG_ERR_BUSY) {
             assert_error_message("is being created by another process");
-            assert_int_equal(wait_count, 199);
+            assert_int_equal(sleep_count, 199); /* between the HEADER_TRIES attempts, 200 */
             busy++;
         } else {
             assert_int_equal(opened, XSEG_OK);
-            assert_int_equal(wait_count, 0);
+            assert_int_equal(sleep_count, 0);
             assert_ok(xseg_shared_budget_read(&budget));
             assert_int_equal(budget.seen[budget.slot].state, XSEG_SHARED_BUDGET_FRESH);
             for (unsigned i = 0; i < XSEG_SHARED_BUDGET_SLOTS; i++)
                 assert_int_not_equal(budget.seen[i].state, XSEG_SHARED_BUDGET_UNREADABLE);
             xseg_shared_budget_close(&budget);
         }
-        if (!is_at_end) {
+        if (!has_ended) {
             assert_int_equal(kill(child, SIGKILL), 0);
             assert_int_equal(waitpid(child, &status, 0), child);
         }
         assert_usable(0);
         assert_int_equal(unlink(budget_file_path), 0);
     }
-    is_short = false;
-    /* A blank file is read twice while the header lock is held. */
+    is_sleep_skipped = false;
+    /* The open fails at each call that the child makes with the header lock: a few, and one for each page of zeros. */
     assert_in_range(busy, 3, 10 + BUDGET_FILE_BYTES / 4096);
 }
 
-/* Whenever another program overwrites the file, its bytes remain. The window between a check and the following write
- * cannot be closed, so the calls that write are excluded. */
-TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a_file)
+/* Another program overwrites the file before each call; its bytes must remain. Calls that write are excluded, because a check
+ * and the following write are not atomic. */
+TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, close_and_remove)
 {
     unsigned overwritten = 0;
-    bool is_at_end = false;
+    bool has_ended = false;
 
-    is_overwritten = true;
-    for (unsigned nth = 1; !is_at_end; nth++) {
+    fault_overwrites = true;
+    for (unsigned nth = 1; !has_ended; nth++) {
         struct stat status;
 
-        has_overwritten = false;
-        until = nth;
+        was_overwritten = false;
+        fault_countdown = nth;
         use_file();
-        is_at_end = until > 0;
-        until = 0;
+        has_ended = fault_countdown > 0;
+        fault_countdown = 0;
         assert_int_equal(stat(budget_file_path, &status), 0);
         const int file = __real_open(budget_file_path, O_RDONLY | O_CLOEXEC, 0);
         assert_true(file >= 0);
-        if (has_overwritten) {
+        if (was_overwritten) {
             static unsigned char bytes[BUDGET_FILE_BYTES];
 
             assert_int_equal(status.st_size, BUDGET_FILE_BYTES);
@@ -297,74 +300,74 @@ TEST_WITH(a_file_that_is_overwritten_at_any_call_is_not_written, NULL, without_a
         assert_int_equal(__real_close(file), 0);
         assert_int_equal(unlink(budget_file_path), 0);
     }
-    is_overwritten = false;
+    fault_overwrites = false;
     assert_true(overwritten > 20);
 }
 
-/* Whichever call fails, no descriptor remains open, and the message names the path. */
-TEST_WITH(failed_calls_leave_no_descriptor, NULL, without_a_file)
+/* If any call fails, no descriptor remains open, and the error message contains the path. */
+TEST_WITH(failed_calls_leave_no_descriptor, NULL, close_and_remove)
 {
-    bool is_at_end = false;
+    bool has_ended = false;
 
-    is_short = true;
-    for (unsigned nth = 1; !is_at_end; nth++) {
-        const int next = dup(0);
+    is_sleep_skipped = true;
+    for (unsigned nth = 1; !has_ended; nth++) {
+        const int lowest_free = dup(0);
 
-        assert_int_equal(__real_close(next), 0);
-        with_error = EIO;
-        until = nth;
-        const xseg_status opened = xseg_shared_budget_open(&other, budget_file_path);
+        assert_int_equal(__real_close(lowest_free), 0);
+        fault_errno = EIO;
+        fault_countdown = nth;
+        const xseg_status opened = xseg_shared_budget_open(&second_budget, budget_file_path);
         if (opened != XSEG_OK) {
             assert_error(opened, FILE, budget_file_path);
             assert_error_message("Input/output error");
-            assert_false(xseg_shared_budget_is_own(&other));
+            assert_false(xseg_shared_budget_is_own(&second_budget));
         } else {
-            if (budget_file_write(&other, 1) != XSEG_OK)
+            if (budget_file_write(&second_budget, 1) != XSEG_OK)
                 assert_error_message("Input/output error");
-            if (xseg_shared_budget_read(&other) != XSEG_OK)
+            if (xseg_shared_budget_read(&second_budget) != XSEG_OK)
                 assert_error_message("Input/output error");
             /* A record that could not be written is written by the next call. */
-            const unsigned left = until;
-            until = 0;
-            budget_file_write_ok(&other, 1);
-            assert_ok(xseg_shared_budget_read(&other));
-            until = left;
-            assert_true(budget_file_matches(&other.seen[other.slot].record, 1));
+            const unsigned remaining = fault_countdown;
+            fault_countdown = 0;
+            budget_file_write_ok(&second_budget, 1);
+            assert_ok(xseg_shared_budget_read(&second_budget));
+            fault_countdown = remaining;
+            assert_true(budget_file_matches(&second_budget.seen[second_budget.slot].record, 1));
         }
-        xseg_shared_budget_close(&other);
-        is_at_end = until > 0;
-        until = 0;
-        with_error = 0;
-        assert_int_equal(dup(0), next);
-        assert_int_equal(__real_close(next), 0);
+        xseg_shared_budget_close(&second_budget);
+        has_ended = fault_countdown > 0;
+        fault_countdown = 0;
+        fault_errno = 0;
+        assert_int_equal(dup(0), lowest_free);
+        assert_int_equal(__real_close(lowest_free), 0);
         assert_usable(0);
         assert_int_equal(unlink(budget_file_path), 0);
     }
-    is_short = false;
+    is_sleep_skipped = false;
 }
 
-TEST_WITH(full_file_system_is_reported, NULL, without_a_file)
+TEST_WITH(full_file_system_is_reported, NULL, close_and_remove)
 {
-    is_no_room = true;
+    is_disk_full = true;
     assert_int_equal(xseg_shared_budget_open(&budget, budget_file_path), XSEG_ERR_FILE);
-    is_no_room = false;
+    is_disk_full = false;
     assert_error_message("(No space left on device); free 528384 bytes");
     assert_usable(0);
 }
 
-/* Open the file together with the other processes; stay until all have opened it. */
-static _Noreturn void open_at_once(int begin, int opened, int end)
+/* Open the file concurrently with other processes, and keep it open until all have opened it. */
+static _Noreturn void open_concurrently(int begin, int opened, int end)
 {
     char byte = 0;
 
     (void)!read(begin, &byte, 1);
-    byte = xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK ? 'y' : 'n';
+    byte = xseg_shared_budget_open(&second_budget, budget_file_path) == XSEG_OK ? 'y' : 'n';
     (void)!write(opened, &byte, 1);
     (void)!read(end, &byte, 1);
     _exit(0);
 }
 
-TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
+TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, close_and_remove)
 {
     enum { PROCESSES = 3, ROUNDS = 60 };
 
@@ -380,7 +383,7 @@ TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
             if (children[i] == 0) {
                 (void)close(begin[1]);
                 (void)close(end[1]);
-                open_at_once(begin[0], opened[1], end[0]);
+                open_concurrently(begin[0], opened[1], end[0]);
             }
         }
         (void)close(begin[1]);
@@ -398,11 +401,11 @@ TEST_WITH(processes_that_open_concurrently_share_one_file, NULL, without_a_file)
         (void)close(opened[0]);
         (void)close(opened[1]);
         (void)close(end[0]);
-        (void)without_a_file(NULL);
+        (void)close_and_remove(NULL);
     }
 }
 
-TEST_WITH(no_record_is_torn, NULL, without_a_file)
+TEST_WITH(no_record_is_torn, NULL, close_and_remove)
 {
     uint64_t last = 0;
 
@@ -410,10 +413,10 @@ TEST_WITH(no_record_is_torn, NULL, without_a_file)
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (xseg_shared_budget_open(&other, budget_file_path) != XSEG_OK)
+        if (xseg_shared_budget_open(&second_budget, budget_file_path) != XSEG_OK)
             _exit(1);
         for (uint64_t i = 1;; i++)
-            (void)budget_file_write(&other, i);
+            (void)budget_file_write(&second_budget, i);
     }
     for (unsigned i = 0; i < 100000 && last < 2000; i++) {
         const struct xseg_shared_budget_entry *entry = &budget.seen[1];
@@ -430,15 +433,15 @@ TEST_WITH(no_record_is_torn, NULL, without_a_file)
     assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
-TEST_WITH(a_process_may_leave_while_others_read, NULL, without_a_file)
+TEST_WITH(a_process_may_close_the_file_during_a_read, NULL, close_and_remove)
 {
     budget_file_join(&budget);
     const struct peer peer = peer_start();
     assert_ok(xseg_shared_budget_read(&budget));
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FRESH);
-    leaving = &peer;
+    closing_peer = &peer;
     assert_ok(xseg_shared_budget_read(&budget));
-    assert_null(leaving);
+    assert_null(closing_peer);
     assert_int_equal(budget.seen[peer.slot].state, XSEG_SHARED_BUDGET_FREE);
 }
 
@@ -461,7 +464,7 @@ static void corrupt(int file, uint64_t *random)
         assert_int_equal(ftruncate(file, (off_t)(rng_next(random) % (2 * BUDGET_FILE_BYTES))), 0);
 }
 
-TEST_WITH(random_bytes_in_the_file_are_tolerated, NULL, without_a_file)
+TEST_WITH(random_bytes_in_the_file_are_tolerated, NULL, close_and_remove)
 {
     unsigned char header[64];
     uint64_t random = 1;
@@ -475,18 +478,18 @@ TEST_WITH(random_bytes_in_the_file_are_tolerated, NULL, without_a_file)
     for (unsigned round = 0; round < 500; round++) {
         corrupt(file, &random);
         if (xseg_shared_budget_read(&budget) == XSEG_OK) {
-            const enum xseg_shared_budget_state found = budget.seen[peer.slot].state;
+            const enum xseg_shared_budget_state slot_state = budget.seen[peer.slot].state;
 
             assert_int_equal(budget_file_count(&budget), 2);
-            assert_true(found == XSEG_SHARED_BUDGET_UNREADABLE ||
+            assert_true(slot_state == XSEG_SHARED_BUDGET_UNREADABLE ||
                         budget_file_matches(&budget.seen[peer.slot].record, 0) ||
                         budget_file_matches(&budget.seen[peer.slot].record, round - 1));
-            unreadable += found != XSEG_SHARED_BUDGET_FRESH;
+            unreadable += slot_state != XSEG_SHARED_BUDGET_FRESH;
         }
         (void)budget_file_write(&budget, round);
-        if (xseg_shared_budget_open(&other, budget_file_path) == XSEG_OK) {
-            budget_file_expect(&other, 3);
-            xseg_shared_budget_close(&other);
+        if (xseg_shared_budget_open(&second_budget, budget_file_path) == XSEG_OK) {
+            budget_file_expect(&second_budget, 3);
+            xseg_shared_budget_close(&second_budget);
         }
         /* Occasionally the file is restored. */
         if (round % 10 == 9) {

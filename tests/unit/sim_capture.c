@@ -42,7 +42,7 @@ static int status_of(CUstream stream)
     return (int)status;
 }
 
-static CUstream begin(CUstreamCaptureMode mode)
+static CUstream begin_capture(CUstreamCaptureMode mode)
 {
     CUstream stream = new_stream();
 
@@ -50,7 +50,7 @@ static CUstream begin(CUstreamCaptureMode mode)
     return stream;
 }
 
-static void end_with(CUstream stream, CUresult expected)
+static void expect_end(CUstream stream, CUresult expected)
 {
     CUgraph graph = (CUgraph)(uintptr_t)1;
 
@@ -65,11 +65,11 @@ static void end_with(CUstream stream, CUresult expected)
     assert_int_equal(status_of(stream), NONE);
 }
 
-/* The stream's capture was invalidated; end it. */
+/* Expect that the capture of a stream was invalidated, and end the capture. */
 static void expect_invalidated(CUstream stream)
 {
     assert_int_equal(status_of(stream), INVALID);
-    end_with(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    expect_end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 SIM_TEST(capture_has_a_status_and_an_id)
@@ -91,7 +91,7 @@ SIM_TEST(capture_has_a_status_and_an_id)
     ASSERT_INVALID(cuGraphDestroy(graph));
     ASSERT_CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_ILLEGAL_STATE);
-    end_with(stream, CUDA_SUCCESS);
+    expect_end(stream, CUDA_SUCCESS);
     ASSERT_CU(cuStreamEndCapture(stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
 
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -99,7 +99,7 @@ SIM_TEST(capture_has_a_status_and_an_id)
     assert_true(second > first);
     ASSERT_INVALID(cuStreamGetCaptureInfo_v2(stream, NULL, &second, NULL, NULL, NULL));
     ASSERT_INVALID(cuStreamEndCapture(stream, NULL));
-    end_with(stream, CUDA_SUCCESS);
+    expect_end(stream, CUDA_SUCCESS);
 }
 
 SIM_TEST(uncapturable_calls_are_rejected)
@@ -112,30 +112,30 @@ SIM_TEST(uncapturable_calls_are_rejected)
     ASSERT_CU(cuStreamBeginCapture((CUstream)(uintptr_t)99, CU_STREAM_CAPTURE_MODE_GLOBAL),
               CUDA_ERROR_INVALID_HANDLE);
     ASSERT_OK(cuStreamBeginCapture(CU_STREAM_PER_THREAD, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    end_with(CU_STREAM_PER_THREAD, CUDA_SUCCESS);
+    expect_end(CU_STREAM_PER_THREAD, CUDA_SUCCESS);
 }
 
 SIM_TEST(captured_work_does_not_make_a_stream_busy)
 {
-    CUstream other = new_stream(), stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUstream joined = new_stream(), stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
     launch(stream, UINT64_MAX);
-    ASSERT_OK(cuStreamWaitEvent(other, record(stream), 0));
-    launch(other, UINT64_MAX);
-    ASSERT_OK(cuStreamWaitEvent(stream, record(other), 0));
-    end_with(stream, CUDA_SUCCESS);
+    ASSERT_OK(cuStreamWaitEvent(joined, record(stream), 0));
+    launch(joined, UINT64_MAX);
+    ASSERT_OK(cuStreamWaitEvent(stream, record(joined), 0));
+    expect_end(stream, CUDA_SUCCESS);
     ASSERT_OK(cuStreamQuery(stream));
-    ASSERT_OK(cuStreamQuery(other));
-    /* Earlier work continues. */
+    ASSERT_OK(cuStreamQuery(joined));
+    /* Work from before a capture continues. */
     launch(stream, UINT64_MAX);
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    end_with(stream, CUDA_SUCCESS);
+    expect_end(stream, CUDA_SUCCESS);
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
 }
 
 SIM_TEST(a_stream_that_waits_joins)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), second = new_stream(),
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL), second = new_stream(),
              third = new_stream();
     cuuint64_t id = 0, joined = 1;
     CUstreamCaptureStatus status;
@@ -158,33 +158,33 @@ SIM_TEST(a_stream_that_waits_joins)
 
 SIM_TEST(a_capturing_stream_cannot_be_waited_for)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_invalidated(stream);
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_invalidated(stream);
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_invalidated(stream);
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamDestroy(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_invalidated(stream);
 }
 
 SIM_TEST(captured_event_cannot_be_queried)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUevent event = record(stream);
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_CU(cuEventRecord(event, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     expect_invalidated(stream);
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     event = record(stream);
     ASSERT_CU(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT);
     expect_invalidated(stream);
-    /* Until it is recorded outside of a capture. */
+    /* The event cannot be used until it is recorded outside of a capture. */
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_CAPTURED_EVENT);
     ASSERT_INVALID(cuStreamWaitEvent(stream, event, 0));
     ASSERT_OK(cuEventRecord(event, stream));
@@ -194,25 +194,25 @@ SIM_TEST(captured_event_cannot_be_queried)
 SIM_TEST(capture_boundaries_are_enforced)
 {
     CUstream outside = new_stream();
-    CUevent before = record(outside), never = new_event();
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUevent before = record(outside), unrecorded = new_event();
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
 
-    ASSERT_OK(cuStreamWaitEvent(stream, never, 0));
+    ASSERT_OK(cuStreamWaitEvent(stream, unrecorded, 0));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     assert_int_equal(status_of(stream), ACTIVE);
     ASSERT_CU(cuStreamWaitEvent(stream, before, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     expect_invalidated(stream);
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     CUevent captured = record(stream);
-    CUstream other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-    ASSERT_CU(cuStreamWaitEvent(other, captured, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
-    expect_invalidated(other);
+    CUstream second = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+    ASSERT_CU(cuStreamWaitEvent(second, captured, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+    expect_invalidated(second);
     ASSERT_INVALID(cuStreamWaitEvent(outside, captured, 0));
     assert_int_equal(status_of(outside), NONE);
     expect_invalidated(stream);
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     ASSERT_CU(cuStreamWaitEvent(NULL, record(stream), 0), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     expect_invalidated(stream);
 }
@@ -230,10 +230,10 @@ SIM_TEST(legacy_stream_conflicts_with_a_blocking_capture)
     ASSERT_CU(cuEventRecord(event, NULL), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     expect_invalidated(stream);
 
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     assert_int_equal(status_of(NULL), NONE);
     ASSERT_OK(cuEventRecord(event, NULL));
-    end_with(stream, CUDA_SUCCESS);
+    expect_end(stream, CUDA_SUCCESS);
 }
 
 static CUresult try_alloc(void)
@@ -255,25 +255,25 @@ static CUresult try_query(void)
     return result;
 }
 
-static CUstreamCaptureMode exchange(CUstreamCaptureMode mode)
+static CUstreamCaptureMode exchange_mode(CUstreamCaptureMode mode)
 {
     ASSERT_OK(cuThreadExchangeStreamCaptureMode(&mode));
     return mode;
 }
 
-/* An unsafe call by another thread in some mode. */
+/* An unsafe call by a thread in a capture mode. */
 struct attempt {
     CUstreamCaptureMode mode;
     CUresult (*call)(void);
     CUresult result;
 };
 
-static void *attempt_elsewhere(void *argument)
+static void *attempt_in_thread(void *argument)
 {
     struct attempt *attempt = argument;
 
     (void)enter(0);
-    assert_int_equal(exchange(attempt->mode), CU_STREAM_CAPTURE_MODE_GLOBAL);
+    assert_int_equal(exchange_mode(attempt->mode), CU_STREAM_CAPTURE_MODE_GLOBAL);
     attempt->result = attempt->call();
     return NULL;
 }
@@ -288,7 +288,7 @@ static CUgraph graph_of(CUstream stream)
 }
 
 /* The only node on which the stream's next node depends. */
-static CUgraphNode last_of(CUstream stream)
+static CUgraphNode last_node(CUstream stream)
 {
     const CUgraphNode *nodes = NULL;
     CUstreamCaptureStatus status;
@@ -299,10 +299,10 @@ static CUgraphNode last_of(CUstream stream)
     return nodes[0];
 }
 
-static CUgraphNode captured(CUstream stream)
+static CUgraphNode capture_kernel(CUstream stream)
 {
     launch(stream, 1);
-    return last_of(stream);
+    return last_node(stream);
 }
 
 static bool has_edge(CUgraph graph, CUgraphNode from, CUgraphNode to)
@@ -317,21 +317,21 @@ static bool has_edge(CUgraph graph, CUgraphNode from, CUgraphNode to)
     return false;
 }
 
-/* a -> b on one stream, a -> c on another, b and c -> d on the first. */
+/* a -> b on one stream, a -> c on a forked stream, b and c -> d on the first stream. */
 SIM_TEST(a_graph_has_nodes_and_edges)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL), forked = new_stream();
     CUgraphNode nodes[8], from[8], to[8];
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     unsigned char edges[8][8];
     size_t count = 8;
 
-    CUgraphNode a = captured(stream);
-    ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
-    assert_ptr_equal(last_of(side), a);
-    CUgraphNode b = captured(stream), c = captured(side);
-    ASSERT_OK(cuStreamWaitEvent(stream, record(side), 0));
-    CUgraphNode d = captured(stream);
+    CUgraphNode a = capture_kernel(stream);
+    ASSERT_OK(cuStreamWaitEvent(forked, record(stream), 0));
+    assert_ptr_equal(last_node(forked), a);
+    CUgraphNode b = capture_kernel(stream), c = capture_kernel(forked);
+    ASSERT_OK(cuStreamWaitEvent(stream, record(forked), 0));
+    CUgraphNode d = capture_kernel(stream);
     CUgraph graph = end_capture(stream);
 
     ASSERT_OK(cuGraphGetNodes(graph, NULL, &count));
@@ -378,7 +378,7 @@ SIM_TEST(a_graph_has_nodes_and_edges)
     ASSERT_INVALID(cuGraphNodeGetDependencies(a, nodes, &count));
 }
 
-static void CUDA_CB do_nothing(void *argument)
+static void CUDA_CB count_call(void *argument)
 {
     *(int *)argument += 1;
 }
@@ -395,11 +395,11 @@ SIM_TEST(each_kind_of_work_is_a_node)
     int calls = 0;
 
     CUdeviceptr memory = allocate(64);
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     launch(stream, 1);
     ASSERT_OK(cuMemcpyDtoDAsync(memory, memory + 32, 32, stream));
     ASSERT_OK(cuMemsetD8Async(memory, 0, 32, stream));
-    ASSERT_OK(cuLaunchHostFunc(stream, do_nothing, &calls));
+    ASSERT_OK(cuLaunchHostFunc(stream, count_call, &calls));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     CUgraph graph = end_capture(stream);
     assert_int_equal(calls, 0);
@@ -413,105 +413,106 @@ SIM_TEST(each_kind_of_work_is_a_node)
     }
     ASSERT_OK(cuGraphDestroy(graph));
     /* Calls that wait for the work are unsafe. */
-    stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     ASSERT_CU(cuMemsetD8(memory, 0, 32), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     expect_invalidated(stream);
 }
 
 SIM_TEST(forked_streams_must_be_joined)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream(),
-             further = new_stream();
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL), forked = new_stream(),
+             nested = new_stream();
 
     launch(stream, 1);
-    ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
-    launch(side, 1);
-    end_with(stream, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
-    assert_int_equal(status_of(side), NONE);
+    ASSERT_OK(cuStreamWaitEvent(forked, record(stream), 0));
+    launch(forked, 1);
+    expect_end(stream, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    assert_int_equal(status_of(forked), NONE);
 
     /* A join through another stream is valid, and work after the join is not. */
-    for (int late = 0; late < 2; late++) {
+    for (int has_late_work = 0; has_late_work < 2; has_late_work++) {
         ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-        ASSERT_OK(cuStreamWaitEvent(side, record(stream), 0));
-        launch(side, 1);
-        ASSERT_OK(cuStreamWaitEvent(further, record(side), 0));
-        launch(further, 1);
-        ASSERT_OK(cuStreamWaitEvent(stream, record(further), 0));
-        if (late)
-            launch(side, 1);
-        end_with(stream, late ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS);
+        ASSERT_OK(cuStreamWaitEvent(forked, record(stream), 0));
+        launch(forked, 1);
+        ASSERT_OK(cuStreamWaitEvent(nested, record(forked), 0));
+        launch(nested, 1);
+        ASSERT_OK(cuStreamWaitEvent(stream, record(nested), 0));
+        if (has_late_work)
+            launch(forked, 1);
+        expect_end(stream, has_late_work ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED : CUDA_SUCCESS);
     }
 }
 
 SIM_TEST(dependencies_can_be_set)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
     const struct CUgraphEdgeData_st *edges = NULL;
-    const CUgraphNode *needs = NULL;
-    static const unsigned char zero[16], one[16] = {1};
+    const CUgraphNode *dependencies = NULL;
+    static const unsigned char zero[16], nonzero[16] = {1};
     CUstreamCaptureStatus status;
     CUgraphNode node[3];
     size_t count = 0;
 
-    node[0] = captured(stream);
-    node[1] = captured(stream);
+    node[0] = capture_kernel(stream);
+    node[1] = capture_kernel(stream);
     ASSERT_OK(
         cuStreamUpdateCaptureDependencies(stream, node, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
-    assert_ptr_equal(last_of(stream), node[0]);
+    assert_ptr_equal(last_node(stream), node[0]);
     ASSERT_OK(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)zero, 2,
                                                    CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
-    ASSERT_OK(cuStreamGetCaptureInfo_v3(stream, &status, NULL, NULL, &needs, &edges, &count));
+    ASSERT_OK(
+        cuStreamGetCaptureInfo_v3(stream, &status, NULL, NULL, &dependencies, &edges, &count));
     assert_int_equal(count, 2);
     assert_memory_equal(edges, zero, sizeof(zero));
-    node[2] = captured(stream);
+    node[2] = capture_kernel(stream);
     assert_true(has_edge(graph_of(stream), node[0], node[2]));
     assert_true(has_edge(graph_of(stream), node[1], node[2]));
     ASSERT_OK(
         cuStreamUpdateCaptureDependencies(stream, NULL, 0, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
-    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &needs, &count));
+    ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
     assert_int_equal(count, 0);
 
-    CUstream other = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-    CUgraphNode foreign = captured(other);
+    CUstream second = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUgraphNode foreign = capture_kernel(second);
     ASSERT_INVALID(cuStreamUpdateCaptureDependencies(stream, &foreign, 1, 0));
     ASSERT_INVALID(cuStreamUpdateCaptureDependencies(stream, NULL, 1, 0));
     ASSERT_INVALID(cuStreamUpdateCaptureDependencies(stream, node, 1, 2));
-    ASSERT_CU(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)one, 1, 0),
+    ASSERT_CU(cuStreamUpdateCaptureDependencies_v2(stream, node, (const void *)nonzero, 1, 0),
               CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_CU(cuStreamUpdateCaptureDependencies(new_stream(), node, 1, 0),
               CUDA_ERROR_ILLEGAL_STATE);
-    end_with(stream, CUDA_SUCCESS);
-    end_with(other, CUDA_SUCCESS);
+    expect_end(stream, CUDA_SUCCESS);
+    expect_end(second, CUDA_SUCCESS);
 }
 
 SIM_TEST(event_keeps_its_captured_dependencies)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), side = new_stream();
-    CUgraphNode first = captured(stream);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL), forked = new_stream();
+    CUgraphNode first = capture_kernel(stream);
     CUevent event = record(stream);
 
-    (void)captured(stream);
-    ASSERT_OK(cuStreamWaitEvent(side, event, 0));
-    assert_ptr_equal(last_of(side), first);
+    (void)capture_kernel(stream);
+    ASSERT_OK(cuStreamWaitEvent(forked, event, 0));
+    assert_ptr_equal(last_node(forked), first);
     /* A graph with a hundred nodes on as many streams. */
     for (int i = 0; i < 100; i++) {
-        CUstream next = new_stream();
+        CUstream branch = new_stream();
 
-        ASSERT_OK(cuStreamWaitEvent(next, event, 0));
-        launch(next, 1);
-        ASSERT_OK(cuStreamWaitEvent(side, record(next), 0));
+        ASSERT_OK(cuStreamWaitEvent(branch, event, 0));
+        launch(branch, 1);
+        ASSERT_OK(cuStreamWaitEvent(forked, record(branch), 0));
     }
-    launch(side, 1);
-    ASSERT_OK(cuStreamWaitEvent(stream, record(side), 0));
-    end_with(stream, CUDA_SUCCESS);
+    launch(forked, 1);
+    ASSERT_OK(cuStreamWaitEvent(stream, record(forked), 0));
+    expect_end(stream, CUDA_SUCCESS);
 }
 
 SIM_TEST(unsafe_calls_are_rejected_by_capture_mode)
 {
     static const struct {
         CUstreamCaptureMode capture, thread;
-        bool elsewhere, is_rejected;
-    } row[] = {
+        bool in_other_thread, is_rejected;
+    } rows[] = {
         {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, false, true},
         {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL, true, true},
         {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false, true},
@@ -528,44 +529,44 @@ SIM_TEST(unsafe_calls_are_rejected_by_capture_mode)
 
     ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(&mode));
     ASSERT_INVALID(cuThreadExchangeStreamCaptureMode(NULL));
-    assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
-    assert_int_equal(exchange(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
-    for (size_t i = 0; i < 2 * COUNT_OF(row); i++) {
-        struct attempt attempt = {.mode = row[i / 2].thread, .call = call[i % 2]};
-        CUstream stream = begin(row[i / 2].capture);
+    assert_int_equal(exchange_mode(CU_STREAM_CAPTURE_MODE_RELAXED), CU_STREAM_CAPTURE_MODE_GLOBAL);
+    assert_int_equal(exchange_mode(CU_STREAM_CAPTURE_MODE_GLOBAL), CU_STREAM_CAPTURE_MODE_RELAXED);
+    for (size_t i = 0; i < 2 * COUNT_OF(rows); i++) {
+        struct attempt attempt = {.mode = rows[i / 2].thread, .call = call[i % 2]};
+        CUstream stream = begin_capture(rows[i / 2].capture);
         pthread_t thread;
 
-        if (row[i / 2].elsewhere) {
-            assert_int_equal(pthread_create(&thread, NULL, attempt_elsewhere, &attempt), 0);
+        if (rows[i / 2].in_other_thread) {
+            assert_int_equal(pthread_create(&thread, NULL, attempt_in_thread, &attempt), 0);
             assert_int_equal(pthread_join(thread, NULL), 0);
         } else {
-            (void)exchange(attempt.mode);
+            (void)exchange_mode(attempt.mode);
             attempt.result = attempt.call();
-            (void)exchange(CU_STREAM_CAPTURE_MODE_GLOBAL);
+            (void)exchange_mode(CU_STREAM_CAPTURE_MODE_GLOBAL);
         }
         ASSERT_CU(attempt.result,
-                  row[i / 2].is_rejected ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
-        if (row[i / 2].is_rejected)
+                  rows[i / 2].is_rejected ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+        if (rows[i / 2].is_rejected)
             expect_invalidated(stream);
         else
-            end_with(stream, CUDA_SUCCESS);
+            expect_end(stream, CUDA_SUCCESS);
     }
 }
 
 SIM_TEST(virtual_memory_calls_succeed_during_a_capture)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     CUdeviceptr base = reserve(GRANULE);
-    size_t left, total;
+    size_t free_bytes, total;
 
     back_usable(base, GRANULE);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_OK(cuMemAddressFree(base, GRANULE));
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    end_with(stream, CUDA_SUCCESS);
+    ASSERT_OK(cuMemGetInfo(&free_bytes, &total));
+    expect_end(stream, CUDA_SUCCESS);
 }
 
-static void *end_elsewhere(void *argument)
+static void *end_in_thread(void *argument)
 {
     CUgraph graph = NULL;
     static CUresult result;
@@ -581,21 +582,21 @@ SIM_TEST(a_capture_ends_in_its_thread)
 {
     pthread_t thread;
     void *result;
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 
-    assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
+    assert_int_equal(pthread_create(&thread, NULL, end_in_thread, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
     ASSERT_CU(*(CUresult *)result, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     expect_invalidated(stream);
-    stream = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
-    assert_int_equal(pthread_create(&thread, NULL, end_elsewhere, stream), 0);
+    stream = begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED);
+    assert_int_equal(pthread_create(&thread, NULL, end_in_thread, stream), 0);
     assert_int_equal(pthread_join(thread, &result), 0);
     ASSERT_OK(*(CUresult *)result);
 }
 
 SIM_TEST(destroyed_context_ends_its_captures)
 {
-    CUstream stream = begin(CU_STREAM_CAPTURE_MODE_GLOBAL), joined = new_stream();
+    CUstream stream = begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL), joined = new_stream();
     char text[256];
 
     ASSERT_OK(cuStreamWaitEvent(joined, record(stream), 0));
@@ -605,8 +606,8 @@ SIM_TEST(destroyed_context_ends_its_captures)
     assert_string_equal(text, "");
     (void)enter(0);
     ASSERT_OK(try_alloc());
-    /* The end of a machine does as well. */
-    (void)begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+    /* A reset of the machine ends its captures as well. */
+    (void)begin_capture(CU_STREAM_CAPTURE_MODE_GLOBAL);
     assert_int_equal(fresh(state), 0);
     ASSERT_OK(try_alloc());
 }

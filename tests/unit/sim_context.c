@@ -34,8 +34,8 @@ TEST(every_call_fails_before_init)
 SIM_TEST(devices_return_their_properties)
 {
     CUdevice device = -1;
-    CUuuid uuid, again;
-    char name[32], cut[6];
+    CUuuid uuid, second_uuid;
+    char name[32], truncated[6];
     int value = -1;
 
     ASSERT_OK(cuDeviceGet(&device, 1));
@@ -45,8 +45,8 @@ SIM_TEST(devices_return_their_properties)
     ASSERT_INVALID(cuDeviceGet(NULL, 0));
     ASSERT_OK(cuDeviceGetName(name, (int)sizeof(name), 1));
     assert_string_equal(name, "Simulated device 1");
-    ASSERT_OK(cuDeviceGetName(cut, (int)sizeof(cut), 1));
-    assert_string_equal(cut, "Simul");
+    ASSERT_OK(cuDeviceGetName(truncated, (int)sizeof(truncated), 1));
+    assert_string_equal(truncated, "Simul");
     assert_int_equal(total_memory(1), 1024 * MIB);
     assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR), 8);
     assert_int_equal(device_attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), 1);
@@ -61,17 +61,17 @@ SIM_TEST(devices_return_their_properties)
     assert_string_equal(name, "0000:02:00.0");
     ASSERT_OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 1));
     assert_int_equal(value, 2);
-    ASSERT_OK(cuDeviceGetPCIBusId(cut, (int)sizeof(cut), 0));
-    assert_string_equal(cut, "0000:");
+    ASSERT_OK(cuDeviceGetPCIBusId(truncated, (int)sizeof(truncated), 0));
+    assert_string_equal(truncated, "0000:");
     ASSERT_INVALID(cuDeviceGetPCIBusId(NULL, 4, 0));
     ASSERT_INVALID(cuDeviceGetPCIBusId(name, 0, 0));
     ASSERT_CU(cuDeviceGetPCIBusId(name, (int)sizeof(name), 2), CUDA_ERROR_INVALID_DEVICE);
 
     ASSERT_OK(cuDeviceGetUuid(&uuid, 0));
-    ASSERT_OK(cuDeviceGetUuid(&again, 0));
-    assert_memory_equal(&uuid, &again, sizeof(uuid));
-    ASSERT_OK(cuDeviceGetUuid(&again, 1));
-    assert_memory_not_equal(&uuid, &again, sizeof(uuid));
+    ASSERT_OK(cuDeviceGetUuid(&second_uuid, 0));
+    assert_memory_equal(&uuid, &second_uuid, sizeof(uuid));
+    ASSERT_OK(cuDeviceGetUuid(&second_uuid, 1));
+    assert_memory_not_equal(&uuid, &second_uuid, sizeof(uuid));
     ASSERT_CU(cuDeviceGetUuid(&uuid, 2), CUDA_ERROR_INVALID_DEVICE);
     ASSERT_INVALID(cuDeviceGetUuid(NULL, 0));
 }
@@ -93,7 +93,7 @@ SIM_TEST(calls_that_need_a_context_fail_without_one)
 {
     unsigned long long id = 0;
     CUdeviceptr address = 0;
-    size_t left, total;
+    size_t free_bytes, total;
     CUdevice device = 0;
     CUstream stream = NULL;
     CUevent event = NULL;
@@ -101,7 +101,7 @@ SIM_TEST(calls_that_need_a_context_fail_without_one)
     ASSERT_OK(cuCtxSetCurrent(NULL));
     ASSERT_CU(cuMemAlloc(&address, 1), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuMemFree(0), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_CU(cuMemGetInfo(&left, &total), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuMemGetInfo(&free_bytes, &total), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuStreamCreate(&stream, 0), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuStreamSynchronize(NULL), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_CU(cuStreamGetId(NULL, &id), CUDA_ERROR_INVALID_CONTEXT);
@@ -164,13 +164,13 @@ SIM_TEST(a_context_lives_from_first_retain_to_last_release)
 
 SIM_TEST(contexts_have_ids_and_flags)
 {
-    unsigned long long first = 0, other = 0, again = 0;
+    unsigned long long first = 0, current = 0, later = 0;
     unsigned flags = 9;
     CUcontext context = retain_context(1);
 
     ASSERT_OK(cuCtxGetId(context, &first));
-    ASSERT_OK(cuCtxGetId(NULL, &other)); /* of the current context, which is device 0's */
-    assert_int_not_equal(first, other);
+    ASSERT_OK(cuCtxGetId(NULL, &current)); /* of the current context, which is device 0's */
+    assert_int_not_equal(first, current);
     ASSERT_OK(cuCtxGetFlags(&flags));
     assert_int_equal(flags, 0);
     ASSERT_OK(cuCtxSetFlags(0x80)); /* CU_CTX_SYNC_MEMOPS */
@@ -181,9 +181,9 @@ SIM_TEST(contexts_have_ids_and_flags)
     ASSERT_INVALID(cuCtxGetId(context, NULL));
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
     context = retain_context(1);
-    ASSERT_OK(cuCtxGetId(context, &again));
-    assert_int_not_equal(again, first);
-    assert_int_not_equal(again, other);
+    ASSERT_OK(cuCtxGetId(context, &later));
+    assert_int_not_equal(later, first);
+    assert_int_not_equal(later, current);
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));
 }
 
@@ -217,7 +217,8 @@ SIM_TEST(objects_are_destroyed_with_their_context)
     ASSERT_OK(cuMemAddressFree(range, GRANULE));
     assert_int_equal(xseg_sim_leaks(text, sizeof(text)), 1);
     assert_string_equal(text, "retained contexts: 1, first: device 0, 1 reference\n");
-    (void)new_stream(); /* which reuses the slot */
+    /* A new stream reuses the slot of the destroyed one. */
+    (void)new_stream();
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
 }
 
@@ -264,7 +265,7 @@ SIM_TEST(invalid_settings_change_nothing)
     static const struct {
         struct xseg_sim_settings settings;
         const char *words;
-    } row[] = {
+    } rows[] = {
         {{sizeof(struct xseg_sim_settings), .devices = 65},
          "xseg_sim_reset: too many devices, 65;"},
         {{sizeof(struct xseg_sim_settings), .memory_bytes = GRANULE + 1},
@@ -274,8 +275,8 @@ SIM_TEST(invalid_settings_change_nothing)
     };
     CUmemGenericAllocationHandle memory = create(GRANULE);
 
-    for (size_t i = 0; i < COUNT_OF(row); i++)
-        expect_rejected(xseg_sim_reset(&row[i].settings), row[i].words);
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        expect_rejected(xseg_sim_reset(&rows[i].settings), rows[i].words);
     ASSERT_OK(cuMemRelease(memory));
     start_with((struct xseg_sim_settings){.devices = 64});
 }
@@ -474,7 +475,7 @@ SIM_TEST(newer_signatures_equal_older_ones)
     CUresult (*synchronize)(CUcontext);
     CUresult (*get_context)(CUstream, CUcontext *, void **);
     void *green = &stale;
-    CUcontext of = NULL;
+    CUcontext context = NULL;
     CUdevice device = -1;
 
     find_newest("cuCtxGetDevice", &get_device);
@@ -488,9 +489,9 @@ SIM_TEST(newer_signatures_equal_older_ones)
     assert_int_equal(device, 0);
     ASSERT_OK(synchronize(second));
     ASSERT_CU(synchronize((CUcontext)(uintptr_t)5), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_OK(get_context(NULL, &of, &green));
+    ASSERT_OK(get_context(NULL, &context, &green));
     assert_null(green);
-    assert_non_null(of);
+    assert_non_null(context);
 }
 
 /* --- Leaks. --- */
@@ -546,17 +547,17 @@ SIM_TEST(each_kind_of_leak_has_a_line)
 
 SIM_TEST(leak_report_is_truncated_to_fit)
 {
-    char whole[512], text[512];
+    char complete[512], text[512];
 
     (void)create(GRANULE);
     (void)reserve(GRANULE);
-    (void)xseg_sim_leaks(whole, sizeof(whole));
-    assert_true(strlen(whole) > 100 && strlen(whole) < sizeof(whole));
-    for (size_t bytes = 1; bytes < strlen(whole) + 3; bytes++) {
+    (void)xseg_sim_leaks(complete, sizeof(complete));
+    assert_true(strlen(complete) > 100 && strlen(complete) < sizeof(complete));
+    for (size_t bytes = 1; bytes < strlen(complete) + 3; bytes++) {
         memset(text, 'x', sizeof(text));
-        assert_int_equal(xseg_sim_leaks(text, bytes), 3);
-        assert_int_equal(strlen(text), bytes <= strlen(whole) ? bytes - 1 : strlen(whole));
-        assert_memory_equal(text, whole, strlen(text));
+        assert_int_equal(xseg_sim_leaks(text, bytes), 1 + 1 + 1); /* with the context */
+        assert_int_equal(strlen(text), bytes <= strlen(complete) ? bytes - 1 : strlen(complete));
+        assert_memory_equal(text, complete, strlen(text));
         assert_int_equal(text[bytes], 'x');
     }
 }
@@ -607,9 +608,9 @@ static const char *use_streams(CUstream stream, CUevent event)
     return NULL;
 }
 
-static const char *run(int device)
+static const char *use_device(int device)
 {
-    const char *wrong = NULL;
+    const char *failure = NULL;
     CUcontext context, current;
     CUstream stream;
     CUevent event;
@@ -620,29 +621,29 @@ static const char *run(int device)
     EXPECT_OK(cuCtxPushCurrent(context));
     EXPECT_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     EXPECT_OK(cuEventCreate(&event, 0));
-    for (int i = 0; i < ROUNDS && wrong == NULL; i++) {
-        wrong = use_memory(device);
-        if (wrong == NULL)
-            wrong = use_streams(stream, event);
+    for (int i = 0; i < ROUNDS && failure == NULL; i++) {
+        failure = use_memory(device);
+        if (failure == NULL)
+            failure = use_streams(stream, event);
         (void)xseg_sim_leaks(NULL, 0);
     }
     EXPECT_OK(cuStreamDestroy(stream));
     EXPECT_OK(cuEventDestroy(event));
     EXPECT_OK(cuDevicePrimaryCtxRelease(device));
-    return wrong;
+    return failure;
 }
 
 struct worker {
     pthread_t thread;
     int device;
-    const char *wrong;
+    const char *failure;
 };
 
-static void *work(void *argument)
+static void *run_worker(void *argument)
 {
     struct worker *worker = argument;
 
-    worker->wrong = run(worker->device);
+    worker->failure = use_device(worker->device);
     return NULL;
 }
 
@@ -655,12 +656,12 @@ TEST(threads_are_independent)
     (void)enter(1);
     for (int i = 0; i < THREADS; i++) {
         worker[i] = (struct worker){.device = i % 2};
-        assert_int_equal(pthread_create(&worker[i].thread, NULL, work, &worker[i]), 0);
+        assert_int_equal(pthread_create(&worker[i].thread, NULL, run_worker, &worker[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_join(worker[i].thread, NULL), 0);
-        if (worker[i].wrong != NULL)
-            fail_msg("thread %d: does not hold: %s", i, worker[i].wrong);
+        if (worker[i].failure != NULL)
+            fail_msg("thread %d: failed expectation: %s", i, worker[i].failure);
     }
     ASSERT_OK(cuDevicePrimaryCtxRelease(0));
     ASSERT_OK(cuDevicePrimaryCtxRelease(1));

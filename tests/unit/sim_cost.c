@@ -6,20 +6,20 @@
 #include "tests/unit/sim_setup.h"
 
 /* The time by which the clock has advanced since the last call. */
-static uint64_t spent(void)
+static uint64_t elapsed(void)
 {
     static uint64_t last;
-    const uint64_t now = xseg_sim_clock(), before = last;
+    const uint64_t now = xseg_sim_clock(), previous = last;
 
     assert_int_equal(now, xseg_sim_driver_time());
     last = now;
-    return now < before ? now : now - before;
+    return now < previous ? now : now - previous;
 }
 
 static void expect_charge(CUresult result, uint64_t nanoseconds)
 {
     ASSERT_OK(result);
-    assert_int_equal(spent(), nanoseconds);
+    assert_int_equal(elapsed(), nanoseconds);
 }
 
 struct expected {
@@ -28,6 +28,8 @@ struct expected {
         release, address_free, alloc_2, alloc_200, free;
 };
 
+/* Sizes in the names are MiB.  A set-access of 22 MiB for two devices has two costs for each of the pages of 2 and 20 MiB; an
+ * unmap of 3 pages has three.  alloc_2 is the minimum. */
 static const struct expected expected[] = {
     {"none", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
     {"a100", 2000, 7300, 10000, 2000, 38600, 201200, 34000, 102000, 23000, 1000, 60000, 76000,
@@ -45,43 +47,43 @@ static void virtual_memory_costs(const struct expected *row)
     const CUmemAccessDesc desc[2] = {read_write(0), read_write(1)};
     CUdeviceptr base = reserve(64 * MIB);
 
-    assert_int_equal(spent(), row->reserve);
-    CUmemGenericAllocationHandle two = create(2 * MIB);
-    assert_int_equal(spent(), row->create_2);
-    CUmemGenericAllocationHandle twenty = create(20 * MIB);
-    assert_int_equal(spent(), row->create_20);
-    expect_charge(cuMemMap(base, 2 * MIB, 0, two, 0), row->map);
+    assert_int_equal(elapsed(), row->reserve);
+    CUmemGenericAllocationHandle page_2 = create(2 * MIB);
+    assert_int_equal(elapsed(), row->create_2);
+    CUmemGenericAllocationHandle page_20 = create(20 * MIB);
+    assert_int_equal(elapsed(), row->create_20);
+    expect_charge(cuMemMap(base, 2 * MIB, 0, page_2, 0), row->map);
     expect_charge(cuMemSetAccess(base, 2 * MIB, desc, 1), row->access_2);
-    ASSERT_OK(cuMemMap(base + 2 * MIB, 20 * MIB, 0, twenty, 0));
-    (void)spent();
+    ASSERT_OK(cuMemMap(base + 2 * MIB, 20 * MIB, 0, page_20, 0));
+    (void)elapsed();
     expect_charge(cuMemSetAccess(base, 22 * MIB, desc, 2), row->access_22_two_devices);
-    ASSERT_OK(cuMemMap(base + 22 * MIB, 2 * MIB, 0, two, 0));
-    (void)spent();
+    ASSERT_OK(cuMemMap(base + 22 * MIB, 2 * MIB, 0, page_2, 0));
+    (void)elapsed();
     expect_charge(cuMemUnmap(base, 24 * MIB), row->unmap_3);
-    ASSERT_OK(cuMemMap(base, 2 * MIB, 0, two, 0));
-    (void)spent();
+    ASSERT_OK(cuMemMap(base, 2 * MIB, 0, page_2, 0));
+    (void)elapsed();
     expect_charge(cuMemUnmap(base, 2 * MIB), row->unmap_1);
-    expect_charge(cuMemRelease(two), row->release);
+    expect_charge(cuMemRelease(page_2), row->release);
     expect_charge(cuMemAddressFree(base, 64 * MIB), row->address_free);
 }
 
 static void classic_and_event_costs(const struct expected *row)
 {
-    const bool is_free = strcmp(row->preset, "none") == 0;
+    const bool has_no_costs = strcmp(row->preset, "none") == 0;
 
-    (void)spent();
+    (void)elapsed();
     CUdeviceptr address = allocate(2 * MIB);
-    assert_int_equal(spent(), row->alloc_2);
+    assert_int_equal(elapsed(), row->alloc_2);
     expect_charge(cuMemFree(address), row->free);
     address = allocate(200 * MIB);
-    assert_int_equal(spent(), row->alloc_200);
-    (void)spent();
+    assert_int_equal(elapsed(), row->alloc_200);
+    (void)elapsed();
     CUevent event = new_event();
-    assert_int_equal(spent(), is_free ? 0 : 1000);
-    expect_charge(cuEventRecord(event, NULL), is_free ? 0 : 300);
-    expect_charge(cuEventQuery(event), is_free ? 0 : 200);
-    expect_charge(cuStreamWaitEvent(NULL, event, 0), is_free ? 0 : 300);
-    expect_charge(cuStreamSynchronize(NULL), is_free ? 0 : 5000);
+    assert_int_equal(elapsed(), has_no_costs ? 0 : 1000);
+    expect_charge(cuEventRecord(event, NULL), has_no_costs ? 0 : 300);
+    expect_charge(cuEventQuery(event), has_no_costs ? 0 : 200);
+    expect_charge(cuStreamWaitEvent(NULL, event, 0), has_no_costs ? 0 : 300);
+    expect_charge(cuStreamSynchronize(NULL), has_no_costs ? 0 : 5000);
     expect_charge(cuMemFree(address), row->free);
 }
 
@@ -89,7 +91,7 @@ TEST(each_preset_charges_its_table)
 {
     for (size_t i = 0; i < COUNT_OF(expected); i++) {
         start_with((struct xseg_sim_settings){.costs = expected[i].preset});
-        (void)spent();
+        (void)elapsed();
         virtual_memory_costs(&expected[i]);
         classic_and_event_costs(&expected[i]);
     }
@@ -138,18 +140,18 @@ TEST(file_charges_its_table)
     start(&settings);
     assert_int_equal(unlink(path), 0); /* already read */
     (void)enter(0);
-    (void)spent();
+    (void)elapsed();
     virtual_memory_costs(&row);
     CUdeviceptr base = reserve(256 * MIB);
     back(base, 256 * MIB);
-    (void)spent();
+    (void)elapsed();
     grant(base, 256 * MIB, 0);
-    assert_int_equal(spent(), 31000 + 41000 + 256 * 43);
+    assert_int_equal(elapsed(), 31000 + 41000 + 256 * 43);
     CUdeviceptr address = allocate(200 * MIB);
-    (void)spent();
+    (void)elapsed();
     expect_charge(cuMemFree(address), 61000 + 200 * 67);
     CUevent event = new_event();
-    assert_int_equal(spent(), 71);
+    assert_int_equal(elapsed(), 71);
     expect_charge(cuEventRecord(event, NULL), 73);
     expect_charge(cuEventQuery(event), 79);
     expect_charge(cuStreamWaitEvent(NULL, event, 0), 83);
@@ -174,7 +176,7 @@ TEST(the_largest_costs_do_not_overflow)
     settings.costs = path;
     start_with(settings);
     ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(xseg_sim_driver_time(), UINT64_C(100000000000000000));
+    assert_int_equal(xseg_sim_driver_time(), UINT64_C(100000000000000000)); /* SIM_COST_MAX_SIZED */
     settings.tail_seed = 5;
     start_with(settings);
     ASSERT_CU(cuMemAlloc(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
@@ -186,19 +188,19 @@ TEST(wide_mappings_cost_the_same_from_128_mib_on)
 {
     static const struct {
         uint64_t mib, cost;
-    } row[] = {{128, 202400}, {130, 200000}, {512, 200000}};
+    } rows[] = {{128, 36000 + 128 * 1300}, {130, 200000}, {512, 200000}};
     struct xseg_sim_settings settings = small_machine();
 
     settings.costs = NULL;
     start(&settings);
     for (size_t i = 0; i < 3; i++) {
-        CUdeviceptr base = reserve(row[i].mib * MIB);
+        CUdeviceptr base = reserve(rows[i].mib * MIB);
 
-        back(base, row[i].mib * MIB);
-        (void)spent();
-        grant(base, row[i].mib * MIB, 0);
-        assert_int_equal(spent(), row[i].cost);
-        ASSERT_OK(cuMemUnmap(base, row[i].mib * MIB));
+        back(base, rows[i].mib * MIB);
+        (void)elapsed();
+        grant(base, rows[i].mib * MIB, 0);
+        assert_int_equal(elapsed(), rows[i].cost);
+        ASSERT_OK(cuMemUnmap(base, rows[i].mib * MIB));
     }
 }
 
@@ -235,8 +237,8 @@ static int compare_ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The charges of this many calls of 2000 ns each. */
-static void draw(uint64_t seed, uint64_t *charge)
+/* The charges of DRAWS calls with a median of 2000 ns. */
+static void charge_calls(uint64_t seed, uint64_t *charge)
 {
     uint64_t before = 0;
 
@@ -250,22 +252,23 @@ static void draw(uint64_t seed, uint64_t *charge)
 
 TEST(tails_are_random_but_repeatable)
 {
-    static uint64_t charge[DRAWS], again[DRAWS], other[DRAWS];
-    int spikes = 0;
+    static uint64_t charge[DRAWS], same_seed[DRAWS], other_seed[DRAWS];
+    int spikes = 0; /* one in 1000 calls, of 5 to 80 times the median */
 
-    draw(7, charge);
-    draw(7, again);
-    draw(8, other);
-    assert_memory_equal(charge, again, sizeof(charge));
-    assert_true(memcmp(charge, other, sizeof(charge)) != 0);
+    charge_calls(7, charge);
+    charge_calls(7, same_seed);
+    charge_calls(8, other_seed);
+    assert_memory_equal(charge, same_seed, sizeof(charge));
+    assert_true(memcmp(charge, other_seed, sizeof(charge)) != 0);
     for (int i = 0; i < DRAWS; i++)
         spikes += charge[i] >= 5 * 2000;
     assert_in_range(spikes, 60, 140);
     qsort(charge, DRAWS, sizeof(charge[0]), compare_ascending);
+    /* Median, and 99th percentile: 1.4 times the median. */
     assert_in_range(charge[DRAWS / 2], 1980, 2020);
     assert_in_range(charge[DRAWS / 100 * 99], 2700, 2950);
     assert_true(charge[DRAWS - 1] > 40 * 2000 && charge[DRAWS - 1] <= 80 * 2000);
-    draw(0, charge);
+    charge_calls(0, charge);
     for (int i = 0; i < DRAWS; i++)
         assert_int_equal(charge[i], 2000);
     /* Calls without cost remain free. */

@@ -54,9 +54,9 @@ SIM_TEST(any_fallible_call_can_be_failed)
     assert_true(xseg_sim_failed());
 }
 
-SIM_TEST(fault_matches_calls_that_another_fault_skips)
+/* A fault also applies to a call with invalid arguments, and to cuInit(). */
+SIM_TEST(fault_precedes_the_checks_of_the_call)
 {
-    /* A fault also applies to a call that would fail anyway, and to cuInit. */
     const struct xseg_sim_settings settings = small_machine();
 
     fail_once("cuMemUnmap", 1, 719);
@@ -72,19 +72,19 @@ SIM_TEST(fault_matches_calls_that_another_fault_skips)
 
 #define FAULT(...) (&(struct xseg_sim_fault){sizeof(struct xseg_sim_fault), __VA_ARGS__})
 
-static void set(unsigned slot, const struct xseg_sim_fault *fault)
+static void set_fault(unsigned slot, const struct xseg_sim_fault *fault)
 {
     assert_int_equal(xseg_sim_fault_set(slot, fault), XSEG_OK);
 }
 
 SIM_TEST(every_nth_call_fails)
 {
-    set(0, FAULT("cuMemAddressReserve", .nth = 2, .every = 3, .error = 999));
+    set_fault(0, FAULT("cuMemAddressReserve", .nth = 2, .every = 3, .error = 999));
     for (int i = 1; i <= 12; i++)
         ASSERT_CU(try_reserve(), i % 3 == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
     assert_int_equal(xseg_sim_fault_count(0), 4);
     assert_true(xseg_sim_failed());
-    set(0, NULL);
+    set_fault(0, NULL);
     ASSERT_OK(try_reserve());
     ASSERT_OK(try_reserve());
     assert_int_equal(xseg_sim_fault_count(0), 4);
@@ -92,28 +92,28 @@ SIM_TEST(every_nth_call_fails)
 
 SIM_TEST(memory_runs_out_at_a_chosen_call)
 {
-    set(1, FAULT("cuMemCreate", .nth = 3, .every = 1, .error = 2));
+    set_fault(1, FAULT("cuMemCreate", .nth = 3, .every = 1, .error = 2));
     (void)create(GRANULE);
     (void)create(GRANULE);
     for (int i = 0; i < 5; i++)
         ASSERT_CU(try_create(GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-SIM_TEST(faults_by_address)
+SIM_TEST(fault_applies_to_calls_on_its_addresses)
 {
     CUdeviceptr base = reserve(4 * GRANULE);
     struct xseg_sim_fault fault = *FAULT(NULL, base + GRANULE, GRANULE, 1, 1, .error = 719);
 
     for (unsigned i = 0; i < 4; i++)
         back(base + i * GRANULE, GRANULE);
-    set(3, &fault);
+    set_fault(3, &fault);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     ASSERT_CU(cuMemUnmap(base + GRANULE, GRANULE), CUDA_ERROR_LAUNCH_FAILED);
     ASSERT_CU(cuMemUnmap(base + GRANULE, 2 * GRANULE), CUDA_ERROR_LAUNCH_FAILED);
     ASSERT_OK(cuMemUnmap(base + 2 * GRANULE, GRANULE));
     ASSERT_OK(try_reserve());
     fault.call = "cuMemMap";
-    set(3, &fault);
+    set_fault(3, &fault);
     ASSERT_OK(cuMemUnmap(base + GRANULE, GRANULE));
     ASSERT_CU(cuMemMap(base + GRANULE, GRANULE, 0, create(GRANULE), 0), CUDA_ERROR_LAUNCH_FAILED);
     assert_int_equal(xseg_sim_fault_count(3), 1);
@@ -121,9 +121,9 @@ SIM_TEST(faults_by_address)
 
 SIM_TEST(faults_are_independent)
 {
-    set(2, FAULT("cuMemAddressReserve", .nth = 2, .error = 2));
-    set(5, FAULT(NULL, .nth = 4, .error = 999));
-    set(7, FAULT("cuMemAddressReserve", .nth = 2, .error = 719));
+    set_fault(2, FAULT("cuMemAddressReserve", .nth = 2, .error = 2));
+    set_fault(5, FAULT(NULL, .nth = 4, .error = 999));
+    set_fault(7, FAULT("cuMemAddressReserve", .nth = 2, .error = 719));
     ASSERT_OK(try_reserve());
     ASSERT_CU(try_reserve(), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(try_reserve());
@@ -142,31 +142,31 @@ SIM_TEST(a_batch_fails_half_way)
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = reserve(4 * GRANULE);
 
-    for (uint64_t done = 1; done <= 5; done++) {
-        const uint64_t left = done < 4 ? 4 - done : 0;
+    for (uint64_t completed = 1; completed <= 5; completed++) {
+        const uint64_t remaining = completed < 4 ? 4 - completed : 0;
 
         for (unsigned i = 0; i < 4; i++)
             back(base + i * GRANULE, GRANULE);
-        fault.halfway = done;
-        set(0, &fault);
+        fault.halfway = completed;
+        set_fault(0, &fault);
         ASSERT_CU(cuMemUnmap(base, 4 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
         assert_true(xseg_sim_failed());
-        assert_int_equal(xseg_sim_used(0), left * GRANULE);
+        assert_int_equal(xseg_sim_used(0), remaining * GRANULE);
         ASSERT_INVALID(cuMemUnmap(base, 4 * GRANULE));
-        if (left != 0)
-            ASSERT_OK(cuMemUnmap(base + (4 - left) * GRANULE, left * GRANULE));
+        if (remaining != 0)
+            ASSERT_OK(cuMemUnmap(base + (4 - remaining) * GRANULE, remaining * GRANULE));
     }
     for (unsigned i = 0; i < 4; i++)
         back(base + i * GRANULE, GRANULE);
     fault.call = "cuMemSetAccess";
     fault.halfway = 3;
-    set(0, &fault);
+    set_fault(0, &fault);
     ASSERT_CU(cuMemSetAccess(base, 4 * GRANULE, &desc, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(access_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     assert_int_equal(access_of(base + 3 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
-    /* Arguments are checked first. */
-    set(0, &fault);
+    /* A fault with `halfway` follows the check of the arguments. */
+    set_fault(0, &fault);
     ASSERT_INVALID(cuMemSetAccess(base, 0, &desc, 1));
     ASSERT_OK(cuMemSetAccess(base, 4 * GRANULE, &desc, 1));
 }
@@ -174,15 +174,15 @@ SIM_TEST(a_batch_fails_half_way)
 SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
 {
     CUmemGenericAllocationHandle handle = create(4 * GRANULE);
-    CUdeviceptr out = 0;
-    size_t left = 0, total = 0;
+    CUdeviceptr address = 0;
+    size_t free_bytes = 0, total = 0;
 
     assert_int_equal(xseg_sim_set_external_memory(0, 1024 * MIB - 6 * GRANULE), XSEG_OK);
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    assert_int_equal(left, 2 * GRANULE);
+    ASSERT_OK(cuMemGetInfo(&free_bytes, &total));
+    assert_int_equal(free_bytes, 2 * GRANULE);
     assert_int_equal(total, 1024 * MIB);
     ASSERT_CU(try_create(3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
-    ASSERT_CU(cuMemAlloc(&out, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(cuMemAlloc(&address, 3 * GRANULE), CUDA_ERROR_OUT_OF_MEMORY);
     /* External memory above the free memory occupies all of it. */
     assert_int_equal(xseg_sim_set_external_memory(0, UINT64_MAX), XSEG_OK);
     assert_int_equal(free_memory(), 0);
@@ -204,7 +204,7 @@ SIM_TEST(memory_and_addresses_of_other_processes_are_unavailable)
     ASSERT_OK(try_reserve());
 }
 
-/* A driver does not survive a fork; a fresh machine works in the child. */
+/* The driver cannot be used after a fork; a new machine can be used in the child. */
 SIM_TEST(calls_of_a_forked_child_fail)
 {
     const pid_t child = fork();
@@ -231,7 +231,7 @@ SIM_TEST(invalid_faults_are_rejected)
         unsigned slot;
         struct xseg_sim_fault *fault;
         const char *words;
-    } row[] = {
+    } rows[] = {
         {XSEG_SIM_FAULTS, FAULT("cuMemCreate", .nth = 1, .error = 2), "invalid slot, 16;"},
         {XSEG_SIM_FAULTS, NULL, "invalid slot, 16;"},
         {0, FAULT("cuMemCreate", .nth = 1, .error = 2, .halfway = 1), without_halfway},
@@ -247,8 +247,8 @@ SIM_TEST(invalid_faults_are_rejected)
     };
     char text[8];
 
-    for (size_t i = 0; i < COUNT_OF(row); i++)
-        expect_rejected(xseg_sim_fault_set(row[i].slot, row[i].fault), row[i].words);
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        expect_rejected(xseg_sim_fault_set(rows[i].slot, rows[i].fault), rows[i].words);
     expect_rejected(
         xseg_sim_fail("cuMemCreate_v2", 1, 2),
         "xseg_sim_fail: unknown driver call, 'cuMemCreate_v2'; use a name without version suffix");
@@ -260,7 +260,7 @@ SIM_TEST(invalid_faults_are_rejected)
     (void)create(GRANULE);
 }
 
-/* All uses of memory in one round; a failed step undoes itself. */
+/* Reserve, create, map, set access, unmap, release and free.  A failure is rolled back. */
 static CUresult round_trip(void)
 {
     const CUmemAllocationProp prop = on_device(0);
@@ -306,7 +306,7 @@ SIM_TEST(failed_call_has_no_effect)
         assert_int_equal(xseg_sim_leaks(NULL, 0), 1); /* the retained context */
     }
     assert_false(xseg_sim_failed());
-    assert_int_equal(n, 7 + 1);
+    assert_int_equal(n, 7 + 1); /* round_trip() makes 7 calls */
 }
 
 SIM_TEST(calls_are_counted_also_when_they_fail)
@@ -349,13 +349,13 @@ static void expect_calls(const char *call, uint64_t count, const char *expected)
 {
     char text[1024] = "";
     FILE *file = tmpfile();
-    const int old = dup(STDERR_FILENO);
+    const int saved_stderr = dup(STDERR_FILENO);
 
     assert_non_null(file);
-    assert_true(old >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    assert_true(saved_stderr >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
     const uint64_t calls = xseg_sim_calls(call);
-    assert_true(dup2(old, STDERR_FILENO) >= 0);
-    assert_int_equal(close(old), 0);
+    assert_true(dup2(saved_stderr, STDERR_FILENO) >= 0);
+    assert_int_equal(close(saved_stderr), 0);
     assert_int_equal(calls, count);
     rewind(file);
     (void)!fread(text, 1, sizeof(text) - 1, file);
@@ -365,7 +365,7 @@ static void expect_calls(const char *call, uint64_t count, const char *expected)
 
 #define ADVICE "; use a name without version suffix, such as cuMemCreate\n"
 
-/* A fault with a mistyped name would never apply, and the test would pass. */
+/* With a misspelled name a test of a fault would pass without the fault. */
 SIM_TEST(unknown_call_names_are_reported)
 {
     ASSERT_OK(try_reserve());

@@ -11,7 +11,7 @@ CUresult CUDAAPI cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatu
                                            cuuint64_t *id, CUgraph *graph,
                                            const CUgraphNode **nodes, size_t *count);
 
-static void begin(CUstream stream)
+static void begin_capture(CUstream stream)
 {
     ASSERT_OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 }
@@ -52,7 +52,7 @@ SIM_TEST_BYTES(launch_runs_the_captured_work)
     const CUstream stream = new_stream();
     int calls = 0;
 
-    begin(stream);
+    begin_capture(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
     ASSERT_OK(cuMemcpyDtoDAsync(base + 64, base, 32, stream));
     ASSERT_OK(cuStreamWriteValue32(stream, base + 128, 9, 0));
@@ -95,7 +95,7 @@ SIM_TEST(invalid_arguments_are_rejected)
     executable = instantiate(graph); /* with no nodes */
     ASSERT_OK(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamSynchronize(stream));
-    begin(stream);
+    begin_capture(stream);
     ASSERT_CU(cuGraphLaunch(executable, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     ASSERT_CU(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     ASSERT_OK(cuGraphExecDestroy(executable));
@@ -105,7 +105,7 @@ SIM_TEST(launches_of_one_graph_follow_each_other)
 {
     const CUstream first = new_stream(), second = new_stream();
 
-    begin(first);
+    begin_capture(first);
     launch(first, 1000);
     CUgraph graph = end_capture(first);
     CUgraphExec executable = instantiate(graph);
@@ -123,23 +123,23 @@ SIM_TEST(launches_of_one_graph_follow_each_other)
 /* The launch of the graph records and waits for these events; its capture does not. */
 SIM_TEST(launches_record_and_await_external_events)
 {
-    const CUstream stream = new_stream(), side = new_stream();
+    const CUstream stream = new_stream(), second = new_stream();
     const CUevent before = new_event(), after = new_event();
 
     ASSERT_INVALID(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
-    begin(stream);
+    begin_capture(stream);
     ASSERT_INVALID(cuEventRecordWithFlags(after, stream, 2));
     ASSERT_OK(cuStreamWaitEvent(stream, before, CU_EVENT_WAIT_EXTERNAL));
     launch(stream, 1000);
     ASSERT_OK(cuEventRecordWithFlags(after, stream, CU_EVENT_RECORD_EXTERNAL));
     CUgraphExec executable = instantiate(end_capture(stream));
     ASSERT_OK(cuEventQuery(after));
-    launch(side, UINT64_MAX);
-    ASSERT_OK(cuEventRecord(before, side));
+    launch(second, UINT64_MAX);
+    ASSERT_OK(cuEventRecord(before, second));
     ASSERT_OK(cuGraphLaunch(executable, stream));
     xseg_sim_advance(1000000);
     ASSERT_CU(cuEventQuery(after), CUDA_ERROR_NOT_READY);
-    finish(side);
+    finish(second);
     xseg_sim_advance(1000000);
     ASSERT_OK(cuEventQuery(after));
     ASSERT_OK(cuGraphExecDestroy(executable));
@@ -149,7 +149,7 @@ static void launch_on_unmapped_memory(void)
 {
     CUdeviceptr base = usable(GRANULE);
     CUstream stream = new_stream();
-    begin(stream);
+    begin_capture(stream);
     (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
     CUgraphExec executable = instantiate(end_capture(stream));
     (void)cuGraphLaunch(executable, stream);
@@ -162,7 +162,7 @@ static void unmap_under_a_launch(void)
 {
     CUdeviceptr base = usable(GRANULE);
     CUstream stream = new_stream();
-    begin(stream);
+    begin_capture(stream);
     (void)xseg_sim_launch_on(stream, 1000, base, GRANULE);
     (void)cuGraphLaunch(instantiate(end_capture(stream)), stream);
     (void)cuMemUnmap(base, GRANULE);
@@ -177,18 +177,18 @@ SIM_TEST(launch_requires_mapped_memory)
 SIM_TEST(capture_extends_an_existing_graph)
 {
     const CUstream stream = new_stream();
-    CUgraphNode first = NULL, other[2];
+    CUgraphNode first = NULL, roots[2];
     size_t count = 1;
 
-    begin(stream);
+    begin_capture(stream);
     launch(stream, 0);
     CUgraph graph = end_capture(stream);
     ASSERT_OK(cuGraphGetNodes(graph, &first, &count));
-    CUgraph another = new_graph();
+    CUgraph second = new_graph();
     ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, NULL, NULL, NULL, 0, 0));
-    ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, another, &first, NULL, 1, 0));
+    ASSERT_INVALID(cuStreamBeginCaptureToGraph(stream, second, &first, NULL, 1, 0));
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, &first, NULL, 1, 0));
-    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0),
+    ASSERT_CU(cuStreamBeginCaptureToGraph(stream, second, NULL, NULL, 0, 0),
               CUDA_ERROR_ILLEGAL_STATE);
     ASSERT_INVALID(cuGraphDestroy(graph));
     launch(stream, 0);
@@ -196,11 +196,11 @@ SIM_TEST(capture_extends_an_existing_graph)
     assert_ptr_equal(extended, graph);
     assert_int_equal(count_nodes(graph), 2);
     count = 2;
-    ASSERT_OK(cuGraphGetRootNodes(graph, other, &count));
+    ASSERT_OK(cuGraphGetRootNodes(graph, roots, &count));
     assert_int_equal(count, 1);
-    assert_ptr_equal(other[0], first);
+    assert_ptr_equal(roots[0], first);
     /* A capture into a graph does not change its owner, the program. */
-    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, another, NULL, NULL, 0, 0));
+    ASSERT_OK(cuStreamBeginCaptureToGraph(stream, second, NULL, NULL, 0, 0));
     ASSERT_OK(cuStreamEndCapture(stream, NULL));
     /* A failed capture does not destroy the graph. */
     ASSERT_OK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0));
@@ -208,7 +208,7 @@ SIM_TEST(capture_extends_an_existing_graph)
     ASSERT_CU(cuStreamEndCapture(stream, &extended), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     assert_int_equal(count_nodes(graph), 2);
     ASSERT_OK(cuGraphDestroy(graph));
-    ASSERT_OK(cuGraphDestroy(another));
+    ASSERT_OK(cuGraphDestroy(second));
 }
 
 #if CUDA_VERSION >= 12040
@@ -283,6 +283,7 @@ SIM_TEST_BYTES(condition_value_selects_the_body)
     assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_IF, 2, 0), 2);
     assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_WHILE, 1, 1), 1);
     assert_int_equal(run_bodies(CU_GRAPH_COND_TYPE_WHILE, 1, 0), 0);
+    /* 2: CU_GRAPH_COND_TYPE_SWITCH, which is not in older headers */
     assert_int_equal(run_bodies(2, 3, 2), 4);
     assert_int_equal(run_bodies(2, 3, 3), 0);
 }
@@ -291,7 +292,7 @@ SIM_TEST(invalid_conditions_are_rejected)
 {
     CUgraphConditionalHandle handle;
     CUgraphNode node = NULL;
-    CUgraph graph = new_graph(), other = new_graph();
+    CUgraph graph = new_graph(), second = new_graph();
 
     ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, NULL, NULL, 0, 0));
     ASSERT_INVALID(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, 2));
@@ -299,7 +300,7 @@ SIM_TEST(invalid_conditions_are_rejected)
     CUgraphNodeParams parameters = conditional(handle, CU_GRAPH_COND_TYPE_WHILE, 2);
     ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
     parameters = conditional(handle, CU_GRAPH_COND_TYPE_IF, 1);
-    ASSERT_INVALID(cuGraphAddNode(&node, other, NULL, NULL, 0, &parameters));
+    ASSERT_INVALID(cuGraphAddNode(&node, second, NULL, NULL, 0, &parameters));
     ASSERT_INVALID(cuGraphAddNode(&node, graph, NULL, NULL, 1, &parameters));
     parameters.type = CU_GRAPH_NODE_TYPE_KERNEL;
     ASSERT_CU(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters), CUDA_ERROR_NOT_SUPPORTED);
@@ -307,7 +308,7 @@ SIM_TEST(invalid_conditions_are_rejected)
     ASSERT_OK(cuGraphAddNode(&node, graph, NULL, NULL, 0, &parameters));
     assert_int_equal(count_nodes(graph), 1);
     ASSERT_OK(cuGraphDestroy(graph));
-    ASSERT_OK(cuGraphDestroy(other));
+    ASSERT_OK(cuGraphDestroy(second));
 }
 
 /* The graph is destroyed during the capture of a body, which is invalidated and can still be ended. */
@@ -366,15 +367,15 @@ SIM_TEST(executable_retains_objects_of_its_bodies)
 
 SIM_TEST_BYTES(failed_launch_has_no_effect)
 {
-    const CUdeviceptr base = usable(GRANULE), other = usable(GRANULE);
+    const CUdeviceptr base = usable(GRANULE), unmapped = usable(GRANULE);
     const CUstream stream = new_stream();
 
-    begin(stream);
+    begin_capture(stream);
     ASSERT_OK(cuMemsetD8Async(base, 5, 64, stream));
-    ASSERT_OK(cuMemsetD8Async(other, 5, 64, stream));
+    ASSERT_OK(cuMemsetD8Async(unmapped, 5, 64, stream));
     CUgraphExec executable = instantiate(end_capture(stream));
-    ASSERT_OK(cuMemUnmap(other, GRANULE));
-    ASSERT_OK(cuMemAddressFree(other, GRANULE));
+    ASSERT_OK(cuMemUnmap(unmapped, GRANULE));
+    ASSERT_OK(cuMemAddressFree(unmapped, GRANULE));
     ASSERT_INVALID(cuGraphLaunch(executable, stream));
     ASSERT_OK(cuStreamQuery(stream));
     assert_int_equal(bytes_at(base)[0], 0);
@@ -388,7 +389,7 @@ static void begin_with_object(CUstream stream, int *destroyed)
     CUuserObject object = NULL;
     CUgraph graph = NULL;
 
-    begin(stream);
+    begin_capture(stream);
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL));
     ASSERT_OK(cuUserObjectCreate(&object, destroyed, count_call, 1, 1));
     ASSERT_OK(cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
@@ -412,41 +413,41 @@ SIM_TEST(objects_are_released_with_a_failed_capture)
     assert_int_equal(destroyed, 2);
 }
 
-/* The dependencies that a capture returns can be set again, all or some: nothing is added. */
-SIM_TEST(dependencies_are_released)
+/* The dependencies that a capture returns can be added again, all or some of them, without an effect. */
+SIM_TEST(dependency_is_added_once)
 {
-    enum { SIDES = 3 };
+    enum { BRANCHES = 3 };
     const CUstream stream = new_stream();
     const CUevent forked = new_event(), done = new_event();
     const CUgraphNode *dependencies = NULL;
     CUstreamCaptureStatus status;
     size_t count = 0;
 
-    begin(stream);
+    begin_capture(stream);
     launch(stream, 0);
     ASSERT_OK(cuEventRecord(forked, stream));
     launch(stream, 0);
-    for (unsigned i = 0; i < SIDES; i++) {
-        const CUstream side = new_stream();
+    for (unsigned i = 0; i < BRANCHES; i++) {
+        const CUstream branch = new_stream();
 
-        ASSERT_OK(cuStreamWaitEvent(side, forked, 0));
-        launch(side, 0);
-        ASSERT_OK(cuEventRecord(done, side));
+        ASSERT_OK(cuStreamWaitEvent(branch, forked, 0));
+        launch(branch, 0);
+        ASSERT_OK(cuEventRecord(done, branch));
         ASSERT_OK(cuStreamWaitEvent(stream, done, 0));
     }
-    for (size_t from = 0; from <= SIDES; from++) {
+    for (size_t first = 0; first <= BRANCHES; first++) {
         ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
-        assert_int_equal(count, SIDES + 1);
-        ASSERT_OK(
-            cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)dependencies + from,
-                                              count - from, CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+        assert_int_equal(count, BRANCHES + 1);
+        ASSERT_OK(cuStreamUpdateCaptureDependencies(
+            stream, (CUgraphNode *)(uintptr_t)dependencies + first, count - first,
+            CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
     }
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
-    assert_int_equal(count, SIDES + 1);
+    assert_int_equal(count, BRANCHES + 1);
     ASSERT_OK(cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)(uintptr_t)dependencies + 1,
-                                                SIDES, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+                                                BRANCHES, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
     ASSERT_OK(cuStreamGetCaptureInfo_v2(stream, &status, NULL, NULL, &dependencies, &count));
-    assert_int_equal(count, SIDES);
+    assert_int_equal(count, BRANCHES);
     launch(stream, 0);
     (void)cuStreamEndCapture(stream, &(CUgraph){NULL});
 }

@@ -8,10 +8,11 @@
 #include "tests/support/rng.h"
 #include "tests/unit/sim_setup.h"
 
-/* The state for rejected calls: a reservation of eight granules with mappings of 1, 2, none, 1, ... */
+/* The state for rejected calls: a reservation of eight granules, with mappings of granule 0, of 1 and 2, and of 4. */
 struct scene {
     CUdeviceptr base;
-    CUmemGenericAllocationHandle one, two, released;
+    CUmemGenericAllocationHandle one, two; /* of one and of two granules */
+    CUmemGenericAllocationHandle released;
     CUmemAllocationProp prop;
     CUmemAccessDesc desc;
 };
@@ -50,87 +51,87 @@ static struct scene set_scene(void)
     }                                                              \
     enum { name##_expected = (expected) };
 
-#define VALUE  CUDA_ERROR_INVALID_VALUE
-#define DEVICE CUDA_ERROR_INVALID_DEVICE
-#define LACKS  CUDA_ERROR_NOT_SUPPORTED
-#define MEMORY CUDA_ERROR_OUT_OF_MEMORY
+#define VALUE       CUDA_ERROR_INVALID_VALUE
+#define DEVICE      CUDA_ERROR_INVALID_DEVICE
+#define UNSUPPORTED CUDA_ERROR_NOT_SUPPORTED
+#define MEMORY      CUDA_ERROR_OUT_OF_MEMORY
 
 /* clang-format off */
 #define REJECTED_CALLS(X) \
     X(reserve_null, VALUE, cuMemAddressReserve(NULL, GRANULE, 0, 0, 0)) \
-    X(reserve_nothing, VALUE, cuMemAddressReserve(&out, 0, 0, 0, 0)) \
+    X(reserve_zero_bytes, VALUE, cuMemAddressReserve(&out, 0, 0, 0, 0)) \
     X(reserve_part_of_a_host_page, VALUE, cuMemAddressReserve(&out, GRANULE + 512, 0, 0, 0)) \
-    X(reserve_odd_alignment, VALUE, cuMemAddressReserve(&out, GRANULE, 3 * GRANULE, 0, 0)) \
-    X(reserve_odd_hint, VALUE, cuMemAddressReserve(&out, GRANULE, 0, 0x1001, 0)) \
+    X(reserve_invalid_alignment, VALUE, cuMemAddressReserve(&out, GRANULE, 3 * GRANULE, 0, 0)) \
+    X(reserve_unaligned_hint, VALUE, cuMemAddressReserve(&out, GRANULE, 0, 0x1001, 0)) \
     X(reserve_flags, VALUE, cuMemAddressReserve(&out, GRANULE, 0, 0, 1)) \
     X(reserve_too_much, MEMORY, cuMemAddressReserve(&out, (size_t)1 << 47, 0, 0, 0)) \
-    X(reserve_all_there_is, MEMORY, cuMemAddressReserve(&out, SIZE_MAX - page_bytes() + 1, 0, 0, 0)) \
+    X(reserve_maximum, MEMORY, cuMemAddressReserve(&out, SIZE_MAX - page_bytes() + 1, 0, 0, 0)) \
     X(reserve_huge_alignment, MEMORY, cuMemAddressReserve(&out, GRANULE, (size_t)1 << 63, 0, 0)) \
     X(address_free_other_size, VALUE, cuMemAddressFree(s->base, GRANULE)) \
     X(address_free_inside, VALUE, cuMemAddressFree(at(s, 5), 3 * GRANULE)) \
     X(address_free_mapped, VALUE, cuMemAddressFree(s->base, 8 * GRANULE)) \
     X(address_free_unknown, VALUE, cuMemAddressFree(0x1000, GRANULE)) \
     X(create_null, VALUE, cuMemCreate(NULL, GRANULE, &s->prop, 0)) \
-    X(create_nothing, VALUE, cuMemCreate(&handle, 0, &s->prop, 0)) \
+    X(create_zero_bytes, VALUE, cuMemCreate(&handle, 0, &s->prop, 0)) \
     X(create_part_of_a_granule, VALUE, cuMemCreate(&handle, GRANULE + 4096, &s->prop, 0)) \
     X(create_without_properties, VALUE, cuMemCreate(&handle, GRANULE, NULL, 0)) \
     X(create_flags, VALUE, cuMemCreate(&handle, GRANULE, &s->prop, 1)) \
     X(create_type, VALUE, (s->prop.type = CU_MEM_ALLOCATION_TYPE_INVALID, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_location_type, VALUE, (s->prop.location.type = CU_MEM_LOCATION_TYPE_INVALID, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
-    X(create_on_the_host, LACKS, (s->prop.location.type = (CUmemLocationType)2, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
+    X(create_on_the_host, UNSUPPORTED, (s->prop.location.type = (CUmemLocationType)2, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_on_current_node, VALUE, (s->prop.location.type = (CUmemLocationType)4, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_no_such_device, DEVICE, (s->prop.location.id = 2, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_negative_device, DEVICE, (s->prop.location.id = -1, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
-    X(create_for_windows, LACKS, (s->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_WIN32, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
+    X(create_for_windows, UNSUPPORTED, (s->prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_WIN32, cuMemCreate(&handle, GRANULE, &s->prop, 0))) \
     X(create_too_much, MEMORY, cuMemCreate(&handle, 1024 * MIB, &s->prop, 0)) \
     X(release_twice, VALUE, cuMemRelease(s->released)) \
-    X(release_nothing, VALUE, cuMemRelease(0)) \
-    X(release_rubbish, VALUE, cuMemRelease(0xdeadbeef12345678)) \
+    X(release_null, VALUE, cuMemRelease(0)) \
+    X(release_invalid_handle, VALUE, cuMemRelease(0xdeadbeef12345678)) \
     X(map_flags, VALUE, cuMemMap(at(s, 5), GRANULE, 0, s->one, 1)) \
     X(map_offset, VALUE, cuMemMap(at(s, 5), GRANULE, GRANULE, s->two, 0)) \
-    X(map_nothing, VALUE, cuMemMap(at(s, 5), 0, 0, s->one, 0)) \
+    X(map_zero_bytes, VALUE, cuMemMap(at(s, 5), 0, 0, s->one, 0)) \
     X(map_part_of_a_granule, VALUE, cuMemMap(at(s, 5), GRANULE / 2, 0, s->one, 0)) \
     X(map_between_granules, VALUE, cuMemMap(at(s, 5) + 4096, GRANULE, 0, s->one, 0)) \
-    X(map_more_than_there_is, VALUE, cuMemMap(at(s, 5), 2 * GRANULE, 0, s->one, 0)) \
+    X(map_more_than_the_handle, VALUE, cuMemMap(at(s, 5), 2 * GRANULE, 0, s->one, 0)) \
     X(map_over_a_mapping, VALUE, cuMemMap(at(s, 3), 2 * GRANULE, 0, s->two, 0)) \
-    X(map_over_the_end, VALUE, cuMemMap(at(s, 7), 2 * GRANULE, 0, s->two, 0)) \
+    X(map_past_the_end, VALUE, cuMemMap(at(s, 7), 2 * GRANULE, 0, s->two, 0)) \
     X(map_outside, VALUE, cuMemMap(at(s, 8), GRANULE, 0, s->one, 0)) \
     X(map_released, VALUE, cuMemMap(at(s, 5), GRANULE, 0, s->released, 0)) \
-    X(unmap_nothing, VALUE, cuMemUnmap(at(s, 0), 0)) \
+    X(unmap_zero_bytes, VALUE, cuMemUnmap(at(s, 0), 0)) \
     X(unmap_front_of_a_mapping, VALUE, cuMemUnmap(at(s, 1), GRANULE)) \
     X(unmap_back_of_a_mapping, VALUE, cuMemUnmap(at(s, 2), GRANULE)) \
     X(unmap_one_and_a_half, VALUE, cuMemUnmap(at(s, 0), 2 * GRANULE)) \
-    X(unmap_a_hole, VALUE, cuMemUnmap(at(s, 3), GRANULE)) \
-    X(unmap_over_a_hole, VALUE, cuMemUnmap(at(s, 0), 5 * GRANULE)) \
-    X(unmap_over_the_end, VALUE, cuMemUnmap(at(s, 4), 8 * GRANULE)) \
+    X(unmap_unmapped, VALUE, cuMemUnmap(at(s, 3), GRANULE)) \
+    X(unmap_across_unmapped, VALUE, cuMemUnmap(at(s, 0), 5 * GRANULE)) \
+    X(unmap_past_the_end, VALUE, cuMemUnmap(at(s, 4), 8 * GRANULE)) \
     X(unmap_unreserved, VALUE, cuMemUnmap(at(s, 64), GRANULE)) \
     X(unmap_part_of_a_granule, VALUE, cuMemUnmap(at(s, 0), GRANULE + 1)) \
     X(access_null, VALUE, cuMemSetAccess(at(s, 0), GRANULE, NULL, 1)) \
     X(access_no_descriptors, VALUE, cuMemSetAccess(at(s, 0), GRANULE, &s->desc, 0)) \
-    X(access_of_a_hole, VALUE, cuMemSetAccess(at(s, 3), GRANULE, &s->desc, 1)) \
-    X(access_over_a_hole, VALUE, cuMemSetAccess(at(s, 0), 5 * GRANULE, &s->desc, 1)) \
-    X(access_of_half, VALUE, cuMemSetAccess(at(s, 1), GRANULE, &s->desc, 1)) \
-    X(access_one_too_many, VALUE, cuMemSetAccess(at(s, 0), GRANULE + 1, &s->desc, 1)) \
-    X(access_one_too_few, VALUE, cuMemSetAccess(at(s, 0), GRANULE - 1, &s->desc, 1)) \
+    X(access_of_unmapped, VALUE, cuMemSetAccess(at(s, 3), GRANULE, &s->desc, 1)) \
+    X(access_across_unmapped, VALUE, cuMemSetAccess(at(s, 0), 5 * GRANULE, &s->desc, 1)) \
+    X(access_of_half_a_mapping, VALUE, cuMemSetAccess(at(s, 1), GRANULE, &s->desc, 1)) \
+    X(access_one_byte_more, VALUE, cuMemSetAccess(at(s, 0), GRANULE + 1, &s->desc, 1)) \
+    X(access_one_byte_less, VALUE, cuMemSetAccess(at(s, 0), GRANULE - 1, &s->desc, 1)) \
     X(access_flags, VALUE, (s->desc.flags = (CUmemAccess_flags)2, cuMemSetAccess(at(s, 0), GRANULE, &s->desc, 1))) \
     X(access_location_type, VALUE, (s->desc.location.type = (CUmemLocationType)3, cuMemSetAccess(at(s, 0), GRANULE, &s->desc, 1))) \
     X(access_no_such_device, DEVICE, (s->desc.location.id = 2, cuMemSetAccess(at(s, 0), GRANULE, &s->desc, 1))) \
     X(get_access_null, VALUE, cuMemGetAccess(NULL, &s->desc.location, at(s, 0))) \
-    X(get_access_nowhere, VALUE, cuMemGetAccess(&flags, NULL, at(s, 0))) \
-    X(get_access_of_a_hole, VALUE, cuMemGetAccess(&flags, &s->desc.location, at(s, 3))) \
+    X(get_access_without_location, VALUE, cuMemGetAccess(&flags, NULL, at(s, 0))) \
+    X(get_access_of_unmapped, VALUE, cuMemGetAccess(&flags, &s->desc.location, at(s, 3))) \
     X(get_access_no_such_device, DEVICE, (s->desc.location.id = 64, cuMemGetAccess(&flags, &s->desc.location, at(s, 0)))) \
     X(retain_null, VALUE, cuMemRetainAllocationHandle(NULL, (void *)(uintptr_t)at(s, 0))) \
-    X(retain_a_hole, VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)at(s, 3))) \
-    X(retain_nothing, VALUE, cuMemRetainAllocationHandle(&handle, NULL)) \
+    X(retain_unmapped, VALUE, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)at(s, 3))) \
+    X(retain_null_address, VALUE, cuMemRetainAllocationHandle(&handle, NULL)) \
     X(granularity_null, VALUE, cuMemGetAllocationGranularity(NULL, &s->prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM)) \
-    X(granularity_of_nothing, VALUE, cuMemGetAllocationGranularity(&size, NULL, CU_MEM_ALLOC_GRANULARITY_MINIMUM)) \
+    X(granularity_without_properties, VALUE, cuMemGetAllocationGranularity(&size, NULL, CU_MEM_ALLOC_GRANULARITY_MINIMUM)) \
     X(granularity_option, VALUE, cuMemGetAllocationGranularity(&size, &s->prop, (CUmemAllocationGranularity_flags)2)) \
     X(free_a_reservation, VALUE, cuMemFree(s->base)) \
-    X(free_rubbish, VALUE, cuMemFree(12345)) \
+    X(free_invalid_address, VALUE, cuMemFree(12345)) \
     X(alloc_null, VALUE, cuMemAlloc(NULL, 1)) \
-    X(alloc_nothing, VALUE, cuMemAlloc(&out, 0)) \
+    X(alloc_zero_bytes, VALUE, cuMemAlloc(&out, 0)) \
     X(alloc_too_much, MEMORY, cuMemAlloc(&out, 1024 * MIB)) \
-    X(alloc_absurd, MEMORY, cuMemAlloc(&out, SIZE_MAX))
+    X(alloc_maximum, MEMORY, cuMemAlloc(&out, SIZE_MAX))
 /* clang-format on */
 
 REJECTED_CALLS(REJECTED)
@@ -146,18 +147,18 @@ static const struct {
 };
 
 /* All state that a rejected call could change. */
-struct count {
+struct machine_state {
     uint64_t used, peak;
     size_t leaks;
     char text[1024];
 };
 
-static struct count read_state(void)
+static struct machine_state read_state(void)
 {
-    struct count count = {.used = xseg_sim_used(0), .peak = xseg_sim_peak(0)};
+    struct machine_state machine = {.used = xseg_sim_used(0), .peak = xseg_sim_peak(0)};
 
-    count.leaks = xseg_sim_leaks(count.text, sizeof(count.text));
-    return count;
+    machine.leaks = xseg_sim_leaks(machine.text, sizeof(machine.text));
+    return machine;
 }
 
 TEST(failed_calls_report_a_cause_and_change_nothing)
@@ -165,9 +166,9 @@ TEST(failed_calls_report_a_cause_and_change_nothing)
     for (size_t i = 0; i < COUNT_OF(rejected_call); i++) {
         assert_int_equal(fresh(NULL), 0);
         struct scene scene = set_scene();
-        struct count before = read_state();
+        struct machine_state before = read_state();
         int result = (int)rejected_call[i].call(&scene);
-        struct count after = read_state();
+        struct machine_state after = read_state();
         if (result != rejected_call[i].expected)
             fail_msg("%s: %d, expected %d", rejected_call[i].name, result,
                      rejected_call[i].expected);
@@ -232,14 +233,14 @@ SIM_TEST(ranges_are_found_after_many_releases)
     }
 }
 
-/* 128 TiB, except for the range below the first address. */
 #define TIB ((uint64_t)1 << 40)
 
+/* The machine has 128 TiB of addresses, except for those below the first range. */
 SIM_TEST(addresses_are_reused_once_all_were_used)
 {
     const CUdeviceptr first = reserve(TIB), kept = reserve(4 * GRANULE);
     CUdeviceptr base = 0;
-    unsigned fell = 0;
+    unsigned wrapped = 0;
 
     ASSERT_OK(cuMemAddressFree(first, TIB));
     back(kept + GRANULE, 2 * GRANULE);
@@ -248,21 +249,21 @@ SIM_TEST(addresses_are_reused_once_all_were_used)
         base = reserve(TIB);
         assert_true(base + TIB <= kept || base >= kept + 4 * GRANULE);
         assert_true(base + TIB <= (uint64_t)1 << 47);
-        if (base < last && fell++ == 0)
+        if (base < last && wrapped++ == 0)
             assert_int_equal(base, first);
         last = base;
-        /* Memory that is mapped there now is found there. */
+        /* The new range is found at addresses of an earlier one. */
         back(base + TIB - GRANULE, GRANULE);
         ASSERT_OK(cuMemUnmap(base + TIB - GRANULE, GRANULE));
         ASSERT_OK(cuMemAddressFree(base, TIB));
         ASSERT_INVALID(cuMemAddressFree(base, TIB));
     }
-    assert_int_equal(fell, 3);
+    assert_int_equal(wrapped, 3); /* 400 TiB / 128 TiB */
     ASSERT_OK(cuMemUnmap(kept + GRANULE, 2 * GRANULE));
     ASSERT_OK(cuMemAddressFree(kept, 4 * GRANULE));
 }
 
-/* Many live ranges of all sizes and alignments, while the address space is used up repeatedly. */
+/* Many ranges of all sizes and alignments, while the address space is exhausted repeatedly. */
 SIM_TEST(reused_addresses_belong_to_one_range)
 {
     enum { RANGES = 40 };
@@ -301,19 +302,19 @@ TEST(exhausted_addresses_are_available_after_a_free)
     CUdeviceptr out = 0;
 
     start_with((struct xseg_sim_settings){.address_bytes = 64 * MIB});
-    CUdeviceptr whole = reserve(64 * MIB);
+    CUdeviceptr range = reserve(64 * MIB);
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_CU(cuMemAlloc(&out, 1), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(xseg_sim_peak(0), 0);
-    ASSERT_OK(cuMemAddressFree(whole, 64 * MIB));
-    assert_true(reserve(64 * MIB) > whole);
+    ASSERT_OK(cuMemAddressFree(range, 64 * MIB));
+    assert_true(reserve(64 * MIB) > range);
 }
 
 SIM_TEST(memory_is_counted_by_physical_bytes)
 {
     CUdeviceptr base = reserve(8 * GRANULE);
-    size_t left = 0, total = 0;
+    size_t free_bytes = 0, total = 0;
 
     assert_int_equal(xseg_sim_used(0), 0);
     CUmemGenericAllocationHandle handle = create(4 * GRANULE);
@@ -321,9 +322,9 @@ SIM_TEST(memory_is_counted_by_physical_bytes)
     ASSERT_OK(cuMemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemMap(base + 4 * GRANULE, 4 * GRANULE, 0, handle, 0));
     assert_int_equal(xseg_sim_used(0), 4 * GRANULE);
-    ASSERT_OK(cuMemGetInfo(&left, &total));
+    ASSERT_OK(cuMemGetInfo(&free_bytes, &total));
     assert_int_equal(total, 1024 * MIB);
-    assert_int_equal(left, 1024 * MIB - 4 * GRANULE);
+    assert_int_equal(free_bytes, 1024 * MIB - 4 * GRANULE);
 
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
@@ -333,12 +334,12 @@ SIM_TEST(memory_is_counted_by_physical_bytes)
     assert_int_equal(xseg_sim_peak(0), 4 * GRANULE);
     assert_int_equal(xseg_sim_used(1), 0);
 
-    CUdeviceptr out = allocate(1);
+    CUdeviceptr allocation = allocate(1);
     assert_int_equal(xseg_sim_used(0), GRANULE);
-    ASSERT_OK(cuMemFree(out));
+    ASSERT_OK(cuMemFree(allocation));
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(xseg_sim_peak(0), 4 * GRANULE);
-    ASSERT_INVALID(cuMemFree(out));
+    ASSERT_INVALID(cuMemFree(allocation));
     ASSERT_OK(cuMemFree(0));
     assert_int_equal(xseg_sim_used(64), 0);
 }
@@ -388,19 +389,19 @@ TEST(one_call_may_unmap_several_mappings)
     const CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base;
 
-    for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
-        const CUresult expected = one_by_one ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    for (int is_single = 0; is_single < 2; is_single++) {
+        const CUresult expected = is_single ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 
-        settings.single_mapping_calls = one_by_one;
+        settings.single_mapping_calls = is_single;
         start(&settings);
         base = reserve(4 * GRANULE);
         back(base, GRANULE);
         back(base + GRANULE, 2 * GRANULE);
         ASSERT_CU(cuMemSetAccess(base, 3 * GRANULE, &desc, 1), expected);
-        assert_int_equal(access_of(base, 0), one_by_one ? CU_MEM_ACCESS_FLAGS_PROT_NONE
-                                                        : CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        assert_int_equal(access_of(base, 0), is_single ? CU_MEM_ACCESS_FLAGS_PROT_NONE
+                                                       : CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         ASSERT_CU(cuMemUnmap(base, 3 * GRANULE), expected);
-        if (one_by_one) {
+        if (is_single) {
             ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
             ASSERT_OK(cuMemSetAccess(base + GRANULE, 2 * GRANULE, &desc, 1));
             ASSERT_OK(cuMemUnmap(base, GRANULE));
@@ -414,19 +415,19 @@ TEST(one_call_may_unmap_several_mappings)
 /* cuda-python #2882: without that release the memory leaks. */
 SIM_TEST(a_retained_handle_is_the_same_and_needs_its_own_release)
 {
-    CUmemGenericAllocationHandle handle = create(2 * GRANULE), again = 0;
+    CUmemGenericAllocationHandle handle = create(2 * GRANULE), retained = 0;
     CUdeviceptr base = reserve(2 * GRANULE);
 
     ASSERT_OK(cuMemMap(base, 2 * GRANULE, 0, handle, 0));
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_INVALID(cuMemRelease(handle));
-    ASSERT_OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(base + GRANULE + 17)));
-    assert_int_equal(again, handle);
+    ASSERT_OK(cuMemRetainAllocationHandle(&retained, (void *)(uintptr_t)(base + GRANULE + 17)));
+    assert_int_equal(retained, handle);
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
-    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(retained));
     assert_int_equal(xseg_sim_used(0), 0);
-    ASSERT_INVALID(cuMemRelease(again));
+    ASSERT_INVALID(cuMemRelease(retained));
 }
 
 SIM_TEST(a_range_can_be_mapped_again_after_unmap)
@@ -483,7 +484,7 @@ static CUdeviceptr foreign_page(void)
     return base;
 }
 
-static void unmap_under_work(void)
+static void unmap_during_work(void)
 {
     CUdeviceptr base = page();
 
@@ -491,18 +492,18 @@ static void unmap_under_work(void)
     (void)cuMemUnmap(base, GRANULE);
 }
 
-static void unmap_under_work_that_names_several(void)
+static void unmap_during_work_on_several_ranges(void)
 {
-    CUdeviceptr base = page(), other = 0;
-    struct xseg_sim_access touch[2] = {{0, 1}, {base + GRANULE - 1, 1}};
+    CUdeviceptr base = page(), allocation = 0;
+    struct xseg_sim_access accesses[2] = {{0, 1}, {base + GRANULE - 1, 1}};
 
-    (void)cuMemAlloc(&other, 1);
-    touch[0].address = other;
-    (void)xseg_sim_launch_accessing(NULL, 1000, touch, 2);
+    (void)cuMemAlloc(&allocation, 1);
+    accesses[0].address = allocation;
+    (void)xseg_sim_launch_accessing(NULL, 1000, accesses, 2);
     (void)cuMemUnmap(base, GRANULE);
 }
 
-static void take_access_under_work(void)
+static void revoke_access_during_work(void)
 {
     CUmemAccessDesc desc = read_write(0);
     CUdeviceptr base = page();
@@ -512,7 +513,7 @@ static void take_access_under_work(void)
     (void)cuMemSetAccess(base, GRANULE, &desc, 1);
 }
 
-static void free_under_open_work(void)
+static void free_during_open_ended_work(void)
 {
     CUdeviceptr address = 0;
 
@@ -521,11 +522,11 @@ static void free_under_open_work(void)
     (void)cuMemFree(address);
 }
 
-PART(touch_nothing, xseg_sim_launch_on(NULL, 1, 4096, 1))
-PART(touch_a_hole, xseg_sim_launch_on(NULL, 1, page() + GRANULE - 1, 2))
-PART(touch_from_another_device, xseg_sim_launch_on(NULL, 1, foreign_page(), 1))
+PART(access_unreserved, xseg_sim_launch_on(NULL, 1, 4096, 1))
+PART(access_unmapped, xseg_sim_launch_on(NULL, 1, page() + GRANULE - 1, 2))
+PART(access_from_anstream, xseg_sim_launch_on(NULL, 1, foreign_page(), 1))
 
-static void touch_without_rights(void)
+static void access_without_rights(void)
 {
     CUdeviceptr base = page();
 
@@ -533,7 +534,7 @@ static void touch_without_rights(void)
     (void)xseg_sim_launch_on(NULL, 1, base, 2 * GRANULE);
 }
 
-static void touch_an_allocation_of_another_device(void)
+static void access_allocation_of_anstream(void)
 {
     CUdeviceptr address = 0;
 
@@ -551,16 +552,16 @@ static void unmap_in_a_foreign_context(void)
 TEST(unmapping_memory_in_use_is_reported)
 {
     EXPECT_REPORT(
-        unmap_under_work,
+        unmap_during_work,
         "xseg-sim: cuMemUnmap: undefined behavior, queued work accesses the memory; synchronize "
         "its stream first",
         "call:         cuMemUnmap",
         "mapping:      2097152 bytes at 0x200000000, created by cuMemMap",
         "memory:       2097152 bytes on device 0, created by cuMemCreate", "work:         stream ",
         " of device 0, accesses 50 bytes at 0x200000064, queued by xseg_sim_launch_on", "stack:");
-    EXPECT_REPORT(unmap_under_work_that_names_several, "cuMemUnmap", "accesses 1 bytes");
-    EXPECT_REPORT(take_access_under_work, "call:         cuMemSetAccess", "work:  ");
-    EXPECT_REPORT(free_under_open_work, "call:         cuMemFree",
+    EXPECT_REPORT(unmap_during_work_on_several_ranges, "cuMemUnmap", "accesses 1 bytes");
+    EXPECT_REPORT(revoke_access_during_work, "call:         cuMemSetAccess", "work:  ");
+    EXPECT_REPORT(free_during_open_ended_work, "call:         cuMemFree",
                   "queued work accesses the memory", "100 bytes on device 0",
                   "created by cuMemAlloc", "work:  ");
     EXPECT_REPORT(unmap_in_a_foreign_context, "current context is of another device",
@@ -569,39 +570,39 @@ TEST(unmapping_memory_in_use_is_reported)
 
 TEST(access_to_unreachable_memory_is_reported)
 {
-    EXPECT_REPORT(touch_nothing, "neither reserved nor allocated", "0x1000, accessed by device 0",
-                  "call:         xseg_sim_launch_on");
-    EXPECT_REPORT(touch_a_hole, "access to an unmapped address", "0x200200000",
+    EXPECT_REPORT(access_unreserved, "neither reserved nor allocated",
+                  "0x1000, accessed by device 0", "call:         xseg_sim_launch_on");
+    EXPECT_REPORT(access_unmapped, "access to an unmapped address", "0x200200000",
                   "reservation:  8388608 bytes at 0x200000000, created by cuMemAddressReserve");
-    EXPECT_REPORT(touch_without_rights, "without access rights", "0x200200000", "by cuMemMap");
-    EXPECT_REPORT(touch_from_another_device, "without access rights", "accessed by device 1");
-    EXPECT_REPORT(touch_an_allocation_of_another_device, "without peer access",
+    EXPECT_REPORT(access_without_rights, "without access rights", "0x200200000", "by cuMemMap");
+    EXPECT_REPORT(access_from_anstream, "without access rights", "accessed by device 1");
+    EXPECT_REPORT(access_allocation_of_anstream, "without peer access",
                   "1 bytes on device 0 at 0x200000000, created by cuMemAlloc");
 }
 
 SIM_TEST(memory_can_be_unmapped_after_its_work)
 {
     CUdeviceptr base = reserve(4 * GRANULE);
-    CUstream stream = new_stream(), other = new_stream();
+    CUstream stream = new_stream(), second = new_stream();
 
-    for (int way = 0; way < 5; way++) {
+    for (int method = 0; method < 5; method++) {
         CUevent event = new_event();
 
         back(base, GRANULE);
         back(base + GRANULE, GRANULE);
         grant(base, 2 * GRANULE, 0);
         /* Work on other memory, and open-ended work, do not block the unmap. */
-        launch_on(other, UINT64_MAX, base + GRANULE, 8);
+        launch_on(second, UINT64_MAX, base + GRANULE, 8);
         launch_on(stream, 1000, base, GRANULE);
         ASSERT_OK(cuEventRecord(event, stream));
         launch(stream, UINT64_MAX);
-        if (way == 0)
+        if (method == 0)
             xseg_sim_advance(1000);
-        else if (way == 1)
+        else if (method == 1)
             ASSERT_OK(cuEventSynchronize(event));
-        else if (way == 2)
+        else if (method == 2)
             ASSERT_OK(cuStreamSynchronize(stream));
-        else if (way == 3)
+        else if (method == 3)
             finish(stream);
         else
             xseg_sim_finish_all();
@@ -610,11 +611,11 @@ SIM_TEST(memory_can_be_unmapped_after_its_work)
         ASSERT_OK(cuMemUnmap(base + GRANULE, GRANULE));
         ASSERT_OK(cuEventDestroy(event));
     }
-    /* The call waits for timed work itself. */
+    /* cuMemFree() itself waits for work of limited duration. */
     CUdeviceptr address = allocate(100);
     launch_on(stream, 100, address, 100);
     ASSERT_OK(cuMemFree(address));
-    /* Destroyed streams and contexts leave no work. */
+    /* The work of a stream or context is destroyed with it. */
     back_usable(base, GRANULE);
     launch_on(stream, UINT64_MAX, base, 1);
     ASSERT_OK(cuStreamDestroy(stream));
@@ -706,14 +707,14 @@ SIM_TEST_BYTES(aliases_share_bytes)
 SIM_TEST_BYTES(asynchronous_copies_run_in_stream_order)
 {
     CUdeviceptr base = usable(GRANULE);
-    CUstream stream = new_stream(), other = new_stream();
+    CUstream stream = new_stream(), second = new_stream();
     unsigned char in = 7, out = 0;
 
     launch(stream, 100);
     ASSERT_OK(cuMemcpyHtoDAsync(base, &in, 1, stream));
     in = 8;
     ASSERT_OK(cuMemcpyDtoDAsync(base + 1, base, 1, stream));
-    ASSERT_OK(cuMemsetD8Async(base + 2, 9, 1, other));
+    ASSERT_OK(cuMemsetD8Async(base + 2, 9, 1, second));
     ASSERT_OK(cuMemsetD16Async(base + 4, 0x0b0a, 1, stream));
     ASSERT_OK(cuMemsetD32Async(base + 8, 0x0f0e0d0c, 1, stream));
     assert_memory_equal(bytes_at(base), "\0\0\x09", 3);
@@ -752,12 +753,12 @@ static bool can_write(CUdeviceptr address)
 SIM_TEST_BYTES(unreachable_memory_faults)
 {
     CUmemAccessDesc desc = read_write(0);
-    CUdeviceptr base = usable(GRANULE), hole = reserve(GRANULE), allocated = allocate(1);
+    CUdeviceptr base = usable(GRANULE), unmapped = reserve(GRANULE), allocated = allocate(1);
 
     assert_true(can_write(base) && can_write(allocated));
-    assert_false(can_write(hole));
-    back(hole, GRANULE);
-    assert_false(can_write(hole));
+    assert_false(can_write(unmapped));
+    back(unmapped, GRANULE);
+    assert_false(can_write(unmapped));
     desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     ASSERT_OK(cuMemSetAccess(base, GRANULE, &desc, 1));
     assert_false(can_write(base));
@@ -781,32 +782,32 @@ SIM_TEST_BYTES(forked_child_keeps_the_memory_of_its_parent)
 SIM_TEST_BYTES(occupied_addresses_are_skipped)
 {
     CUdeviceptr first = reserve(GRANULE);
-    void *mine = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void *occupied = mmap((void *)(uintptr_t)(first + 4 * GRANULE), GRANULE, PROT_READ,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
-    assert_true(mine != MAP_FAILED);
+    assert_true(occupied != MAP_FAILED);
     CUdeviceptr second = reserve(8 * GRANULE);
     assert_true(second > first + 4 * GRANULE);
     assert_int_equal(second % GRANULE, 0);
     back(second, 8 * GRANULE);
-    assert_int_equal(munmap(mine, GRANULE), 0);
+    assert_int_equal(munmap(occupied, GRANULE), 0);
 }
 
-/* A copy may use any stream; a fill is a kernel, which needs its own device. */
+/* A copy may run on a stream of any device; a fill is a kernel, which runs on the device of the memory. */
 SIM_TEST_BYTES(copy_may_run_on_a_stream_of_another_device)
 {
     const char letter = 'x';
-    char back = 0;
+    char result = 0;
 
     (void)enter(1);
-    CUstream there = new_stream();
+    CUstream stream = new_stream();
     (void)enter(0);
-    CUdeviceptr here = allocate(GRANULE);
-    ASSERT_OK(cuMemcpyHtoDAsync(here, &letter, 1, there));
-    ASSERT_OK(cuMemcpyDtoHAsync(&back, here, 1, there));
-    assert_int_equal(back, letter);
-    ASSERT_CU(cuMemsetD8Async(here, 1, 1, there), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_OK(cuMemFree(here));
+    CUdeviceptr memory = allocate(GRANULE);
+    ASSERT_OK(cuMemcpyHtoDAsync(memory, &letter, 1, stream));
+    ASSERT_OK(cuMemcpyDtoHAsync(&result, memory, 1, stream));
+    assert_int_equal(result, letter);
+    ASSERT_CU(cuMemsetD8Async(memory, 1, 1, stream), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_OK(cuMemFree(memory));
 }
 
 TEST(copies_without_bytes_are_checked)
@@ -831,17 +832,17 @@ TEST(copies_without_bytes_are_checked)
     ASSERT_CU(cuMemsetD8Async(memory, 1, 1, (CUstream)(uintptr_t)5), CUDA_ERROR_INVALID_HANDLE);
 }
 
-PART(fill_a_hole, cuMemsetD8(page() + GRANULE - 4, 1, 8))
-PART(fill_another_device, cuMemsetD8(foreign_page(), 0, 64))
+PART(fill_unmapped, cuMemsetD8(page() + GRANULE - 4, 1, 8))
+PART(fill_anstream, cuMemsetD8(foreign_page(), 0, 64))
 
-static void copy_from_another_device(void)
+static void copy_from_anstream(void)
 {
     CUdeviceptr base = foreign_page();
 
     (void)cuMemcpyDtoD(allocate(64), base, 64);
 }
 
-static void copy_to_another_device(void)
+static void copy_to_anstream(void)
 {
     CUdeviceptr base = foreign_page();
 
@@ -857,7 +858,7 @@ static void copy_from_memory_without_rights(void)
     (void)cuMemcpyDtoH(&out, base + GRANULE, 1);
 }
 
-static void unmap_under_a_copy(void)
+static void unmap_during_a_copy(void)
 {
     CUdeviceptr base = page();
     CUstream stream = new_stream();
@@ -870,67 +871,66 @@ static void unmap_under_a_copy(void)
 
 TEST(invalid_copies_are_reported)
 {
-    EXPECT_REPORT(copy_from_another_device, "without access rights", "accessed by device 1",
+    EXPECT_REPORT(copy_from_anstream, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoD");
-    EXPECT_REPORT(copy_to_another_device, "without access rights", "accessed by device 1",
+    EXPECT_REPORT(copy_to_anstream, "without access rights", "accessed by device 1",
                   "cuMemcpyDtoDAsync");
-    EXPECT_REPORT(fill_another_device, "without access rights", "accessed by device 1",
-                  "cuMemsetD8");
-    EXPECT_REPORT(fill_a_hole, "access to an unmapped address", "call:         cuMemsetD8",
+    EXPECT_REPORT(fill_anstream, "without access rights", "accessed by device 1", "cuMemsetD8");
+    EXPECT_REPORT(fill_unmapped, "access to an unmapped address", "call:         cuMemsetD8",
                   "0x200200000");
     EXPECT_REPORT(copy_from_memory_without_rights, "without access rights", "cuMemcpyDtoH");
-    EXPECT_REPORT(unmap_under_a_copy, "cuMemUnmap", "work:  ");
+    EXPECT_REPORT(unmap_during_a_copy, "cuMemUnmap", "work:  ");
 }
 
-/* --- Peers, and what is known about addresses. --- */
+/* --- Peers, and attributes of addresses. --- */
 
 TEST(peers_access_each_others_allocations)
 {
     struct xseg_sim_settings settings = small_machine();
     CUcontext context[10];
     CUmemAccessDesc desc = read_write(1);
-    int can = -1;
+    int can_access = -1;
 
     settings.devices = 10;
     settings.skip_checks = true;
     start(&settings);
     for (int i = 9; i >= 0; i--)
         context[i] = enter(i);
-    ASSERT_OK(cuDeviceCanAccessPeer(&can, 0, 1));
-    assert_int_equal(can, 1);
-    ASSERT_OK(cuDeviceCanAccessPeer(&can, 1, 1));
-    assert_int_equal(can, 0);
-    ASSERT_CU(cuDeviceCanAccessPeer(&can, 0, 10), CUDA_ERROR_INVALID_DEVICE);
+    ASSERT_OK(cuDeviceCanAccessPeer(&can_access, 0, 1));
+    assert_int_equal(can_access, 1);
+    ASSERT_OK(cuDeviceCanAccessPeer(&can_access, 1, 1));
+    assert_int_equal(can_access, 0);
+    ASSERT_CU(cuDeviceCanAccessPeer(&can_access, 0, 10), CUDA_ERROR_INVALID_DEVICE);
     ASSERT_INVALID(cuDeviceCanAccessPeer(NULL, 0, 1));
 
     ASSERT_OK(cuCtxSetCurrent(context[1]));
-    CUdeviceptr far = allocate(64);
+    CUdeviceptr peer_memory = allocate(64);
     ASSERT_OK(cuCtxSetCurrent(context[0]));
-    /* The driver copies between any two devices; a kernel of one needs access. */
-    ASSERT_OK(cuMemcpyDtoD(far, far + 32, 32));
-    ASSERT_INVALID(cuMemsetD8(far, 0, 64));
+    /* The driver copies between any two devices; a kernel needs peer access. */
+    ASSERT_OK(cuMemcpyDtoD(peer_memory, peer_memory + 32, 32));
+    ASSERT_INVALID(cuMemsetD8(peer_memory, 0, 64));
     ASSERT_CU(cuCtxDisablePeerAccess(context[1]), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
     ASSERT_INVALID(cuCtxEnablePeerAccess(context[1], 1));
     ASSERT_CU(cuCtxEnablePeerAccess(context[0], 0), CUDA_ERROR_INVALID_DEVICE);
     ASSERT_CU(cuCtxEnablePeerAccess(NULL, 0), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_OK(cuCtxEnablePeerAccess(context[1], 0));
     ASSERT_CU(cuCtxEnablePeerAccess(context[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    ASSERT_OK(cuMemsetD8(far, 0, 64));
+    ASSERT_OK(cuMemsetD8(peer_memory, 0, 64));
     for (int i = 2; i <= 8; i++)
         ASSERT_OK(cuCtxEnablePeerAccess(context[i], 0));
     ASSERT_CU(cuCtxEnablePeerAccess(context[9], 0), CUDA_ERROR_TOO_MANY_PEERS);
     ASSERT_OK(cuCtxDisablePeerAccess(context[1]));
-    ASSERT_INVALID(cuMemsetD8(far, 0, 64));
+    ASSERT_INVALID(cuMemsetD8(peer_memory, 0, 64));
 
     settings.without_peers = true;
     start(&settings);
     context[1] = retain_context(1);
     (void)enter(0);
-    ASSERT_OK(cuDeviceCanAccessPeer(&can, 0, 1));
-    assert_int_equal(can, 0);
+    ASSERT_OK(cuDeviceCanAccessPeer(&can_access, 0, 1));
+    assert_int_equal(can_access, 0);
     ASSERT_CU(cuCtxEnablePeerAccess(context[1], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
-    far = usable(GRANULE);
-    ASSERT_CU(cuMemSetAccess(far, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
+    peer_memory = usable(GRANULE);
+    ASSERT_CU(cuMemSetAccess(peer_memory, GRANULE, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
 }
 
 /* XLA #40852: enabling peer access is not sufficient. */
@@ -968,7 +968,7 @@ SIM_TEST(access_of_an_idle_device_can_be_revoked)
 SIM_TEST(pointer_attributes_describe_addresses)
 {
     enum { GPU_DIRECT = 15, MAPPING_SIZE = 18, MAPPING_BASE = 19, BLOCK_ID = 20 };
-    CUdeviceptr base = reserve(4 * GRANULE), inside = base + 2 * GRANULE + 5, start_of = 0;
+    CUdeviceptr base = reserve(4 * GRANULE), inside = base + 2 * GRANULE + 5, start = 0;
     size_t bytes = 0;
     uint64_t value;
 
@@ -1007,13 +1007,13 @@ SIM_TEST(pointer_attributes_describe_addresses)
     ASSERT_INVALID(cuPointerGetAttribute(NULL, CU_POINTER_ATTRIBUTE_MAPPED, base));
     ASSERT_INVALID(cuPointerGetAttribute(&value, (CUpointer_attribute)99, base));
 
-    ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, inside));
-    assert_int_equal(start_of, base + GRANULE);
+    ASSERT_OK(cuMemGetAddressRange(&start, &bytes, inside));
+    assert_int_equal(start, base + GRANULE);
     assert_int_equal(bytes, 2 * GRANULE);
-    ASSERT_OK(cuMemGetAddressRange(&start_of, NULL, allocated + 50));
-    assert_int_equal(start_of, allocated);
-    ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
-    ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, 5), CUDA_ERROR_NOT_FOUND);
+    ASSERT_OK(cuMemGetAddressRange(&start, NULL, allocated + 50));
+    assert_int_equal(start, allocated);
+    ASSERT_CU(cuMemGetAddressRange(&start, &bytes, base), CUDA_ERROR_NOT_FOUND);
+    ASSERT_CU(cuMemGetAddressRange(&start, &bytes, 5), CUDA_ERROR_NOT_FOUND);
 }
 
 SIM_TEST(several_attributes_are_returned_by_one_call)
@@ -1062,13 +1062,13 @@ SIM_TEST(sync_memops_makes_copies_wait)
 
 SIM_TEST(handle_returns_its_properties)
 {
-    CUmemAllocationProp prop = on_device(1), found;
+    CUmemAllocationProp prop = on_device(1), returned;
     CUmemGenericAllocationHandle handle = 0;
 
     prop.allocFlags.gpuDirectRDMACapable = 1;
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
-    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&found, handle));
-    assert_memory_equal(&found, &prop, sizeof(prop));
+    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&returned, handle));
+    assert_memory_equal(&returned, &prop, sizeof(prop));
     ASSERT_INVALID(cuMemGetAllocationPropertiesFromHandle(NULL, handle));
-    ASSERT_INVALID(cuMemGetAllocationPropertiesFromHandle(&found, 12));
+    ASSERT_INVALID(cuMemGetAllocationPropertiesFromHandle(&returned, 12));
 }

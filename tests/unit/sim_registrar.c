@@ -19,7 +19,7 @@ static CUmemAllocationProp for_rdma(int device)
     return prop;
 }
 
-/* Memory of one mapping, with access for its device. */
+/* Map new memory, which is released when it is unmapped, with access for its device. */
 static void back_with(CUdeviceptr address, size_t bytes, const CUmemAllocationProp *prop)
 {
     const CUmemAccessDesc desc = read_write(prop->location.id);
@@ -43,13 +43,13 @@ static void back_for_rdma(CUdeviceptr address, size_t bytes)
 static CUdeviceptr set_scene(void)
 {
     const CUdeviceptr base = reserve(8 * GRANULE);
-    const CUmemAllocationProp plain = on_device(0), second = for_rdma(1);
+    const CUmemAllocationProp without_flag = on_device(0), second = for_rdma(1);
     CUmemAccessDesc desc = read_write(0);
 
     back_for_rdma(base, 2 * GRANULE);
     back_for_rdma(base + 2 * GRANULE, GRANULE);
     back_for_rdma(base + 3 * GRANULE, GRANULE);
-    back_with(base + 5 * GRANULE, GRANULE, &plain);
+    back_with(base + 5 * GRANULE, GRANULE, &without_flag);
     back_with(base + 6 * GRANULE, GRANULE, &second);
     back_for_rdma(base + 7 * GRANULE, GRANULE);
     desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -87,11 +87,11 @@ static void expect_unsupported(xseg_status status, const char *words)
 }
 
 /* The end of a message: "..., 0xADDRESS (range: ..." */
-static const char *at_page(const char *why, CUdeviceptr address)
+static const char *at_page(const char *reason, CUdeviceptr address)
 {
     static char text[128];
 
-    (void)snprintf(text, sizeof(text), "%s, 0x%llx (range: ", why, (unsigned long long)address);
+    (void)snprintf(text, sizeof(text), "%s, 0x%llx (range: ", reason, (unsigned long long)address);
     return text;
 }
 
@@ -113,12 +113,13 @@ SIM_TEST(a_handle_is_a_descriptor_of_its_range)
 {
     const CUdeviceptr base = set_scene();
     const size_t page = page_bytes();
-    const int file = new_handle(base + GRANULE + page, 2 * GRANULE), again = new_handle(base, page);
+    const int file = new_handle(base + GRANULE + page, 2 * GRANULE),
+              second = new_handle(base, page);
     char link[64], name[256] = "", expected[160];
 
-    assert_true(file != again);
+    assert_true(file != second);
     assert_int_equal(lseek(file, 0, SEEK_END), 2 * GRANULE);
-    assert_int_equal(lseek(again, 0, SEEK_END), page);
+    assert_int_equal(lseek(second, 0, SEEK_END), page);
     assert_int_equal(fcntl(file, F_GETFD), FD_CLOEXEC);
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
     assert_true(readlink(link, name, sizeof(name) - 1) > 0);
@@ -127,7 +128,7 @@ SIM_TEST(a_handle_is_a_descriptor_of_its_range)
                    (unsigned long long)base + GRANULE + page);
     assert_non_null(strstr(name, expected));
     (void)close(file);
-    (void)close(again);
+    (void)close(second);
 }
 
 SIM_TEST(exported_range_must_be_whole_and_of_one_kind)
@@ -185,13 +186,13 @@ SIM_TEST(an_open_handle_keeps_the_memory)
     (void)close(copy);
     assert_int_equal(free_memory(), total_memory(0));
     assert_int_equal(xseg_sim_used(0), 0);
-    /* Vice versa: the memory outlives its handle. */
+    /* A mapping keeps its memory after the handle was closed. */
     back_for_rdma(base, GRANULE);
     (void)close(new_handle(base, GRANULE));
     assert_int_equal(xseg_sim_used(0), GRANULE);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
     assert_int_equal(xseg_sim_used(0), 0);
-    /* The end of a machine releases the memory that its handles hold. */
+    /* A reset of the machine releases the memory of open handles. */
     back_for_rdma(base, GRANULE);
     file = new_handle(base, GRANULE);
     (void)fresh(NULL);
@@ -202,17 +203,17 @@ SIM_TEST(an_open_handle_keeps_the_memory)
 SIM_TEST(handle_uses_two_descriptors)
 {
     const CUdeviceptr base = reserve(GRANULE);
-    const int next = dup(STDIN_FILENO);
+    const int lowest_free = dup(STDIN_FILENO);
     struct rlimit before;
     int file = -7;
 
     back_for_rdma(base, GRANULE);
-    (void)close(next);
+    (void)close(lowest_free);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    struct rlimit few = before;
-    for (int more = 0; more < 2; more++) {
-        few.rlim_cur = (rlim_t)(next + more);
-        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    struct rlimit limit = before;
+    for (int extra = 0; extra < 2; extra++) {
+        limit.rlim_cur = (rlim_t)(lowest_free + extra);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
         ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_OUT_OF_MEMORY);
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -250,7 +251,7 @@ SIM_TEST(registrations_are_counted)
     assert_int_equal(nccl(base + 5, 4 * GRANULE - 5, &third), XSEG_OK);
     assert_true(first != second && second != third && first != 0);
     expect_leak(leaks + 1, "registrations: 3, first: ");
-    assert_int_equal(xseg_sim_registered(), 6 * GRANULE - 104);
+    assert_int_equal(xseg_sim_registered(), (2 * GRANULE - 100) + 1 + (4 * GRANULE - 5));
     assert_int_equal(xseg_sim_unregister(second), XSEG_OK);
     expect_rejected(xseg_sim_unregister(second), "xseg_sim_unregister: unknown registration, ID ");
     assert_int_equal(xseg_sim_unregister(first), XSEG_OK);
@@ -262,22 +263,22 @@ SIM_TEST(registrations_are_counted)
     for (int i = 0; i < 100; i++)
         assert_int_equal(peermem(base, GRANULE, &first), XSEG_OK);
     assert_int_equal(xseg_sim_registered(), 100 * GRANULE);
-    assert_int_equal(xseg_sim_registrations(), 103);
+    assert_int_equal(xseg_sim_registrations(), 3 + 100);
     (void)fresh(NULL);
     assert_int_equal(xseg_sim_registered(), 0);
     assert_int_equal(xseg_sim_registrations(), 0);
     expect_rejected(xseg_sim_unregister(first), "xseg_sim_unregister: unknown registration, ID ");
 }
 
-/* Every registrar rejects the range, and names the page that is the reason. */
-static void every_registrar_rejects(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
-                                    const char *why)
+/* Expect that every registrar rejects a range, with the reason and the first invalid page in the error message. */
+static void expect_rejected_by_all(CUdeviceptr address, uint64_t bytes, CUdeviceptr page,
+                                   const char *reason)
 {
     uint64_t id = 77;
 
-    expect_rejected(peermem(address, bytes, &id), at_page(why, page));
-    expect_rejected(dmabuf(address, bytes, &id), at_page(why, page));
-    expect_rejected(nccl(address, bytes, &id), at_page(why, page));
+    expect_rejected(peermem(address, bytes, &id), at_page(reason, page));
+    expect_rejected(dmabuf(address, bytes, &id), at_page(reason, page));
+    expect_rejected(nccl(address, bytes, &id), at_page(reason, page));
     assert_int_equal(id, 77);
 }
 
@@ -286,11 +287,11 @@ SIM_TEST(every_registrar_validates_the_memory)
     const CUdeviceptr base = set_scene();
     uint64_t id = 77;
 
-    every_registrar_rejects(base + 4 * GRANULE + page_bytes() + 900, 1,
-                            base + 4 * GRANULE + page_bytes(), "page is not mapped");
-    every_registrar_rejects(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
-                            "page is not accessible to its device");
-    every_registrar_rejects(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
+    expect_rejected_by_all(base + 4 * GRANULE + page_bytes() + 900, 1,
+                           base + 4 * GRANULE + page_bytes(), "page is not mapped");
+    expect_rejected_by_all(base + 7 * GRANULE + 1, 1, base + 7 * GRANULE,
+                           "page is not accessible to its device");
+    expect_rejected_by_all(2 * page_bytes(), 1, 2 * page_bytes(), "page is not mapped");
     for (int kind = XSEG_SIM_PEERMEM; kind <= XSEG_SIM_NCCL; kind++) {
         const enum xseg_sim_registrar registrar = (enum xseg_sim_registrar)kind;
 
@@ -394,13 +395,13 @@ SIM_TEST(a_descriptor_of_remapped_memory_is_rejected)
     assert_int_equal(xseg_sim_register_descriptor(file, 0, 2 * GRANULE, &id), XSEG_OK);
     (void)close(file);
     CUdeviceptr address = allocate(1);
-    int other = new_handle(address, page_bytes());
-    assert_int_equal(xseg_sim_register_descriptor(other, 0, 4096, &id), XSEG_OK);
+    int descriptor = new_handle(address, page_bytes());
+    assert_int_equal(xseg_sim_register_descriptor(descriptor, 0, 4096, &id), XSEG_OK);
     assert_int_equal(xseg_sim_unregister(id), XSEG_OK);
     ASSERT_OK(cuMemFree(address));
-    expect_rejected(xseg_sim_register_descriptor(other, 0, 4096, &id),
+    expect_rejected(xseg_sim_register_descriptor(descriptor, 0, 4096, &id),
                     "page was remapped after the descriptor was created");
-    (void)close(other);
+    (void)close(descriptor);
 }
 
 /* --- Calls that end in a report. --- */
@@ -414,7 +415,7 @@ static void unmap_registered(void)
     (void)cuMemUnmap(base + 2 * GRANULE, GRANULE);
 }
 
-static void unmap_what_a_descriptor_registered(void)
+static void unmap_memory_of_a_descriptor(void)
 {
     CUdeviceptr base = set_scene();
     uint64_t id;
@@ -440,7 +441,7 @@ SIM_TEST(release_of_registered_memory_is_reported)
         "mapping:      2097152 bytes at 0x200400000, created by cuMemMap",
         "memory:       2097152 bytes on device 0, created by cuMemCreate", "registration: ID ",
         ", 4194304 bytes at 0x200400000 for NCCL, created by xseg_sim_register, call", "stack:");
-    EXPECT_REPORT(unmap_what_a_descriptor_registered,
+    EXPECT_REPORT(unmap_memory_of_a_descriptor,
                   "1 bytes at 0x200000fff for descriptor user, created by "
                   "xseg_sim_register_descriptor, call");
     EXPECT_REPORT(free_registered, "cuMemFree: undefined behavior, memory is registered",
@@ -467,12 +468,13 @@ SIM_TEST(memory_next_to_a_registration_can_be_released)
 
 /* --- Machines without support. --- */
 
-static void machine_with(enum xseg_sim_rdma rdma, bool dma_buf, bool address_range)
+static void start_with_rdma(enum xseg_sim_rdma rdma, bool dma_buf, bool address_range)
 {
     start_with((struct xseg_sim_settings){
         .rdma = rdma, .without_dma_buf = !dma_buf, .without_address_range = !address_range});
 }
 
+/* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED and DMA_BUF_SUPPORTED. */
 static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
 {
     assert_int_equal(device_attribute(116), rdma);
@@ -482,21 +484,21 @@ static void expect_attributes(int rdma, int rdma_of_mapped, int dma_buf)
 
 SIM_TEST(memory_for_rdma_can_be_unsupported)
 {
-    const CUmemAllocationProp prop = for_rdma(0), plain = on_device(0);
+    const CUmemAllocationProp prop = for_rdma(0), without_flag = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
     uint64_t id = 0;
 
-    machine_with(XSEG_SIM_RDMA_CREATE_FAILS, true, true);
+    start_with_rdma(XSEG_SIM_RDMA_CREATE_FAILS, true, true);
     expect_attributes(1, 1, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &without_flag, 0));
     CUdeviceptr address = allocate(1);
     assert_int_equal(peermem(address, 1, &id), XSEG_OK);
 
-    machine_with(XSEG_SIM_RDMA_ABSENT, true, true);
+    start_with_rdma(XSEG_SIM_RDMA_ABSENT, true, true);
     expect_attributes(0, 0, 1);
     ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), CUDA_ERROR_NOT_SUPPORTED);
-    ASSERT_OK(cuMemCreate(&handle, GRANULE, &plain, 0));
+    ASSERT_OK(cuMemCreate(&handle, GRANULE, &without_flag, 0));
     address = allocate(1);
     assert_int_equal(is_capable(address), 0);
     expect_unsupported(peermem(address, 1, &id), "RDMA is not supported by the simulated machine");
@@ -510,7 +512,7 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
     CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = 0;
 
-    machine_with(XSEG_SIM_RDMA_ACCESS_FAILS, true, true);
+    start_with_rdma(XSEG_SIM_RDMA_ACCESS_FAILS, true, true);
     expect_attributes(1, 1, 1);
     CUdeviceptr base = reserve(2 * GRANULE);
     back(base, GRANULE);
@@ -522,12 +524,12 @@ SIM_TEST(memory_for_rdma_can_be_denied_or_ignored)
     desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     ASSERT_OK(cuMemSetAccess(base, 2 * GRANULE, &desc, 1));
 
-    machine_with(XSEG_SIM_RDMA_IGNORED, true, true);
+    start_with_rdma(XSEG_SIM_RDMA_IGNORED, true, true);
     expect_attributes(1, 1, 1);
     base = reserve(GRANULE);
     back_for_rdma(base, GRANULE);
     assert_int_equal(is_capable(base), 0);
-    machine_with(XSEG_SIM_RDMA_WORKS, true, true);
+    start_with_rdma(XSEG_SIM_RDMA_WORKS, true, true);
     base = reserve(GRANULE);
     back_for_rdma(base, GRANULE);
     assert_int_equal(is_capable(base), 1);
@@ -538,7 +540,7 @@ SIM_TEST(dma_bufs_can_be_unsupported)
     uint64_t id = 0;
     int file = -1;
 
-    machine_with(XSEG_SIM_RDMA_WORKS, false, true);
+    start_with_rdma(XSEG_SIM_RDMA_WORKS, false, true);
     expect_attributes(1, 1, 0);
     CUdeviceptr base = set_scene();
     ASSERT_CU(handle_of(base, GRANULE, &file), CUDA_ERROR_NOT_SUPPORTED);
@@ -551,13 +553,13 @@ SIM_TEST(dma_bufs_can_be_unsupported)
 
 SIM_TEST(rdma_queries_can_be_unsupported)
 {
-    CUdeviceptr start_of = 0;
+    CUdeviceptr start_address = 0;
     size_t bytes = 0;
     uint64_t id = 0;
 
-    machine_with(XSEG_SIM_RDMA_WORKS, true, false);
+    start_with_rdma(XSEG_SIM_RDMA_WORKS, true, false);
     CUdeviceptr base = set_scene();
-    ASSERT_CU(cuMemGetAddressRange(&start_of, &bytes, base), CUDA_ERROR_NOT_FOUND);
+    ASSERT_CU(cuMemGetAddressRange(&start_address, &bytes, base), CUDA_ERROR_NOT_FOUND);
     (void)close(new_handle(base, 4 * GRANULE));
     assert_int_equal(peermem(base, 2 * GRANULE, &id), XSEG_OK);
     expect_unsupported(dmabuf(base, GRANULE, &id),
@@ -566,7 +568,7 @@ SIM_TEST(rdma_queries_can_be_unsupported)
                        at_page("page is not found by cuMemGetAddressRange", base));
     expect_rejected(nccl(base + 4 * GRANULE, 1, &id), "page is not mapped");
     CUdeviceptr address = allocate(1);
-    ASSERT_OK(cuMemGetAddressRange(&start_of, &bytes, address));
+    ASSERT_OK(cuMemGetAddressRange(&start_address, &bytes, address));
     assert_int_equal(dmabuf(address, 1, &id), XSEG_OK);
     assert_int_equal(nccl(address, 1, &id), XSEG_OK);
 }

@@ -24,7 +24,7 @@ FIXTURE(clear)
         assert_int_equal(unsetenv(names[i]), 0);
 }
 
-static void set(const char *name, const char *text)
+static void set_variable(const char *name, const char *text)
 {
     assert_int_equal(setenv(name, text, 1), 0);
 }
@@ -65,11 +65,11 @@ TEST_WITH(every_variable_is_read, NULL, clear)
 {
     CUdeviceptr out = 0;
 
-    set("XSEG_SIM_DEVICES", "64");
-    set("XSEG_SIM_MEMORY_MB", "10");
-    set("XSEG_SIM_ADDRESSES_MB", "12");
-    set("XSEG_SIM_COSTS", "consumer");
-    set("XSEG_SIM_BATCH", "0");
+    set_variable("XSEG_SIM_DEVICES", "64");
+    set_variable("XSEG_SIM_MEMORY_MB", "10");
+    set_variable("XSEG_SIM_ADDRESSES_MB", "12");
+    set_variable("XSEG_SIM_COSTS", "consumer");
+    set_variable("XSEG_SIM_BATCH", "0");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 64);
     assert_int_equal(total_memory(63), 10 * MIB);
@@ -80,7 +80,7 @@ TEST_WITH(every_variable_is_read, NULL, clear)
     back(base + GRANULE, GRANULE);
     ASSERT_INVALID(cuMemUnmap(base, 2 * GRANULE));
 
-    set("XSEG_SIM_VMM", "0");
+    set_variable("XSEG_SIM_VMM", "0");
     start(NULL);
     ASSERT_CU(cuMemAddressReserve(&out, GRANULE, 0, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
@@ -89,10 +89,10 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
 {
     enum { OF_MAPPED = 110, SUPPORTED = 116, DMA_BUF = 124 };
     static const struct {
-        const char *word;
+        const char *value;
         CUresult create;
         int attribute;
-    } kind[] = {
+    } kinds[] = {
         {"works", CUDA_SUCCESS, 1},
         {"create_fails", CUDA_ERROR_NOT_SUPPORTED, 1},
         {"access_fails", CUDA_SUCCESS, 1},
@@ -103,66 +103,66 @@ TEST_WITH(each_kind_of_rdma_has_its_name, NULL, clear)
     CUmemGenericAllocationHandle handle;
 
     prop.allocFlags.gpuDirectRDMACapable = 1;
-    for (size_t i = 0; i < COUNT_OF(kind); i++) {
-        set("XSEG_SIM_RDMA", kind[i].word);
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        set_variable("XSEG_SIM_RDMA", kinds[i].value);
         start(NULL);
-        assert_int_equal(device_attribute(SUPPORTED), kind[i].attribute);
-        assert_int_equal(device_attribute(OF_MAPPED), kind[i].attribute);
+        assert_int_equal(device_attribute(SUPPORTED), kinds[i].attribute);
+        assert_int_equal(device_attribute(OF_MAPPED), kinds[i].attribute);
         assert_int_equal(device_attribute(DMA_BUF), 1);
-        ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), kind[i].create);
+        ASSERT_CU(cuMemCreate(&handle, GRANULE, &prop, 0), kinds[i].create);
     }
-    set("XSEG_SIM_DMA_BUF", "0");
-    set("XSEG_SIM_ADDRESS_RANGE", "0");
+    set_variable("XSEG_SIM_DMA_BUF", "0");
+    set_variable("XSEG_SIM_ADDRESS_RANGE", "0");
     start(NULL);
     (void)enter(0);
     assert_int_equal(device_attribute(DMA_BUF), 0);
-    CUdeviceptr base = reserve(GRANULE), start_of = 0;
+    CUdeviceptr base = reserve(GRANULE), start_address = 0;
     back(base, GRANULE);
-    ASSERT_CU(cuMemGetAddressRange(&start_of, NULL, base), CUDA_ERROR_NOT_FOUND);
+    ASSERT_CU(cuMemGetAddressRange(&start_address, NULL, base), CUDA_ERROR_NOT_FOUND);
     const struct xseg_sim_settings unknown = {
         sizeof(unknown), .rdma = (enum xseg_sim_rdma)(XSEG_SIM_RDMA_ABSENT + 1)};
     expect_rejected(xseg_sim_reset(&unknown), "unknown rdma, 5;");
 }
 
-#define PLACES 64u
-#define RANGES 6u
+#define ADDRESSES 64u
+#define RANGES    6u
 
 /* Allocations and reservations of several sizes, some of which are freed again; returns their addresses. */
-static void place_some(CUdeviceptr *place)
+static void allocate_and_reserve(CUdeviceptr *address)
 {
-    for (unsigned i = 0; i < PLACES; i++) {
+    for (unsigned i = 0; i < ADDRESSES; i++) {
         const size_t bytes = (1 + i % 5) * GRANULE;
 
         if (i % 2 == 0)
-            place[i] = allocate(bytes);
+            address[i] = allocate(bytes);
         else
-            place[i] = reserve(bytes);
+            address[i] = reserve(bytes);
         if (i % 7 == 6)
-            ASSERT_OK(i % 2 == 0 ? cuMemFree(place[i]) : cuMemAddressFree(place[i], bytes));
+            ASSERT_OK(i % 2 == 0 ? cuMemFree(address[i]) : cuMemAddressFree(address[i], bytes));
     }
 }
 
 TEST_WITH(addresses_rise_fall_or_are_shuffled, NULL, clear)
 {
-    static const char *const send_command[] = {"rising", "falling", "shuffled"};
-    static const unsigned least[] = {PLACES - 1, 0, PLACES / 4},
-                          most[] = {PLACES - 1, 0, PLACES * 3 / 4};
+    static const char *const orders[] = {"rising", "falling", "shuffled"};
+    static const unsigned min[] = {ADDRESSES - 1, 0, ADDRESSES / 4},
+                          max[] = {ADDRESSES - 1, 0, ADDRESSES * 3 / 4};
 
-    for (unsigned which = 0; which < 3; which++) {
-        CUdeviceptr place[PLACES], again[PLACES];
-        unsigned above = 0;
+    for (unsigned order = 0; order < 3; order++) {
+        CUdeviceptr address[ADDRESSES], second[ADDRESSES];
+        unsigned rising = 0;
 
-        set("XSEG_SIM_ADDRESS_ORDER", send_command[which]);
+        set_variable("XSEG_SIM_ADDRESS_ORDER", orders[order]);
         start(NULL);
         (void)enter(0);
-        place_some(place);
-        for (unsigned i = 1; i < PLACES; i++)
-            above += place[i] > place[i - 1];
-        assert_in_range(above, least[which], most[which]);
+        allocate_and_reserve(address);
+        for (unsigned i = 1; i < ADDRESSES; i++)
+            rising += address[i] > address[i - 1];
+        assert_in_range(rising, min[order], max[order]);
         start(NULL);
         (void)enter(0);
-        place_some(again);
-        assert_memory_equal(place, again, sizeof(place));
+        allocate_and_reserve(second);
+        assert_memory_equal(address, second, sizeof(address));
     }
     const struct xseg_sim_settings unknown = {
         sizeof(unknown),
@@ -175,22 +175,21 @@ TEST_WITH(freed_addresses_are_reused_in_the_chosen_order, NULL, clear)
 {
     const size_t bytes = (size_t)7 << 40;
 
-    for (unsigned send_command = 0; send_command <= XSEG_SIM_ADDRESSES_SHUFFLED; send_command++) {
-        CUdeviceptr place[RANGES] = {0};
+    for (unsigned order = 0; order <= XSEG_SIM_ADDRESSES_SHUFFLED; order++) {
+        CUdeviceptr base[RANGES] = {0};
 
-        start_with(
-            (struct xseg_sim_settings){.address_order = (enum xseg_sim_address_order)send_command});
+        start_with((struct xseg_sim_settings){.address_order = (enum xseg_sim_address_order)order});
         for (unsigned step = 0; step < 200; step++) {
-            const unsigned at = step * 5 % RANGES;
+            const unsigned index = step * 5 % RANGES;
 
-            if (place[at] != 0)
-                ASSERT_OK(cuMemAddressFree(place[at], bytes));
-            place[at] = reserve(bytes);
-            back(place[at] + step * GRANULE, GRANULE);
+            if (base[index] != 0)
+                ASSERT_OK(cuMemAddressFree(base[index], bytes));
+            base[index] = reserve(bytes);
+            back(base[index] + step * GRANULE, GRANULE);
             for (unsigned i = 0; i < RANGES; i++)
-                assert_true(i == at || place[i] == 0 || place[i] + bytes <= place[at] ||
-                            place[at] + bytes <= place[i]);
-            ASSERT_OK(cuMemUnmap(place[at] + step * GRANULE, GRANULE));
+                assert_true(i == index || base[i] == 0 || base[i] + bytes <= base[index] ||
+                            base[index] + bytes <= base[i]);
+            ASSERT_OK(cuMemUnmap(base[index] + step * GRANULE, GRANULE));
         }
     }
 }
@@ -199,19 +198,19 @@ TEST_WITH(fault_is_read_from_the_environment, NULL, clear)
 {
     int count;
 
-    set("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
+    set_variable("XSEG_SIM_FAIL", "cuDeviceGetCount:2:46");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     assert_int_equal(count_of_devices(), 1);
     ASSERT_CU(cuDeviceGetCount(&count), CUDA_ERROR_DEVICE_UNAVAILABLE);
     assert_true(xseg_sim_failed());
-    set("XSEG_SIM_FAIL", "cuDeviceGetCount:2+2:46,cuInit:2:999");
+    set_variable("XSEG_SIM_FAIL", "cuDeviceGetCount:2+2:46,cuInit:2:999");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     for (int i = 1; i <= 6; i++) {
         ASSERT_CU(cuInit(0), i == 2 ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS);
         ASSERT_CU(cuDeviceGetCount(&count),
                   i % 2 == 0 ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS);
     }
-    set("XSEG_SIM_FAIL", ":1");
+    set_variable("XSEG_SIM_FAIL", ":1");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     ASSERT_CU(cuInit(0), CUDA_ERROR_OUT_OF_MEMORY);
     ASSERT_OK(cuInit(0));
@@ -221,7 +220,7 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
 {
     static const struct {
         const char *name, *values[14];
-    } bad[] = {
+    } invalid[] = {
         {"XSEG_SIM_DEVICES", {"0", "65", "-1", "two", "2x", " 2"}},
         {"XSEG_SIM_MEMORY_MB", {"3", "0", "1.5", "99999999999999999999"}},
         {"XSEG_SIM_ADDRESSES_MB", {"0", "20000000000000"}},
@@ -250,20 +249,20 @@ TEST_WITH(invalid_values_are_rejected, NULL, clear)
     };
 
     start(NULL);
-    for (size_t i = 0; i < COUNT_OF(bad); i++)
-        for (size_t k = 0; k < COUNT_OF(bad[i].values) && bad[i].values[k] != NULL; k++) {
+    for (size_t i = 0; i < COUNT_OF(invalid); i++)
+        for (size_t k = 0; k < COUNT_OF(invalid[i].values) && invalid[i].values[k] != NULL; k++) {
             (void)clear(NULL);
-            set(bad[i].name, bad[i].values[k]);
-            expect_rejected(xseg_sim_reset(NULL), bad[i].name);
+            set_variable(invalid[i].name, invalid[i].values[k]);
+            expect_rejected(xseg_sim_reset(NULL), invalid[i].name);
         }
     /* Rejected settings change nothing: the machine is still running. */
     (void)reserve(GRANULE);
     (void)clear(NULL);
-    set("XSEG_SIM_DEVICES", "");
+    set_variable("XSEG_SIM_DEVICES", "");
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
 }
 
-static void put(const char *path, const char *text, size_t bytes)
+static void write_file(const char *path, const char *text, size_t bytes)
 {
     FILE *file = fopen(path, "wb");
 
@@ -272,16 +271,16 @@ static void put(const char *path, const char *text, size_t bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-#define WITHOUT_MAP                                                                                \
-    "name = a card\nreserve = 11\naddress_free = 1\ncreate = 7000 150 0\nrelease = 1\nunmap = 1\n" \
-    "unmap_mapping = 1\naccess_call = 1\naccess = 1\naccess_wide = 1\nalloc = 1\nfree = 1\n"       \
+#define WITHOUT_MAP                                                                               \
+    "name = a GPU\nreserve = 11\naddress_free = 1\ncreate = 7000 150 0\nrelease = 1\nunmap = 1\n" \
+    "unmap_mapping = 1\naccess_call = 1\naccess = 1\naccess_wide = 1\nalloc = 1\nfree = 1\n"      \
     "event_create = 1\nevent_record = 1\nevent_query = 1\nstream_wait = 1\nsynchronize = 1\n"
 
 TEST_WITH(costs_are_read_from_a_file, NULL, clear)
 {
     static const struct {
         const char *text, *words;
-    } bad[] = {
+    } invalid[] = {
         {"", "missing key, name; set every key"},
         {WITHOUT_MAP, "missing key, map"},
         {WITHOUT_MAP "map = 1\nshrink = 2\n", "line 19: unknown key, 'shrink'"},
@@ -304,30 +303,30 @@ TEST_WITH(costs_are_read_from_a_file, NULL, clear)
     char path[] = P_tmpdir "/xseg-costs.XXXXXX";
 
     assert_true(close(mkstemp(path)) == 0);
-    put(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
-    set("XSEG_SIM_COSTS", path);
+    write_file(path, WITHOUT_MAP "map = 1\n", strlen(WITHOUT_MAP "map = 1\n"));
+    set_variable("XSEG_SIM_COSTS", path);
     start(NULL);
     (void)reserve(GRANULE);
     assert_int_equal(xseg_sim_driver_time(), 11);
 
-    for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        put(path, bad[i].text, strlen(bad[i].text));
-        expect_rejected(xseg_sim_reset(NULL), bad[i].words);
+    for (size_t i = 0; i < COUNT_OF(invalid); i++) {
+        write_file(path, invalid[i].text, strlen(invalid[i].text));
+        expect_rejected(xseg_sim_reset(NULL), invalid[i].words);
         expect_rejected(xseg_sim_reset(NULL), path);
     }
-    put(path, "name = a\0b\n", 11);
+    write_file(path, "name = a\0b\n", 11);
     expect_rejected(xseg_sim_reset(NULL), "not a text file; give a cost file");
     memset(large, '\n', sizeof(large));
-    put(path, large, sizeof(large));
+    write_file(path, large, sizeof(large));
     expect_rejected(xseg_sim_reset(NULL), "file exceeds the limit, 64 KiB");
-    put(path, large, sizeof(large) - 1);
+    write_file(path, large, sizeof(large) - 1);
     expect_rejected(xseg_sim_reset(NULL), "missing key, name");
     assert_int_equal(unlink(path), 0);
     expect_rejected(xseg_sim_reset(NULL), "cannot open the file, No such file");
     assert_int_equal(mkfifo(path, 0600), 0);
     expect_rejected(xseg_sim_reset(NULL), "not a regular file");
     assert_int_equal(unlink(path), 0);
-    set("XSEG_SIM_COSTS", "/");
+    set_variable("XSEG_SIM_COSTS", "/");
     expect_rejected(xseg_sim_reset(NULL), "not a regular file");
     /* The costs of the file are still in effect. */
     (void)reserve(GRANULE);
@@ -352,13 +351,13 @@ static void use_destroyed_event(void)
 TEST_WITH(machine_is_strict_by_default, NULL, clear)
 {
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
-    set("XSEG_SIM_STRICT", "1");
+    set_variable("XSEG_SIM_STRICT", "1");
     EXPECT_REPORT(use_destroyed_event, "cuEventQuery");
-    set("XSEG_SIM_STRICT", "0");
+    set_variable("XSEG_SIM_STRICT", "0");
     use_destroyed_event();
 }
 
-/* Settings of a shared machine; without a name where sharing is not possible. */
+/* Settings of a shared machine; without a name if the host does not support sharing. */
 static struct xseg_sim_settings shared_machine(void)
 {
     static char name[64];
@@ -369,37 +368,37 @@ static struct xseg_sim_settings shared_machine(void)
     return settings;
 }
 
-/* Another process of the machine, controlled by bytes: allocate, free, exit. */
+/* Another process of the machine, which executes commands: 'a' allocates, 'f' frees, and 'k' kills the process. */
 static void execute(int socket, const struct xseg_sim_settings *settings)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    char send_command;
+    char command;
 
     if (xseg_sim_reset(settings) != XSEG_OK || cuInit(0) != CUDA_SUCCESS)
         _exit(1);
-    while (read(socket, &send_command, 1) == 1) {
-        if (send_command == 't')
-            send_command = cuMemCreate(&handle, 600 * MIB, &prop, 0) == CUDA_SUCCESS ? 'y' : 'n';
-        else if (send_command == 'g')
-            send_command = cuMemRelease(handle) == CUDA_SUCCESS ? 'y' : 'n';
+    while (read(socket, &command, 1) == 1) {
+        if (command == 'a')
+            command = cuMemCreate(&handle, 600 * MIB, &prop, 0) == CUDA_SUCCESS ? 'y' : 'n';
+        else if (command == 'f')
+            command = cuMemRelease(handle) == CUDA_SUCCESS ? 'y' : 'n';
         else
             (void)raise(SIGKILL);
-        if (write(socket, &send_command, 1) != 1)
+        if (write(socket, &command, 1) != 1)
             _exit(2);
     }
-    /* The last process removes the machine; after a failure that is this one. */
+    /* The test has failed. The last process removes the machine, which may be this one. */
     (void)xseg_sim_reset(NULL);
     _exit(3);
 }
 
 static char send_command(int socket, char command)
 {
-    char answer = '?';
+    char response = '?';
 
     assert_int_equal(write(socket, &command, 1), 1);
-    assert_int_equal(read(socket, &answer, 1), 1);
-    return answer;
+    assert_int_equal(read(socket, &response, 1), 1);
+    return response;
 }
 
 TEST_WITH(processes_share_a_machine, NULL, clear)
@@ -419,18 +418,18 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
         settings.devices = 1;
         execute(socket, &settings);
     }
-    assert_int_equal(send_command(socket, 't'), 'y');
-    assert_int_equal(free_memory(), 424 * MIB);
+    assert_int_equal(send_command(socket, 'a'), 'y');
+    assert_int_equal(free_memory(), (1024 - 600) * MIB);
     assert_int_equal(xseg_sim_used(0), 0);
     ASSERT_CU(cuMemCreate(&handle, 426 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    assert_int_equal(send_command(socket, 'g'), 'y');
+    assert_int_equal(send_command(socket, 'f'), 'y');
     ASSERT_OK(cuMemCreate(&handle, 426 * MIB, &prop, 0));
-    assert_int_equal(send_command(socket, 't'), 'n');
+    assert_int_equal(send_command(socket, 'a'), 'n');
     ASSERT_OK(cuMemRelease(handle));
-    assert_int_equal(send_command(socket, 't'), 'y');
-    assert_int_equal(free_memory(), 424 * MIB);
-    /* The memory of a dead process is free. */
-    assert_int_equal(write(socket, "d", 1), 1);
+    assert_int_equal(send_command(socket, 'a'), 'y');
+    assert_int_equal(free_memory(), (1024 - 600) * MIB);
+    /* The memory of a killed process is free. */
+    assert_int_equal(write(socket, "k", 1), 1);
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_true(WIFSIGNALED(result));
     assert_int_equal(free_memory(), 1024 * MIB);
@@ -439,7 +438,7 @@ TEST_WITH(processes_share_a_machine, NULL, clear)
     (void)close(socket);
 }
 
-/* A killed process cannot remove its name. */
+/* A killed process cannot remove the name of the machine. */
 TEST_WITH(shared_machine_is_destroyed_when_its_processes_are_killed, NULL, clear)
 {
     struct xseg_sim_settings settings = shared_machine();
@@ -473,7 +472,7 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
         return;
     (void)snprintf(path, sizeof(path), "/xseg-sim-%s", settings.shared);
     start(&settings);
-    start(&settings); /* joins before the other leaves */
+    start(&settings); /* joins the machine before it leaves it */
     int file = shm_open(path, O_RDONLY, 0);
     assert_true(file >= 0);
     (void)close(file);
@@ -489,10 +488,10 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
                     "xseg_sim_reset: shared: cannot join the simulated machine, 'no/such'");
     settings.shared = "";
     expect_rejected(xseg_sim_reset(&settings), "cannot join the simulated machine, ''");
-    set("XSEG_SIM_SHARED", "a b");
+    set_variable("XSEG_SIM_SHARED", "a b");
     expect_rejected(xseg_sim_reset(NULL),
                     "XSEG_SIM_SHARED: cannot join the simulated machine, 'a b'");
-    set("XSEG_SIM_SHARED", path + sizeof("/xseg-sim-") - 1);
+    set_variable("XSEG_SIM_SHARED", path + sizeof("/xseg-sim-") - 1);
     assert_int_equal(xseg_sim_reset(NULL), XSEG_OK);
     file = shm_open(path, O_RDONLY, 0);
     assert_true(file >= 0);
@@ -503,8 +502,8 @@ TEST_WITH(a_shared_machine_ends_with_its_last_process, NULL, clear)
 int main(void)
 {
     (void)clear(NULL);
-    set("XSEG_SIM_DEVICES", "3");
+    set_variable("XSEG_SIM_DEVICES", "3");
     /* An invalid variable is reported, and the others apply. */
-    set("XSEG_SIM_MEMORY_MB", "much");
+    set_variable("XSEG_SIM_MEMORY_MB", "much");
     return test_run();
 }

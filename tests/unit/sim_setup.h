@@ -24,7 +24,7 @@ static inline size_t page_bytes(void)
 #define ASSERT_OK(call)           ASSERT_CU(call, CUDA_SUCCESS)
 #define ASSERT_INVALID(call)      ASSERT_CU(call, CUDA_ERROR_INVALID_VALUE)
 
-/* A machine of two devices with 1 GiB each and no costs; the first one's context is current. */
+/* Settings of a machine of two devices with 1 GiB each, on which driver calls take no time. */
 static inline struct xseg_sim_settings small_machine(void)
 {
     struct xseg_sim_settings settings = {sizeof(settings), .devices = 2, .memory_bytes = 1024 * MIB,
@@ -33,7 +33,7 @@ static inline struct xseg_sim_settings small_machine(void)
     return settings;
 }
 
-/* A function of sim.h has rejected its arguments, and its message contains a word. */
+/* Expect that a function of sim.h has rejected its arguments, with a word in the error message. */
 static inline void expect_rejected(xseg_status status, const char *word)
 {
     char text[512];
@@ -76,7 +76,8 @@ static inline CUcontext enter(CUdevice device)
     return context;
 }
 
-/* A small machine with other settings; the context of device 0 is current. */
+/* Start a machine with these settings, and with those of small_machine() for members that are 0; the context of device 0 is
+ * current. */
 static inline void start_with(struct xseg_sim_settings settings)
 {
     settings.struct_size = sizeof(settings);
@@ -121,7 +122,7 @@ static inline CUmemGenericAllocationHandle create(size_t bytes)
     return handle;
 }
 
-/* Creation of memory on device 0 that may fail; what was created remains. */
+/* Create memory on device 0, which may fail.  The memory is not released. */
 static inline CUresult try_create(size_t bytes)
 {
     const CUmemAllocationProp prop = on_device(0);
@@ -146,7 +147,7 @@ static inline CUdeviceptr reserve(size_t bytes)
     return address;
 }
 
-/* Memory with one mapping and no other reference. */
+/* Map new memory, which is released when it is unmapped. */
 static inline void back(CUdeviceptr address, size_t bytes)
 {
     const CUmemGenericAllocationHandle handle = create(bytes);
@@ -172,7 +173,7 @@ static inline void grant(CUdeviceptr address, size_t bytes, int device)
     ASSERT_OK(cuMemSetAccess(address, bytes, &desc, 1));
 }
 
-/* Map memory that device 0 may access: of a handle, new, or new in a new range. */
+/* Map memory that device 0 may access: memory of a handle, new memory, or new memory in a new range. */
 static inline void map_usable(CUdeviceptr address, size_t bytes,
                               CUmemGenericAllocationHandle handle)
 {
@@ -219,6 +220,7 @@ static inline CUevent new_event(void)
     return event;
 }
 
+/* A new event that is recorded on a stream. */
 static inline CUevent record(CUstream stream)
 {
     CUevent event = new_event();
@@ -269,27 +271,27 @@ static inline size_t total_memory(CUdevice device)
 /* Free memory of the current device. */
 static inline size_t free_memory(void)
 {
-    size_t left = 0, total = 0;
+    size_t free_bytes = 0, total = 0;
 
-    ASSERT_OK(cuMemGetInfo(&left, &total));
-    return left;
+    ASSERT_OK(cuMemGetInfo(&free_bytes, &total));
+    return free_bytes;
 }
 
 /* An attribute of device 0 by number, because older versions of cuda.h do not name the later ones. */
-static inline int device_attribute(int which)
+static inline int device_attribute(int attribute)
 {
     int value = -1;
 
-    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)which, 0));
+    ASSERT_OK(cuDeviceGetAttribute(&value, (CUdevice_attribute)attribute, 0));
     return value;
 }
 
 /* The value of a pointer attribute of any size: the remaining bytes are zero. */
-static inline uint64_t pointer_attribute(CUdeviceptr address, int which)
+static inline uint64_t pointer_attribute(CUdeviceptr address, int attribute)
 {
     uint64_t value = 0;
 
-    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)which, address));
+    ASSERT_OK(cuPointerGetAttribute(&value, (CUpointer_attribute)attribute, address));
     return value;
 }
 
@@ -310,7 +312,7 @@ static inline void finish(CUstream stream)
     assert_int_equal(xseg_sim_finish(stream), XSEG_OK);
 }
 
-/* Expect the text of a leak report in a machine with this number of leaks. */
+/* Expect this number of leaks on the machine, and words in the leak report. */
 static inline void expect_leak(size_t count, const char *words)
 {
     char text[1024];

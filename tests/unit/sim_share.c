@@ -37,17 +37,17 @@ static CUresult import_from(int file, CUmemGenericAllocationHandle *handle)
 
 SIM_TEST_BYTES(an_import_is_the_same_memory)
 {
-    CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), again = 0;
+    CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE), imported = 0;
     CUdeviceptr first = reserve(2 * GRANULE), second = reserve(2 * GRANULE);
     CUmemAllocationProp prop;
     int file = export_of(handle);
 
-    ASSERT_OK(import_from(file, &again));
+    ASSERT_OK(import_from(file, &imported));
     assert_int_equal(close(file), 0);
-    assert_true(again != handle);
+    assert_true(imported != handle);
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
     ASSERT_OK(cuMemMap(first, 2 * GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemMap(second, 2 * GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemMap(second, 2 * GRANULE, 0, imported, 0));
     grant(first, 2 * GRANULE, 0);
     /* The importer needs its own access rights. */
     assert_int_equal(access_of(second, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -55,7 +55,7 @@ SIM_TEST_BYTES(an_import_is_the_same_memory)
     ASSERT_OK(cuMemsetD8(first, 6, 2 * GRANULE));
     assert_int_equal(bytes_at(second)[2 * GRANULE - 1], 6);
     assert_int_equal(pointer_attribute(second, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES), 1);
-    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&prop, again));
+    ASSERT_OK(cuMemGetAllocationPropertiesFromHandle(&prop, imported));
     assert_int_equal(prop.requestedHandleTypes, BY_DESCRIPTOR);
 
     ASSERT_OK(cuMemUnmap(first, 2 * GRANULE));
@@ -63,14 +63,14 @@ SIM_TEST_BYTES(an_import_is_the_same_memory)
     assert_int_equal(xseg_sim_used(0), 2 * GRANULE);
     assert_int_equal(bytes_at(second)[0], 6);
     ASSERT_OK(cuMemUnmap(second, 2 * GRANULE));
-    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(imported));
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
 /* smolvm #650 leaked memory this way. */
 SIM_TEST(an_open_file_holds_memory)
 {
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again[3];
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), imported[3];
     int first = export_of(handle), second = export_of(handle), copy = dup(second);
 
     assert_true(first != second);
@@ -79,19 +79,19 @@ SIM_TEST(an_open_file_holds_memory)
     assert_int_equal(close(first), 0);
     assert_int_equal(close(second), 0);
     assert_int_equal(xseg_sim_used(0), GRANULE);
-    assert_int_equal(xseg_sim_leaks(NULL, 0), 2);
-    /* Each handle of an import holds it as well. */
-    for (size_t i = 0; i < COUNT_OF(again); i++)
-        ASSERT_OK(import_from(copy, &again[i]));
+    assert_int_equal(xseg_sim_leaks(NULL, 0), 2); /* the memory, and the context */
+    /* Each handle of an import retains the memory as well. */
+    for (size_t i = 0; i < COUNT_OF(imported); i++)
+        ASSERT_OK(import_from(copy, &imported[i]));
     assert_int_equal(close(copy), 0);
-    for (size_t i = 0; i < COUNT_OF(again); i++) {
+    for (size_t i = 0; i < COUNT_OF(imported); i++) {
         assert_int_equal(xseg_sim_used(0), GRANULE);
-        ASSERT_OK(cuMemRelease(again[i]));
+        ASSERT_OK(cuMemRelease(imported[i]));
     }
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(free_memory(), total_memory(0));
-    /* The count includes a close without a later driver call. */
+    /* A close is counted without a later driver call. */
     handle = create_exportable(GRANULE);
     first = export_of(handle);
     ASSERT_OK(cuMemRelease(handle));
@@ -100,57 +100,57 @@ SIM_TEST(an_open_file_holds_memory)
     assert_int_equal(xseg_sim_leaks(NULL, 0), 1);
 }
 
-/* Permit this many more open descriptors; returns the previous limits. */
+/* Limit the number of additional open descriptors; returns the previous limits. */
 static struct rlimit limit_descriptors(rlim_t count)
 {
-    struct rlimit before;
-    const int lowest = dup(STDERR_FILENO);
+    struct rlimit previous;
+    const int lowest_free = dup(STDERR_FILENO);
 
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    struct rlimit low = before;
-    low.rlim_cur = (rlim_t)lowest + count;
-    (void)close(lowest);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-    return before;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &previous), 0);
+    struct rlimit limits = previous;
+    limits.rlim_cur = (rlim_t)lowest_free + count;
+    (void)close(lowest_free);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limits), 0);
+    return previous;
 }
 
-enum { MANY = 200, FEW = 8 };
+enum { HANDLES = 200, DESCRIPTORS = 8 };
 
 /* The number of allocations and of imports is not limited by `ulimit -n`, and neither are exports that are closed. */
 SIM_TEST_BYTES(exportable_memory_needs_no_separate_descriptor)
 {
-    CUmemGenericAllocationHandle handle[MANY], again[MANY];
-    CUdeviceptr base = reserve(MANY * GRANULE), other = reserve(MANY * GRANULE);
-    const struct rlimit before = limit_descriptors(FEW);
+    CUmemGenericAllocationHandle handle[HANDLES], imported[HANDLES];
+    CUdeviceptr base = reserve(HANDLES * GRANULE), import_base = reserve(HANDLES * GRANULE);
+    const struct rlimit before = limit_descriptors(DESCRIPTORS);
 
-    for (size_t i = 0; i < MANY; i++) {
+    for (size_t i = 0; i < HANDLES; i++) {
         handle[i] = create_exportable(GRANULE);
         ASSERT_OK(cuMemMap(base + i * GRANULE, GRANULE, 0, handle[i], 0));
     }
-    grant(base, MANY * GRANULE, 0);
-    for (size_t i = 0; i < MANY; i++)
+    grant(base, HANDLES * GRANULE, 0);
+    for (size_t i = 0; i < HANDLES; i++)
         bytes_at(base)[i * GRANULE] = (unsigned char)(i + 1);
-    for (size_t i = 0; i < MANY; i++) {
+    for (size_t i = 0; i < HANDLES; i++) {
         const int file = export_of(handle[i]);
 
-        ASSERT_OK(import_from(file, &again[i]));
+        ASSERT_OK(import_from(file, &imported[i]));
         assert_int_equal(close(file), 0);
-        ASSERT_OK(cuMemMap(other + i * GRANULE, GRANULE, 0, again[i], 0));
+        ASSERT_OK(cuMemMap(import_base + i * GRANULE, GRANULE, 0, imported[i], 0));
     }
-    grant(other, MANY * GRANULE, 0);
+    grant(import_base, HANDLES * GRANULE, 0);
 
-    /* Each is released separately: the odd ones first at the exporter, the even ones first at the importer. */
-    ASSERT_OK(cuMemUnmap(base, MANY * GRANULE));
-    for (size_t i = 1; i < MANY; i += 2)
+    /* Handles with odd indices are released first by the exporter, those with even indices first by the importer. */
+    ASSERT_OK(cuMemUnmap(base, HANDLES * GRANULE));
+    for (size_t i = 1; i < HANDLES; i += 2)
         ASSERT_OK(cuMemRelease(handle[i]));
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    for (size_t i = 0; i < MANY; i++)
-        assert_int_equal(bytes_at(other)[i * GRANULE], (unsigned char)(i + 1));
-    ASSERT_OK(cuMemUnmap(other, MANY * GRANULE));
-    for (size_t i = 0; i < MANY; i++)
-        ASSERT_OK(cuMemRelease(again[i]));
-    assert_int_equal(xseg_sim_used(0), MANY / 2 * GRANULE);
-    for (size_t i = 0; i < MANY; i += 2)
+    assert_int_equal(xseg_sim_used(0), HANDLES * GRANULE);
+    for (size_t i = 0; i < HANDLES; i++)
+        assert_int_equal(bytes_at(import_base)[i * GRANULE], (unsigned char)(i + 1));
+    ASSERT_OK(cuMemUnmap(import_base, HANDLES * GRANULE));
+    for (size_t i = 0; i < HANDLES; i++)
+        ASSERT_OK(cuMemRelease(imported[i]));
+    assert_int_equal(xseg_sim_used(0), HANDLES / 2 * GRANULE);
+    for (size_t i = 0; i < HANDLES; i += 2)
         ASSERT_OK(cuMemRelease(handle[i]));
     assert_int_equal(xseg_sim_used(0), 0);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
@@ -158,26 +158,26 @@ SIM_TEST_BYTES(exportable_memory_needs_no_separate_descriptor)
 
 SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
 {
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), other = 0;
-    const struct rlimit before = limit_descriptors(FEW);
-    int file[FEW + 1] = {-1};
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), third = 0;
+    const struct rlimit before = limit_descriptors(DESCRIPTORS);
+    int file[DESCRIPTORS + 1] = {-1};
     CUresult result;
     size_t count = 0;
 
     while ((result = cuMemExportToShareableHandle(&file[count], handle, BY_DESCRIPTOR, 0)) ==
            CUDA_SUCCESS)
-        assert_true(++count <= FEW);
+        assert_true(++count <= DESCRIPTORS);
     ASSERT_CU(result, CUDA_ERROR_OUT_OF_MEMORY);
     assert_true(count >= 2);
-    CUmemGenericAllocationHandle again = create_exportable(GRANULE);
-    ASSERT_OK(cuMemRelease(again));
+    CUmemGenericAllocationHandle second = create_exportable(GRANULE);
+    ASSERT_OK(cuMemRelease(second));
     /* The first import from a device opens its file; further ones need no descriptor. */
-    ASSERT_CU(import_from(file[1], &again), CUDA_ERROR_OUT_OF_MEMORY);
+    ASSERT_CU(import_from(file[1], &second), CUDA_ERROR_OUT_OF_MEMORY);
     assert_int_equal(close(file[0]), 0);
-    ASSERT_OK(import_from(file[1], &again));
-    ASSERT_OK(import_from(file[1], &other));
-    ASSERT_OK(cuMemRelease(again));
-    ASSERT_OK(cuMemRelease(other));
+    ASSERT_OK(import_from(file[1], &second));
+    ASSERT_OK(import_from(file[1], &third));
+    ASSERT_OK(cuMemRelease(second));
+    ASSERT_OK(cuMemRelease(third));
     file[0] = export_of(handle);
     while (count-- != 0)
         assert_int_equal(close(file[count]), 0);
@@ -190,18 +190,18 @@ SIM_TEST(an_export_without_a_descriptor_is_out_of_memory)
  * So imports of adjacent memory share one lock, which is divided when memory in the middle is released. */
 SIM_TEST(imports_of_adjacent_memory_share_a_lock)
 {
-    CUmemGenericAllocationHandle handle[MANY], again[MANY], twice = 0;
+    CUmemGenericAllocationHandle handle[HANDLES], imported[HANDLES], imported_again = 0;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int first = -1;
 
-    for (size_t i = 0; i < MANY; i++)
+    for (size_t i = 0; i < HANDLES; i++)
         handle[i] = create_exportable(GRANULE);
-    for (size_t i = 0; i < MANY; i++) {
+    for (size_t i = 0; i < HANDLES; i++) {
         const int file = export_of(handle[i]);
 
-        ASSERT_OK(import_from(file, &again[i]));
-        if (i == MANY / 2)
-            ASSERT_OK(import_from(file, &twice));
+        ASSERT_OK(import_from(file, &imported[i]));
+        if (i == HANDLES / 2)
+            ASSERT_OK(import_from(file, &imported_again));
         if (i == 0)
             first = file;
         else
@@ -210,24 +210,24 @@ SIM_TEST(imports_of_adjacent_memory_share_a_lock)
     }
     assert_int_equal(fcntl(first, F_OFD_GETLK, &lock), 0);
     assert_int_equal(lock.l_type, F_RDLCK);
-    assert_true((uint64_t)lock.l_len >= MANY * GRANULE);
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    ASSERT_OK(cuMemRelease(again[MANY / 2]));
-    assert_int_equal(xseg_sim_used(0), MANY * GRANULE);
-    ASSERT_OK(cuMemRelease(twice));
-    assert_int_equal(xseg_sim_used(0), (MANY - 1) * GRANULE);
-    for (size_t i = 0; i < MANY; i++)
-        if (i != MANY / 2)
-            ASSERT_OK(cuMemRelease(again[i]));
+    assert_true((uint64_t)lock.l_len >= HANDLES * GRANULE);
+    assert_int_equal(xseg_sim_used(0), HANDLES * GRANULE);
+    ASSERT_OK(cuMemRelease(imported[HANDLES / 2]));
+    assert_int_equal(xseg_sim_used(0), HANDLES * GRANULE);
+    ASSERT_OK(cuMemRelease(imported_again));
+    assert_int_equal(xseg_sim_used(0), (HANDLES - 1) * GRANULE);
+    for (size_t i = 0; i < HANDLES; i++)
+        if (i != HANDLES / 2)
+            ASSERT_OK(cuMemRelease(imported[i]));
     assert_int_equal(xseg_sim_used(0), GRANULE);
     assert_int_equal(close(first), 0);
     assert_int_equal(xseg_sim_used(0), 0);
 }
 
-/* Memory of another machine that has ended: a descriptor keeps its contents. */
+/* A descriptor keeps the contents of memory after a reset of the machine. */
 SIM_TEST_BYTES(a_descriptor_outlives_its_machine)
 {
-    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), again = 0;
+    CUmemGenericAllocationHandle handle = create_exportable(GRANULE), imported = 0;
     CUdeviceptr base = reserve(GRANULE);
     const int file = export_of(handle);
 
@@ -235,23 +235,23 @@ SIM_TEST_BYTES(a_descriptor_outlives_its_machine)
     bytes_at(base)[5] = 7;
     assert_int_equal(with_bytes(state), 0);
     base = reserve(GRANULE);
-    ASSERT_OK(import_from(file, &again));
+    ASSERT_OK(import_from(file, &imported));
     assert_int_equal(close(file), 0);
-    map_usable(base, GRANULE, again);
+    map_usable(base, GRANULE, imported);
     assert_int_equal(bytes_at(base)[5], 7);
     ASSERT_OK(cuMemUnmap(base, GRANULE));
-    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemRelease(imported));
 }
 
 SIM_TEST(exports_and_imports_are_checked)
 {
-    CUmemGenericAllocationHandle plain = create(GRANULE), handle = create_exportable(GRANULE),
-                                 out = 0;
+    CUmemGenericAllocationHandle not_exportable = create(GRANULE),
+                                 handle = create_exportable(GRANULE), out = 0;
     const struct xseg_sim_settings settings = {sizeof(settings)};
     CUmemAllocationProp prop = on_device(1);
     int file = -1, ends[2];
 
-    ASSERT_INVALID(cuMemExportToShareableHandle(&file, plain, BY_DESCRIPTOR, 0));
+    ASSERT_INVALID(cuMemExportToShareableHandle(&file, not_exportable, BY_DESCRIPTOR, 0));
     ASSERT_CU(cuMemExportToShareableHandle(&file, handle, BY_WIN32_HANDLE, 0),
               CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_INVALID(cuMemExportToShareableHandle(&file, handle, BY_DESCRIPTOR, 1));
@@ -274,7 +274,7 @@ SIM_TEST(exports_and_imports_are_checked)
     ASSERT_CU(cuMemImportFromShareableHandle(&out, (void *)(uintptr_t)file, BY_WIN32_HANDLE),
               CUDA_ERROR_NOT_SUPPORTED);
     ASSERT_INVALID(import_from(file, NULL));
-    /* A machine that lacks the device. */
+    /* The new machine has no device 1. */
     start(&settings);
     ASSERT_CU(import_from(file, &out), CUDA_ERROR_INVALID_DEVICE);
     (void)close(file);
@@ -283,7 +283,7 @@ SIM_TEST(exports_and_imports_are_checked)
 
 union control {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(int))];
+    char bytes[CMSG_SPACE(sizeof(int))];
 };
 
 static void send_file(int socket, int file)
@@ -318,8 +318,8 @@ static int receive_file(int socket)
     return file;
 }
 
-/* Another process: reads the bytes of the first, answers, and waits for the end. */
-static int import_elsewhere(int socket)
+/* The second process: read a byte of the first process, write one, respond, and wait for a byte. */
+static int import_in_child(int socket)
 {
     const CUmemAccessDesc desc = read_write(0);
     CUmemGenericAllocationHandle handle = 0;
@@ -348,8 +348,8 @@ static int import_elsewhere(int socket)
 SIM_TEST(memory_has_fabric_handles_if_requested)
 {
     CUmemAllocationProp prop = on_device(0);
-    CUmemGenericAllocationHandle handle = 0, plain = 0, again = 0;
-    unsigned char named[64] = {0};
+    CUmemGenericAllocationHandle handle = 0, without_fabric = 0, imported = 0;
+    unsigned char fabric_handle[64] = {0};
     int file = -1;
 
     prop.requestedHandleTypes = (CUmemAllocationHandleType)(BY_DESCRIPTOR | 8);
@@ -358,26 +358,26 @@ SIM_TEST(memory_has_fabric_handles_if_requested)
     ASSERT_OK(cuMemCreate(&handle, GRANULE, &prop, 0));
     ASSERT_OK(cuMemExportToShareableHandle(&file, handle, BY_DESCRIPTOR, 0));
     (void)close(file);
-    ASSERT_OK(cuMemExportToShareableHandle(named, handle, FABRIC, 0));
-    ASSERT_OK(cuMemImportFromShareableHandle(&again, named, FABRIC));
-    CUdeviceptr base = reserve(2 * GRANULE), other = base + GRANULE;
+    ASSERT_OK(cuMemExportToShareableHandle(fabric_handle, handle, FABRIC, 0));
+    ASSERT_OK(cuMemImportFromShareableHandle(&imported, fabric_handle, FABRIC));
+    CUdeviceptr base = reserve(2 * GRANULE), import_base = base + GRANULE;
     ASSERT_OK(cuMemMap(base, GRANULE, 0, handle, 0));
-    ASSERT_OK(cuMemMap(other, GRANULE, 0, again, 0));
+    ASSERT_OK(cuMemMap(import_base, GRANULE, 0, imported, 0));
     grant(base, 2 * GRANULE, 0);
     *(volatile char *)(uintptr_t)base = 33;
-    assert_int_equal(*(volatile char *)(uintptr_t)other, 33);
+    assert_int_equal(*(volatile char *)(uintptr_t)import_base, 33);
     /* Memory without fabric handles, an invalid handle, and a handle of released memory. */
     prop.requestedHandleTypes = BY_DESCRIPTOR;
-    ASSERT_OK(cuMemCreate(&plain, GRANULE, &prop, 0));
-    ASSERT_INVALID(cuMemExportToShareableHandle(named, plain, FABRIC, 0));
-    ASSERT_INVALID(cuMemImportFromShareableHandle(&again, NULL, FABRIC));
-    ASSERT_OK(cuMemRelease(again));
+    ASSERT_OK(cuMemCreate(&without_fabric, GRANULE, &prop, 0));
+    ASSERT_INVALID(cuMemExportToShareableHandle(fabric_handle, without_fabric, FABRIC, 0));
+    ASSERT_INVALID(cuMemImportFromShareableHandle(&imported, NULL, FABRIC));
+    ASSERT_OK(cuMemRelease(imported));
     ASSERT_OK(cuMemRelease(handle));
     ASSERT_OK(cuMemUnmap(base, 2 * GRANULE));
     assert_int_equal(xseg_sim_used(0), GRANULE);
-    ASSERT_INVALID(cuMemImportFromShareableHandle(&again, named, FABRIC));
-    named[0] ^= 1;
-    ASSERT_INVALID(cuMemImportFromShareableHandle(&again, named, FABRIC));
+    ASSERT_INVALID(cuMemImportFromShareableHandle(&imported, fabric_handle, FABRIC));
+    fabric_handle[0] ^= 1;
+    ASSERT_INVALID(cuMemImportFromShareableHandle(&imported, fabric_handle, FABRIC));
 }
 
 SIM_TEST_BYTES(memory_is_shared_with_another_process)
@@ -388,7 +388,7 @@ SIM_TEST_BYTES(memory_is_shared_with_another_process)
     pid_t child = child_fork_with_socket(&socket);
 
     if (child == 0)
-        _exit(import_elsewhere(socket));
+        _exit(import_in_child(socket));
     CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
     map_usable(base, GRANULE, handle);
     bytes_at(base)[100] = 42;
@@ -412,7 +412,7 @@ SIM_TEST_BYTES(memory_is_shared_with_another_process)
 static CUipcMemHandle memory_handle;
 static CUipcEventHandle event_handle;
 
-/* Another process on its own machine; a part returns whether all checks passed. */
+/* Run a part in another process with its own machine.  The part returns whether all its checks passed. */
 static void expect_in_child(bool (*part)(void))
 {
     const pid_t child = fork();
@@ -424,21 +424,21 @@ static void expect_in_child(bool (*part)(void))
     child_expect_success(child);
 }
 
-static bool opens_and_writes(void)
+static bool open_and_write(void)
 {
     CUdeviceptr first = 0, second = 0;
-    bool fine = cuIpcOpenMemHandle(&first, memory_handle, 1) == CUDA_SUCCESS &&
-                cuIpcOpenMemHandle(&second, memory_handle, 1) == CUDA_SUCCESS;
+    bool succeeded = cuIpcOpenMemHandle(&first, memory_handle, 1) == CUDA_SUCCESS &&
+                     cuIpcOpenMemHandle(&second, memory_handle, 1) == CUDA_SUCCESS;
 
-    fine = fine && first == second && bytes_at(first)[5] == 42 && xseg_sim_used(0) == 0;
-    fine = fine && cuMemsetD8(first + 6, 43, 1) == CUDA_SUCCESS;
-    fine = fine && cuMemFree(first) == CUDA_ERROR_INVALID_VALUE;
-    fine = fine && cuIpcGetMemHandle(&memory_handle, first) == CUDA_ERROR_INVALID_VALUE;
-    fine = fine && cuIpcCloseMemHandle(first + 1) == CUDA_ERROR_INVALID_VALUE;
-    fine = fine && cuIpcCloseMemHandle(first) == CUDA_SUCCESS && bytes_at(first)[6] == 43;
-    fine = fine && cuIpcCloseMemHandle(first) == CUDA_SUCCESS;
-    fine = fine && cuIpcCloseMemHandle(first) == CUDA_ERROR_INVALID_VALUE;
-    return fine && xseg_sim_leaks(NULL, 0) == 1; /* the context */
+    succeeded = succeeded && first == second && bytes_at(first)[5] == 42 && xseg_sim_used(0) == 0;
+    succeeded = succeeded && cuMemsetD8(first + 6, 43, 1) == CUDA_SUCCESS;
+    succeeded = succeeded && cuMemFree(first) == CUDA_ERROR_INVALID_VALUE;
+    succeeded = succeeded && cuIpcGetMemHandle(&memory_handle, first) == CUDA_ERROR_INVALID_VALUE;
+    succeeded = succeeded && cuIpcCloseMemHandle(first + 1) == CUDA_ERROR_INVALID_VALUE;
+    succeeded = succeeded && cuIpcCloseMemHandle(first) == CUDA_SUCCESS && bytes_at(first)[6] == 43;
+    succeeded = succeeded && cuIpcCloseMemHandle(first) == CUDA_SUCCESS;
+    succeeded = succeeded && cuIpcCloseMemHandle(first) == CUDA_ERROR_INVALID_VALUE;
+    return succeeded && xseg_sim_leaks(NULL, 0) == 1; /* the context */
 }
 
 SIM_TEST_BYTES(two_processes_use_an_allocation)
@@ -448,7 +448,7 @@ SIM_TEST_BYTES(two_processes_use_an_allocation)
     (void)allocate(GRANULE);
     bytes_at(address)[5] = 42;
     ASSERT_OK(cuIpcGetMemHandle(&memory_handle, address + 100));
-    expect_in_child(opens_and_writes);
+    expect_in_child(open_and_write);
     assert_int_equal(bytes_at(address)[6], 43);
     ASSERT_OK(cuMemFree(address));
 }
@@ -457,18 +457,18 @@ SIM_TEST(address_outside_allocations_is_rejected)
 {
     const CUdeviceptr reserved = reserve(GRANULE), address = allocate(GRANULE);
     CUdeviceptr opened = 0;
-    const CUipcMemHandle none = {{0}};
+    const CUipcMemHandle invalid = {{0}};
 
     ASSERT_INVALID(cuIpcGetMemHandle(&memory_handle, reserved));
     ASSERT_INVALID(cuIpcGetMemHandle(NULL, address));
-    ASSERT_INVALID(cuIpcOpenMemHandle(&opened, none, 1));
+    ASSERT_INVALID(cuIpcOpenMemHandle(&opened, invalid, 1));
     ASSERT_OK(cuIpcGetMemHandle(&memory_handle, address));
     ASSERT_INVALID(cuIpcOpenMemHandle(&opened, memory_handle, 0));
     ASSERT_CU(cuIpcOpenMemHandle(&opened, memory_handle, 1), CUDA_ERROR_INVALID_CONTEXT);
     ASSERT_INVALID(cuIpcCloseMemHandle(address));
 }
 
-static bool waits_for_the_event(void)
+static bool wait_for_the_event(void)
 {
     const CUstream stream = new_stream();
     CUevent event = NULL;
@@ -481,15 +481,15 @@ static bool waits_for_the_event(void)
 
 SIM_TEST_BYTES(event_is_shared_with_another_process)
 {
-    const CUevent plain = new_event();
+    const CUevent not_interprocess = new_event();
     CUevent event = NULL, opened = NULL;
-    const CUipcEventHandle none = {{0}};
+    const CUipcEventHandle invalid = {{0}};
 
     ASSERT_OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS));
-    ASSERT_CU(cuIpcGetEventHandle(&event_handle, plain), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuIpcGetEventHandle(&event_handle, not_interprocess), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_INVALID(cuIpcGetEventHandle(NULL, event));
-    ASSERT_INVALID(cuIpcOpenEventHandle(&opened, none));
+    ASSERT_INVALID(cuIpcOpenEventHandle(&opened, invalid));
     ASSERT_OK(cuIpcGetEventHandle(&event_handle, event));
     ASSERT_CU(cuIpcOpenEventHandle(&opened, event_handle), CUDA_ERROR_INVALID_CONTEXT);
-    expect_in_child(waits_for_the_event);
+    expect_in_child(wait_for_the_event);
 }

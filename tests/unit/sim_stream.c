@@ -4,6 +4,7 @@
 
 #include "tests/unit/sim_setup.h"
 
+/* The duration of open-ended work, which completes when a call finishes it or waits for it. */
 #define OPEN UINT64_MAX
 
 SIM_TEST(an_event_covers_the_work_queued_before_it)
@@ -65,7 +66,7 @@ SIM_TEST(events_record_their_times)
     assert_true(elapsed(late, late) == 0.0f);
     ASSERT_OK(cuEventRecord(first, idle));
     assert_true(elapsed(late, first) == 50.0f);
-    /* Work that is finished by hand ends at that time. */
+    /* Work that xseg_sim_finish() completes ends at the time of the call. */
     launch(idle, 9000000);
     second = record_timed(idle);
     xseg_sim_advance(3000000);
@@ -252,10 +253,10 @@ SIM_TEST(finish_ends_one_stream_and_moves_no_clock)
     launch(b, OPEN);
     ASSERT_OK(cuStreamWaitEvent(a, record(b), 0));
     launch(a, 10);
-    CUevent waits = record(a);
+    CUevent after_wait = record(a);
     finish(a);
     ASSERT_OK(cuEventQuery(first));
-    ASSERT_OK(cuEventQuery(waits));
+    ASSERT_OK(cuEventQuery(after_wait));
     ASSERT_OK(cuStreamQuery(a));
     ASSERT_CU(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
     assert_int_equal(xseg_sim_clock(), 0);
@@ -284,10 +285,10 @@ SIM_TEST(finish_all_completes_all_work)
 
 SIM_TEST(finish_resumes_waiting_streams)
 {
-    CUstream a = new_stream(), b = new_stream(), other = new_stream();
+    CUstream a = new_stream(), b = new_stream(), busy = new_stream();
 
-    launch(other, OPEN);
-    ASSERT_OK(cuStreamWaitEvent(a, record(other), 0));
+    launch(busy, OPEN);
+    ASSERT_OK(cuStreamWaitEvent(a, record(busy), 0));
     launch(a, OPEN);
     ASSERT_OK(cuStreamWaitEvent(b, record(a), 0));
     launch(b, 10);
@@ -310,8 +311,8 @@ SIM_TEST(a_context_wait_ends_the_work_of_its_device)
     ASSERT_OK(cuStreamDestroy(destroyed));
     ASSERT_CU(cuEventQuery(pending_event), CUDA_ERROR_NOT_READY);
     (void)enter(1);
-    CUstream other = new_stream();
-    launch(other, OPEN);
+    CUstream second = new_stream();
+    launch(second, OPEN);
     ASSERT_OK(cuCtxSetCurrent(first));
     ASSERT_OK(cuCtxSynchronize());
     assert_int_equal(xseg_sim_clock(), 500);
@@ -319,7 +320,7 @@ SIM_TEST(a_context_wait_ends_the_work_of_its_device)
     ASSERT_OK(cuStreamQuery(NULL));
     ASSERT_OK(cuEventQuery(pending_event));
     (void)enter(1);
-    ASSERT_CU(cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+    ASSERT_CU(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
 }
 
 SIM_TEST(a_free_waits_for_timed_work_of_its_device)
@@ -344,25 +345,25 @@ static void *id_of_another_thread(void *out)
 SIM_TEST(streams_have_unique_ids)
 {
     CUstream stream = new_stream();
-    unsigned long long id = id_of(stream), legacy = id_of(NULL), mine = id_of(CU_STREAM_PER_THREAD),
-                       theirs = 0;
+    unsigned long long id = id_of(stream), legacy = id_of(NULL), own = id_of(CU_STREAM_PER_THREAD),
+                       foreign = 0;
     pthread_t thread;
 
     assert_int_equal(id_of(CU_STREAM_LEGACY), legacy);
     assert_int_equal(id_of(NULL), legacy);
-    assert_int_equal(id_of(CU_STREAM_PER_THREAD), mine);
-    assert_true(legacy != mine && legacy != id && mine != id);
-    assert_int_equal(pthread_create(&thread, NULL, id_of_another_thread, &theirs), 0);
+    assert_int_equal(id_of(CU_STREAM_PER_THREAD), own);
+    assert_true(legacy != own && legacy != id && own != id);
+    assert_int_equal(pthread_create(&thread, NULL, id_of_another_thread, &foreign), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_true(theirs != mine && theirs != legacy);
+    assert_true(foreign != own && foreign != legacy);
 
     ASSERT_OK(cuStreamDestroy(stream));
-    CUstream again = new_stream();
-    assert_true(id_of(again) != id);
+    CUstream second = new_stream();
+    assert_true(id_of(second) != id);
     (void)enter(1);
     assert_true(id_of(NULL) != legacy);
-    assert_true(id_of(CU_STREAM_PER_THREAD) != mine);
-    assert_int_equal(id_of(again), id_of(again));
+    assert_true(id_of(CU_STREAM_PER_THREAD) != own);
+    assert_int_equal(id_of(second), id_of(second));
 }
 
 SIM_TEST(default_streams_are_separate)
@@ -390,12 +391,12 @@ static CUstream new_blocking_stream(void)
 /* Work on the legacy stream waits for all blocking streams, and their later work waits for it. */
 SIM_TEST(the_legacy_stream_is_in_order_with_blocking_ones)
 {
-    CUstream blocking = new_blocking_stream(), other = new_blocking_stream(),
+    CUstream blocking = new_blocking_stream(), second = new_blocking_stream(),
              nonblocking = new_stream();
 
     launch(blocking, OPEN);
     launch(nonblocking, OPEN);
-    CUevent legacy = record(NULL), later = record(other), of_nonblocking = record(new_stream());
+    CUevent legacy = record(NULL), later = record(second), of_nonblocking = record(new_stream());
     ASSERT_OK(cuEventQuery(of_nonblocking));
     ASSERT_CU(cuEventQuery(legacy), CUDA_ERROR_NOT_READY);
     ASSERT_CU(cuEventQuery(later), CUDA_ERROR_NOT_READY);
@@ -429,6 +430,7 @@ SIM_TEST(times_propagate_through_the_legacy_stream)
     launch(first, 1000000);
     CUevent stop = record_timed(NULL);
     ASSERT_OK(cuStreamSynchronize(NULL));
+    /* 3 * (1 + 0.5) ms, and the last 0.25 ms. */
     assert_true(elapsed(start, middle) > 4.7 && elapsed(start, middle) < 4.8);
     assert_true(elapsed(middle, stop) > 0.9 && elapsed(middle, stop) < 1.1);
 }
@@ -455,34 +457,34 @@ SIM_TEST(the_legacy_stream_waits_for_per_thread_ones)
     ASSERT_OK(cuEventQuery(legacy));
 }
 
-/* In fast mode; see use_of_destroyed_objects_is_reported. */
+/* In fast mode calls with destroyed objects fail; strict mode is tested by use_of_destroyed_objects_is_reported. */
 TEST(destroyed_objects_are_detected)
 {
-    CUstream rubbish = (CUstream)(uintptr_t)0x7777;
+    CUstream invalid = (CUstream)(uintptr_t)0x7777;
     unsigned long long id;
 
     start_with((struct xseg_sim_settings){.skip_checks = true});
-    CUstream stream = new_stream(), fine = new_stream();
-    CUevent event = new_event(), good = new_event();
+    CUstream stream = new_stream(), valid_stream = new_stream();
+    CUevent event = new_event(), valid_event = new_event();
     ASSERT_OK(cuStreamDestroy(stream));
     ASSERT_OK(cuEventDestroy(event));
     (void)new_stream();
     (void)new_event();
     ASSERT_CU(cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuStreamSynchronize(rubbish), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamSynchronize(invalid), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuStreamGetId(stream, &id), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuStreamWaitEvent(stream, good, 0), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuStreamWaitEvent(fine, event, 0), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuEventRecord(event, fine), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuEventRecord(good, stream), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuEventRecord(NULL, fine), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamWaitEvent(stream, valid_event, 0), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuStreamWaitEvent(valid_stream, event, 0), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(event, valid_stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(valid_event, stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(NULL, valid_stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventSynchronize((CUevent)stream), CUDA_ERROR_INVALID_HANDLE);
     ASSERT_CU(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
     expect_rejected(xseg_sim_launch(stream, 1), "invalid stream handle, ");
-    expect_rejected(xseg_sim_finish(rubbish), "xseg_sim_finish: invalid stream handle, 0x7777;");
-    ASSERT_OK(cuStreamQuery(fine));
+    expect_rejected(xseg_sim_finish(invalid), "xseg_sim_finish: invalid stream handle, 0x7777;");
+    ASSERT_OK(cuStreamQuery(valid_stream));
 }
 
 static CUstream destroyed_stream(void)
@@ -490,7 +492,7 @@ static CUstream destroyed_stream(void)
     CUstream stream = new_stream();
 
     (void)cuStreamDestroy(stream);
-    (void)new_stream(); /* which reuses the slot */
+    (void)new_stream(); /* reuses the slot */
     return stream;
 }
 
@@ -534,21 +536,21 @@ TEST(use_of_destroyed_objects_is_reported)
 SIM_TEST(a_per_thread_stream_ends_with_its_context)
 {
     struct xseg_sim_settings settings = small_machine();
-    CUcontext of = NULL;
+    CUcontext context = NULL;
 
     settings.reuse_handles = true;
     start(&settings);
     (void)enter(1);
-    unsigned long long before = id_of(CU_STREAM_PER_THREAD);
+    unsigned long long old_id = id_of(CU_STREAM_PER_THREAD);
     ASSERT_OK(cuDevicePrimaryCtxReset(1));
     (void)enter(0);
-    CUstream other = new_stream();
-    launch(other, OPEN);
+    CUstream stream = new_stream();
+    launch(stream, OPEN);
     CUcontext second = enter(1);
-    assert_true(id_of(CU_STREAM_PER_THREAD) != before);
-    assert_true(id_of(CU_STREAM_PER_THREAD) != id_of(other));
-    ASSERT_OK(cuStreamGetCtx(CU_STREAM_PER_THREAD, &of));
-    assert_ptr_equal(of, second);
+    assert_true(id_of(CU_STREAM_PER_THREAD) != old_id);
+    assert_true(id_of(CU_STREAM_PER_THREAD) != id_of(stream));
+    ASSERT_OK(cuStreamGetCtx(CU_STREAM_PER_THREAD, &context));
+    assert_ptr_equal(context, second);
     ASSERT_OK(cuStreamQuery(CU_STREAM_PER_THREAD));
 }
 
@@ -571,33 +573,33 @@ SIM_TEST(invalid_arguments_are_rejected)
 
 SIM_TEST(streams_reject_events_of_another_context)
 {
-    CUstream here = new_stream();
-    CUcontext of = NULL, first = current_context(), second = enter(1);
-    CUstream there = new_stream();
-    CUevent far = new_event();
+    CUstream stream = new_stream();
+    CUcontext context = NULL, first = current_context(), second = enter(1);
+    CUstream foreign_stream = new_stream();
+    CUevent foreign_event = new_event();
 
-    launch(there, OPEN);
-    ASSERT_OK(cuEventRecord(far, there));
-    ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_CU(cuStreamSynchronize(here), CUDA_ERROR_INVALID_CONTEXT);
-    ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_CONTEXT);
+    launch(foreign_stream, OPEN);
+    ASSERT_OK(cuEventRecord(foreign_event, foreign_stream));
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuStreamSynchronize(stream), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuEventRecord(foreign_event, stream), CUDA_ERROR_INVALID_CONTEXT);
 
     ASSERT_OK(cuCtxSetCurrent(first));
     CUevent event = new_event();
-    ASSERT_CU(cuEventRecord(far, here), CUDA_ERROR_INVALID_HANDLE);
-    ASSERT_CU(cuEventRecord(event, there), CUDA_ERROR_INVALID_CONTEXT);
+    ASSERT_CU(cuEventRecord(foreign_event, stream), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_CU(cuEventRecord(event, foreign_stream), CUDA_ERROR_INVALID_CONTEXT);
     /* Waiting for an event of another device, and querying it, is valid. */
-    ASSERT_CU(cuEventQuery(far), CUDA_ERROR_NOT_READY);
-    ASSERT_OK(cuStreamWaitEvent(here, far, 0));
-    ASSERT_CU(cuStreamQuery(here), CUDA_ERROR_NOT_READY);
-    ASSERT_OK(cuStreamGetCtx(there, &of));
-    assert_ptr_equal(of, second);
-    ASSERT_OK(cuStreamGetCtx(NULL, &of));
-    assert_ptr_equal(of, first);
-    /* The other device's context is destroyed with its work. */
+    ASSERT_CU(cuEventQuery(foreign_event), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamWaitEvent(stream, foreign_event, 0));
+    ASSERT_CU(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    ASSERT_OK(cuStreamGetCtx(foreign_stream, &context));
+    assert_ptr_equal(context, second);
+    ASSERT_OK(cuStreamGetCtx(NULL, &context));
+    assert_ptr_equal(context, first);
+    /* The context of the second device is destroyed with its work. */
     ASSERT_OK(cuDevicePrimaryCtxReset(1));
-    ASSERT_OK(cuStreamQuery(here));
-    ASSERT_CU(cuEventQuery(far), CUDA_ERROR_INVALID_HANDLE);
+    ASSERT_OK(cuStreamQuery(stream));
+    ASSERT_CU(cuEventQuery(foreign_event), CUDA_ERROR_INVALID_HANDLE);
 }
 
 SIM_TEST(destroyed_streams_complete_their_work)
@@ -618,22 +620,21 @@ SIM_TEST(destroyed_streams_complete_their_work)
     ASSERT_OK(cuCtxSynchronize());
 }
 
-struct note {
-    char text[16];
+/* The calls of host functions. */
+static struct {
+    char text[16]; /* one letter for each call */
     unsigned length;
-    CUresult inside; /* result of a driver call in the function */
+    CUresult result; /* of a driver call in the function */
     uint64_t clock;
-};
-
-static struct note note;
+} host_log;
 
 static void CUDA_CB append_letter(void *letter)
 {
     CUdeviceptr address;
 
-    note.text[note.length++] = *(const char *)letter;
-    note.inside = cuMemAddressReserve(&address, GRANULE, 0, 0, 0);
-    note.clock = xseg_sim_clock();
+    host_log.text[host_log.length++] = *(const char *)letter;
+    host_log.result = cuMemAddressReserve(&address, GRANULE, 0, 0, 0);
+    host_log.clock = xseg_sim_clock();
 }
 
 SIM_TEST(host_functions_run_in_stream_order)
@@ -641,31 +642,31 @@ SIM_TEST(host_functions_run_in_stream_order)
     static char letter[] = "abcdef";
     CUstream a = new_stream(), b = new_stream();
 
-    memset(&note, 0, sizeof(note));
+    memset(&host_log, 0, sizeof(host_log));
     ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[0]));
-    assert_string_equal(note.text, "a");
-    ASSERT_CU(note.inside, CUDA_ERROR_NOT_PERMITTED);
+    assert_string_equal(host_log.text, "a");
+    ASSERT_CU(host_log.result, CUDA_ERROR_NOT_PERMITTED);
     launch(a, 100);
     ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[1]));
     launch(b, 50);
     ASSERT_OK(cuLaunchHostFunc(b, append_letter, &letter[2]));
     ASSERT_OK(cuLaunchHostFunc(b, append_letter, &letter[3]));
     xseg_sim_advance(49);
-    assert_string_equal(note.text, "a");
+    assert_string_equal(host_log.text, "a");
     xseg_sim_advance(60);
-    assert_string_equal(note.text, "acdb");
+    assert_string_equal(host_log.text, "acdb");
     launch(a, OPEN);
     ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[4]));
     ASSERT_OK(cuStreamSynchronize(b));
-    assert_string_equal(note.text, "acdb");
+    assert_string_equal(host_log.text, "acdb");
     ASSERT_OK(cuStreamSynchronize(a));
-    assert_string_equal(note.text, "acdbe");
+    assert_string_equal(host_log.text, "acdbe");
     /* Work that is queued when its context is destroyed never runs. */
     launch(a, OPEN);
     ASSERT_OK(cuLaunchHostFunc(a, append_letter, &letter[5]));
     ASSERT_OK(cuDevicePrimaryCtxReset(0));
     xseg_sim_advance(1);
-    assert_string_equal(note.text, "acdbe");
+    assert_string_equal(host_log.text, "acdbe");
     (void)enter(0);
     ASSERT_INVALID(cuLaunchHostFunc(NULL, NULL, NULL));
     ASSERT_CU(cuLaunchHostFunc((CUstream)(uintptr_t)9, append_letter, letter),
@@ -677,7 +678,7 @@ struct gate {
     CUstream stream;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool entered, opened, left;
+    bool has_started, is_open, has_passed;
 };
 
 static void CUDA_CB pass_gate(void *argument)
@@ -685,11 +686,11 @@ static void CUDA_CB pass_gate(void *argument)
     struct gate *gate = argument;
 
     (void)pthread_mutex_lock(&gate->lock);
-    gate->entered = true;
+    gate->has_started = true;
     (void)pthread_cond_broadcast(&gate->changed);
-    while (!gate->opened)
+    while (!gate->is_open)
         (void)pthread_cond_wait(&gate->changed, &gate->lock);
-    gate->left = true;
+    gate->has_passed = true;
     (void)pthread_mutex_unlock(&gate->lock);
 }
 
@@ -703,13 +704,13 @@ static void *launch_gate(void *argument)
 }
 
 /* Launch the function of a gate by another thread, and wait until it runs. */
-static pthread_t begin_gate(struct gate *gate)
+static pthread_t start_gate(struct gate *gate)
 {
     pthread_t thread;
 
     assert_int_equal(pthread_create(&thread, NULL, launch_gate, gate), 0);
     (void)pthread_mutex_lock(&gate->lock);
-    while (!gate->entered)
+    while (!gate->has_started)
         (void)pthread_cond_wait(&gate->changed, &gate->lock);
     (void)pthread_mutex_unlock(&gate->lock);
     return thread;
@@ -720,7 +721,7 @@ static void *open_gate(void *argument)
     struct gate *gate = argument;
 
     (void)pthread_mutex_lock(&gate->lock);
-    gate->opened = true;
+    gate->is_open = true;
     (void)pthread_cond_broadcast(&gate->changed);
     (void)pthread_mutex_unlock(&gate->lock);
     return NULL;
@@ -729,11 +730,11 @@ static void *open_gate(void *argument)
 SIM_TEST(other_threads_wait_for_a_host_function)
 {
     struct gate gate = {CU_STREAM_PER_THREAD, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
-    pthread_t launcher = begin_gate(&gate), opener;
+    pthread_t launcher = start_gate(&gate), opener;
 
     assert_int_equal(pthread_create(&opener, NULL, open_gate, &gate), 0);
     ASSERT_OK(cuCtxSynchronize());
-    assert_true(gate.left);
+    assert_true(gate.has_passed);
     assert_int_equal(pthread_join(launcher, NULL), 0);
     assert_int_equal(pthread_join(opener, NULL), 0);
 }
@@ -743,15 +744,15 @@ SIM_TEST(a_query_does_not_wait_for_a_host_function)
 {
     struct gate gate = {new_stream(), PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER};
     const CUevent event = new_event();
-    pthread_t runner = begin_gate(&gate);
+    pthread_t runner = start_gate(&gate);
 
     ASSERT_CU(cuStreamQuery(gate.stream), CUDA_ERROR_NOT_READY);
     ASSERT_OK(cuEventRecord(event, gate.stream));
     ASSERT_CU(cuEventQuery(event), CUDA_ERROR_NOT_READY);
-    assert_false(gate.left);
+    assert_false(gate.has_passed);
     (void)open_gate(&gate);
     ASSERT_OK(cuEventSynchronize(event));
-    assert_true(gate.left);
+    assert_true(gate.has_passed);
     ASSERT_OK(cuEventQuery(event));
     ASSERT_OK(cuStreamQuery(gate.stream));
     assert_int_equal(pthread_join(runner, NULL), 0);

@@ -6,6 +6,7 @@
 
 #include "tests/support/sim_shared.h"
 
+/* A host of 1024 MiB, of which host programs use 200 and the page cache 300: 524 MiB are free, and 824 are available. */
 static struct xseg_sim_settings integrated(void)
 {
     const struct xseg_sim_settings settings = {
@@ -15,7 +16,7 @@ static struct xseg_sim_settings integrated(void)
     return settings;
 }
 
-static int begin(void **state)
+static int start_integrated(void **state)
 {
     const struct xseg_sim_settings settings = integrated();
 
@@ -25,7 +26,7 @@ static int begin(void **state)
     return 0;
 }
 
-#define UNIFIED_TEST(name) TEST_WITH(name, begin, NULL)
+#define UNIFIED_TEST(name) TEST_WITH(name, start_integrated, NULL)
 
 /* A line of the simulated /proc/meminfo, in MiB. */
 static unsigned long meminfo(const char *key)
@@ -96,7 +97,7 @@ static void allocate_too_much(void)
 {
     CUdeviceptr address = 0;
 
-    (void)begin(NULL);
+    (void)start_integrated(NULL);
     (void)allocate(800 * MIB);
     (void)cuMemAlloc(&address, 40 * MIB);
 }
@@ -106,7 +107,7 @@ static void create_too_much(void)
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
 
-    (void)begin(NULL);
+    (void)start_integrated(NULL);
     (void)cuMemCreate(&handle, 900 * MIB, &prop, 0);
 }
 
@@ -114,14 +115,14 @@ static void pin_too_much(void)
 {
     void *host = NULL;
 
-    (void)begin(NULL);
+    (void)start_integrated(NULL);
     (void)allocate(800 * MIB);
     (void)cuMemHostAlloc(&host, 40 * MIB, 0);
 }
 
 static void grow_host(void)
 {
-    (void)begin(NULL);
+    (void)start_integrated(NULL);
     (void)allocate(800 * MIB);
     (void)xseg_sim_set_host_memory(230 * MIB, 0);
 }
@@ -131,7 +132,7 @@ TEST(host_that_is_out_of_memory_ends_the_process)
     static const struct {
         void (*part)(void);
         const char *call;
-    } row[] = {
+    } rows[] = {
         {allocate_too_much, "cuMemAlloc"},
         {create_too_much, "cuMemCreate"},
         {pin_too_much, "cuMemHostAlloc"},
@@ -139,17 +140,17 @@ TEST(host_that_is_out_of_memory_ends_the_process)
     };
     char text[4096], words[128];
 
-    for (unsigned i = 0; i < COUNT_OF(row); i++) {
-        assert_true(child_aborted(child_run_part(row[i].part, text, sizeof(text))));
+    for (unsigned i = 0; i < COUNT_OF(rows); i++) {
+        assert_true(child_aborted(child_run_without_argument(rows[i].part, text, sizeof(text))));
         (void)snprintf(words, sizeof(words),
                        "%s: undefined behavior, the host is out of memory and stops responding",
-                       row[i].call);
+                       rows[i].call);
         if (strstr(text, words) == NULL || strstr(text, "host:") == NULL)
-            fail_msg("\"%s\" does not report the host in %s", text, row[i].call);
+            fail_msg("\"%s\" does not report the host in %s", text, rows[i].call);
     }
 }
 
-/* Without strict mode calls fail. */
+/* Without strict mode the calls fail, and the process continues. */
 TEST(calls_run_out_of_memory_without_strict_mode)
 {
     struct xseg_sim_settings settings = integrated();
@@ -226,9 +227,9 @@ TEST(processes_share_the_host)
         start(&settings);
         (void)enter(0);
         (void)allocate(100 * MIB);
-        const xseg_status set = xseg_sim_set_host_memory(400 * MIB, 300 * MIB);
+        const xseg_status set_status = xseg_sim_set_host_memory(400 * MIB, 300 * MIB);
         const bool is_done = write(socket, "x", 1) == 1 && read(socket, &byte, 1) == 1;
-        _exit(xseg_sim_reset(NULL) == XSEG_OK && set == XSEG_OK && is_done ? 0 : 1);
+        _exit(xseg_sim_reset(NULL) == XSEG_OK && set_status == XSEG_OK && is_done ? 0 : 1);
     }
     assert_int_equal(read(socket, &byte, 1), 1);
     expect_host(224, 524);

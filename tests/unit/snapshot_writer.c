@@ -32,7 +32,7 @@ static void expect_path(const char *rank)
 /* The rank becomes part of a path, so only digits are accepted. */
 TEST(path_has_the_rank_of_the_first_variable_with_a_rank)
 {
-    static const char *const wrong[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
+    static const char *const invalid[] = {"", "-1", "../../etc", "1/2", "0x3", " 4", "12345678901"};
     char name[16];
 
     set_ranks(NULL, NULL, "2");
@@ -41,10 +41,10 @@ TEST(path_has_the_rank_of_the_first_variable_with_a_rank)
     expect_path("rank31-");
     set_ranks("1023", "31", "2");
     expect_path("rank1023-");
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        set_ranks(wrong[i], NULL, NULL);
+    for (size_t i = 0; i < COUNT_OF(invalid); i++) {
+        set_ranks(invalid[i], NULL, NULL);
         expect_path("");
-        set_ranks(wrong[i], wrong[i], "5");
+        set_ranks(invalid[i], invalid[i], "5");
         expect_path("rank5-");
     }
     set_ranks("0123456789", NULL, NULL);
@@ -93,33 +93,34 @@ static uint64_t now_us(void)
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static uint64_t read_own(void *context)
+static uint64_t read_user_time(void *context)
 {
     return *(uint64_t *)context;
 }
 
 TEST(time_is_in_microseconds_since_1970_or_of_the_users_clock)
 {
-    uint64_t own = 42000500;
-    const struct xseg_clock own_clock = {.read = read_own, .self = &own};
+    uint64_t user_time = 42000500;
+    const struct xseg_clock user_clock = {.read = read_user_time, .self = &user_time};
     struct xseg_snapshot_writer writer;
     struct xseg_history_store store;
 
-    for (unsigned is_own = 0; is_own < 2; is_own++) {
-        xseg_history_store_init(&store, is_own ? &own_clock : &system_clock);
+    for (unsigned has_user_clock = 0; has_user_clock < 2; has_user_clock++) {
+        xseg_history_store_init(&store, has_user_clock ? &user_clock : &system_clock);
         xseg_snapshot_writer_init(&writer, &store);
         const struct xseg_history_moment moment = xseg_history_store_moment(&store);
         const uint64_t time = xseg_snapshot_time_us(&writer, &moment, moment.ticks);
-        if (is_own)
+        if (has_user_clock)
             assert_int_equal(time, 42000);
         else
+            /* From 2 s ago to 0.1 s ahead. */
             assert_in_range(now_us() - time + 1000000, 900000, 3000000);
         xseg_snapshot_writer_fini(&writer);
         xseg_history_store_fini(&store);
     }
 }
 
-/* --- The eviction filter of a trace. Addresses are in units of 4 KiB from BASE; the events are those of one ring. --- */
+/* --- The eviction filter of a trace. Addresses and sizes are in units of 4 KiB, from BASE; all events are of one ring. --- */
 
 #define UNIT       ((uint64_t)4096)
 #define BASE       ((uint64_t)1 << 40)
@@ -134,7 +135,7 @@ static struct {
     struct xseg_heap_block blocks[4][8];
     struct xseg_history_merge merge;
     struct xseg_eviction_filter filter;
-    char seen[256]; /* the allocated blocks of the last visit, as letters */
+    char allocated[256]; /* by unit: x if an allocated block of the last visit begins there */
 } trace;
 
 FIXTURE(begin)
@@ -143,7 +144,7 @@ FIXTURE(begin)
     trace.heap.ranges = trace.list;
 }
 
-static void add(enum xseg_history_action action, uint64_t from, uint64_t units)
+static void add_event(enum xseg_history_action action, uint64_t from, uint64_t units)
 {
     assert_true(trace.count < MAX_EVENTS);
     trace.events[trace.count] = (struct xseg_history_event){
@@ -158,18 +159,19 @@ static void add(enum xseg_history_action action, uint64_t from, uint64_t units)
 }
 
 /* Append events, such as "alloc 0 2, free 0 2", with the names of history_action_name(). */
-static void play(const char *events)
+static void append_events(const char *events)
 {
     unsigned from, units;
-    char word[16];
+    char action_name[16];
     int length;
 
-    for (; sscanf(events, "%15s %u %u%n", word, &from, &units, &length) == 3; events += length) {
+    for (; sscanf(events, "%15s %u %u%n", action_name, &from, &units, &length) == 3;
+         events += length) {
         unsigned action = 0;
 
-        while (strcmp(history_action_name(action), word) != 0)
+        while (strcmp(history_action_name(action), action_name) != 0)
             action++;
-        add(action, from, units);
+        add_event(action, from, units);
         length += events[length] == ',';
     }
     assert_string_equal(events, "");
@@ -214,17 +216,17 @@ FIXTURE(end)
     xseg_history_merge_fini(&trace.merge);
 }
 
-/* Each digit is an event: 1 if the trace shows it.  The check runs twice, because a trace can restart. */
-static void expect_shown(const char *shown)
+/* `expected` has a digit for each event: 1 if the trace shows it.  The filter runs twice, because a trace can restart. */
+static void expect_shown(const char *expected)
 {
-    char found[64];
+    char shown[64];
 
     for (unsigned round = 0; round < 2; round++) {
-        memset(found, 0, sizeof(found));
+        memset(shown, 0, sizeof(shown));
         xseg_eviction_filter_restart(&trace.filter);
         for (size_t i = 0; i < trace.count; i++)
-            found[i] = xseg_eviction_filter_apply(&trace.filter, &trace.events[i]) ? '1' : '0';
-        assert_string_equal(found, shown);
+            shown[i] = xseg_eviction_filter_apply(&trace.filter, &trace.events[i]) ? '1' : '0';
+        assert_string_equal(shown, expected);
     }
 }
 
@@ -232,24 +234,24 @@ static void mark_block(void *self, const struct xseg_tracked_block *block)
 {
     (void)self;
     if (block->state == XSEG_BLOCK_ALLOCATED)
-        trace.seen[(block->base - BASE) / UNIT] = 'x';
+        trace.allocated[(block->base - BASE) / UNIT] = 'x';
 }
 
-/* Expect the blocks of a range that are allocated after the first `events` events, each marked x. */
-static void expect_allocated(size_t events, uint64_t from, uint64_t units, const char *live)
+/* Expect the blocks of a range that are allocated after the first `events` events: an x at the first unit of each. */
+static void expect_allocated(size_t events, uint64_t from, uint64_t units, const char *expected)
 {
-    memset(trace.seen, '.', sizeof(trace.seen));
+    memset(trace.allocated, '.', sizeof(trace.allocated));
     xseg_eviction_filter_restart(&trace.filter);
     for (size_t i = 0; i < events; i++)
         (void)xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
     xseg_eviction_filter_visit(&trace.filter, BASE + from * UNIT, units * UNIT, mark_block, NULL);
-    trace.seen[strlen(live)] = '\0';
-    assert_string_equal(trace.seen, live);
+    trace.allocated[strlen(expected)] = '\0';
+    assert_string_equal(trace.allocated, expected);
 }
 
 TEST_WITH(trace_without_pause_shows_all_events, begin, end)
 {
-    play("map 0 10, alloc 0 2, free 0 2, done 0 2, unmap 0 10");
+    append_events("map 0 10, alloc 0 2, free 0 2, done 0 2, unmap 0 10");
     init_filter();
     assert_int_equal(trace.filter.count, 0);
     expect_shown("11111");
@@ -258,8 +260,8 @@ TEST_WITH(trace_without_pause_shows_all_events, begin, end)
 
 TEST_WITH(events_during_a_pause_are_hidden, begin, end)
 {
-    play("alloc 0 2, alloc 4 2, alloc 20 2, pause 0 10, free 4 2, done 4 2, free 20 2, "
-         "resume 0 10, free 0 2");
+    append_events("alloc 0 2, alloc 4 2, alloc 20 2, pause 0 10, free 4 2, done 4 2, free 20 2, "
+                  "resume 0 10, free 0 2");
     init_filter();
     expect_shown("111100111");
     expect_allocated(3, 0, 10, "x...x...");
@@ -273,7 +275,7 @@ TEST_WITH(events_during_a_pause_are_hidden, begin, end)
 /* A pool that was paused before the first event and then destroyed is known only by its frees. */
 TEST_WITH(events_of_a_pool_that_is_always_paused_are_hidden, begin, end)
 {
-    play("free 0 1, done 0 1, free 4 1");
+    append_events("free 0 1, done 0 1, free 4 1");
     trace.events[0].flags = trace.events[1].flags = XSEG_HISTORY_EVICTED;
     init_filter();
     expect_shown("001");
@@ -282,9 +284,9 @@ TEST_WITH(events_of_a_pool_that_is_always_paused_are_hidden, begin, end)
 /* One pause, three resumes; then two pauses and one resume. */
 TEST_WITH(pause_and_resume_in_parts_hide_only_their_parts, begin, end)
 {
-    play("pause 0 12, resume 4 4, free 1 1, free 5 1, free 9 1, resume 8 4, done 1 1, "
-         "done 9 1, resume 0 4, alloc 1 1, pause 0 6, pause 6 6, free 1 1, resume 0 12, "
-         "done 1 1");
+    append_events("pause 0 12, resume 4 4, free 1 1, free 5 1, free 9 1, resume 8 4, done 1 1, "
+                  "done 9 1, resume 0 4, alloc 1 1, pause 0 6, pause 6 6, free 1 1, resume 0 12, "
+                  "done 1 1");
     init_filter();
     expect_shown("110101011111011");
     /* The first event of the block at 5 is its free, so it was allocated before the first event. */
@@ -295,7 +297,7 @@ TEST_WITH(pause_and_resume_in_parts_hide_only_their_parts, begin, end)
 /* The initial states do not depend on the events that were applied before the restart. */
 TEST_WITH(restart_restores_the_initial_state_of_each_block, begin, end)
 {
-    play("done 1 1, alloc 1 1, alloc 4 1, free 6 1, done 6 1, alloc 6 1, pause 0 8");
+    append_events("done 1 1, alloc 1 1, alloc 4 1, free 6 1, done 6 1, alloc 6 1, pause 0 8");
     init_filter();
     for (unsigned round = 0; round < 2; round++) {
         expect_allocated(0, 0, 8, "......x.");
@@ -305,7 +307,7 @@ TEST_WITH(restart_restores_the_initial_state_of_each_block, begin, end)
 
 TEST_WITH(pause_before_the_events_hides_from_the_first_event, begin, end)
 {
-    play("free 2 1, free 12 1, resume 0 10, free 3 1");
+    append_events("free 2 1, free 12 1, resume 0 10, free 3 1");
     add_range(0, 10, false);
     add_block(0, 1, XSEG_BLOCK_ALLOCATED);
     add_block(1, 8, XSEG_BLOCK_CACHED);
@@ -321,8 +323,8 @@ TEST(pool_that_remains_paused_hides_its_events)
     for (unsigned has_pause = 0; has_pause < 2; has_pause++) {
         (void)begin(NULL);
         if (has_pause)
-            play("pause 0 8");
-        play("free 3 1, done 3 1, alloc 9 1");
+            append_events("pause 0 8");
+        append_events("free 3 1, done 3 1, alloc 9 1");
         add_range(0, 8, true);
         add_block(0, 1, XSEG_BLOCK_ALLOCATED);
         add_block(1, 7, XSEG_BLOCK_CACHED);
@@ -334,16 +336,17 @@ TEST(pool_that_remains_paused_hides_its_events)
     }
 }
 
-/* Other segments are mapped at its addresses. */
+/* Other segments are mapped at the addresses of the destroyed pool. */
 TEST_WITH(destroyed_paused_pool_ends_its_evicted_ranges, begin, end)
 {
-    play("alloc 0 4, pause 0 8, free 0 4, done 0 4, map 0 2, alloc 0 1, free 4 1, "
-         "segment 2 6, alloc 4 1");
+    append_events("alloc 0 4, pause 0 8, free 0 4, done 0 4, map 0 2, alloc 0 1, free 4 1, "
+                  "segment 2 6, alloc 4 1");
     init_filter();
     expect_shown("110011011");
     expect_allocated(9, 0, 8, "x...x...");
 }
 
+/* Count the allocated blocks: a pending block is subtracted first. */
 static void count_block(void *self, const struct xseg_tracked_block *block)
 {
     assert_int_not_equal(block->state, XSEG_BLOCK_CACHED);
@@ -354,21 +357,21 @@ static void count_block(void *self, const struct xseg_tracked_block *block)
 /* More blocks than the initial capacity of the table, and many pauses of one range. */
 TEST_WITH(many_blocks_are_tracked_through_many_pauses, begin, end)
 {
-    size_t hidden = 0, live = 0;
+    size_t hidden = 0, allocated = 0;
 
     for (unsigned i = 0; i < 5000; i++)
-        add(XSEG_HISTORY_ALLOC, i, 1);
+        add_event(XSEG_HISTORY_ALLOC, i, 1);
     for (unsigned i = 0; i < 100; i++) {
-        play("pause 0 5000");
+        append_events("pause 0 5000");
         for (unsigned k = 0; k < 40; k++)
-            add(XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
-        play("resume 0 5000");
+            add_event(XSEG_HISTORY_FREE_REQUESTED, 40 * i + k, 1);
+        append_events("resume 0 5000");
     }
     init_filter();
     assert_int_equal(trace.filter.count, 100);
     for (size_t i = 0; i < trace.count; i++)
         hidden += !xseg_eviction_filter_apply(&trace.filter, &trace.events[i]);
-    assert_int_equal(hidden, 4000);
-    xseg_eviction_filter_visit(&trace.filter, BASE, 5000 * UNIT, count_block, &live);
-    assert_int_equal(live, 1000);
+    assert_int_equal(hidden, 100 * 40);
+    xseg_eviction_filter_visit(&trace.filter, BASE, 5000 * UNIT, count_block, &allocated);
+    assert_int_equal(allocated, 5000 - 100 * 40);
 }

@@ -14,12 +14,12 @@
 
 /* --- Artificial stacks, whose frames are in no module. --- */
 
-#define MADE_UP_FRAMES 12u
+#define ARTIFICIAL_FRAMES 12u
 
 /* Stack n of a family: the innermost two frames are its own, the others are shared. */
 static void make_frames(void **frames, uint32_t n)
 {
-    for (uintptr_t i = 0; i < MADE_UP_FRAMES; i++)
+    for (uintptr_t i = 0; i < ARTIFICIAL_FRAMES; i++)
         frames[i] = (void *)(4096 + 16 * i);
     frames[0] = (void *)(uintptr_t)(65536 + n % 1000);
     frames[1] = (void *)(uintptr_t)(131072 + n / 1000);
@@ -29,23 +29,23 @@ static struct xseg_stack_depot depot;
 
 static uint32_t add_artificial(uint32_t n)
 {
-    void *frames[MADE_UP_FRAMES];
+    void *frames[ARTIFICIAL_FRAMES];
 
     make_frames(frames, n);
-    return xseg_stack_depot_add(&depot, frames, MADE_UP_FRAMES);
+    return xseg_stack_depot_add(&depot, frames, ARTIFICIAL_FRAMES);
 }
 
 static bool is_artificial(uint32_t id, uint32_t n)
 {
-    void *frames[MADE_UP_FRAMES];
+    void *frames[ARTIFICIAL_FRAMES];
     struct xseg_stack_view view;
 
     make_frames(frames, n);
-    return xseg_stack_depot_get(&depot, id, &view) && view.count == MADE_UP_FRAMES &&
+    return xseg_stack_depot_get(&depot, id, &view) && view.count == ARTIFICIAL_FRAMES &&
            !view.is_truncated && memcmp(view.frames, frames, sizeof(frames)) == 0;
 }
 
-static void expect(const char *tag)
+static void expect_depot_audit(const char *tag)
 {
     expect_audit(xseg_stack_depot_audit(&depot, &violation), tag);
 }
@@ -57,7 +57,7 @@ FIXTURE(begin)
 
 FIXTURE(end)
 {
-    expect(NULL);
+    expect_depot_audit(NULL);
     xseg_stack_depot_fini(&depot);
 }
 
@@ -76,7 +76,7 @@ TEST_WITH(each_stack_is_stored_once, begin, end)
         const uint32_t n = (uint32_t)(random >> 33) % STACKS;
 
         if (add_artificial(n) != n + 1)
-            fail_msg("stack %" PRIu32 " has another id", n);
+            fail_msg("stack %" PRIu32 " has another ID", n);
     }
     assert_int_equal(xseg_stack_depot_count(&depot), STACKS);
     assert_int_equal(xseg_stack_depot_bytes(&depot), bytes);
@@ -98,20 +98,21 @@ TEST_WITH(stacks_of_different_lengths_differ, begin, end)
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
     for (uint32_t count = 1; count <= XSEG_STACK_FRAMES_MAX; count += 33) {
         const uint32_t id = xseg_stack_depot_add(&depot, frames, count);
-        const uint32_t cut = xseg_stack_depot_add(&depot, frames, count | XSEG_STACK_TRUNCATED);
+        const uint32_t truncated =
+            xseg_stack_depot_add(&depot, frames, count | XSEG_STACK_TRUNCATED);
 
-        assert_int_equal(cut, id + 1);
-        assert_int_equal(xseg_stack_depot_count(&depot), cut);
+        assert_int_equal(truncated, id + 1);
+        assert_int_equal(xseg_stack_depot_count(&depot), truncated);
         assert_int_equal(xseg_stack_depot_add(&depot, frames, count), id);
         assert_true(xseg_stack_depot_get(&depot, id, &view));
         assert_int_equal(view.count, count);
         assert_false(view.is_truncated);
-        assert_true(xseg_stack_depot_get(&depot, cut, &view));
+        assert_true(xseg_stack_depot_get(&depot, truncated, &view));
         assert_int_equal(view.count, count);
         assert_true(view.is_truncated);
         assert_memory_equal(view.frames, frames, count * sizeof(*frames));
     }
-    /* Deeper than the depot stores. */
+    /* A stack that is deeper than the depot stores is truncated. */
     const uint32_t id = xseg_stack_depot_add(&depot, frames, XSEG_STACK_FRAMES_MAX + 1);
     assert_true(xseg_stack_depot_get(&depot, id, &view));
     assert_int_equal(view.count, XSEG_STACK_FRAMES_MAX);
@@ -134,48 +135,48 @@ TEST_WITH(unknown_id_is_rejected, begin, end)
         assert_false(xseg_stack_depot_frame(&depot, unknown[i], 0, &frame));
         xseg_stack_depot_describe(&depot, unknown[i], 0, 8, &text);
     }
-    assert_false(xseg_stack_depot_frame(&depot, 1, MADE_UP_FRAMES, &frame));
-    assert_true(xseg_stack_depot_frame(&depot, 1, MADE_UP_FRAMES - 1, &frame));
-    xseg_stack_depot_describe(&depot, 1, MADE_UP_FRAMES, 8, &text);
+    assert_false(xseg_stack_depot_frame(&depot, 1, ARTIFICIAL_FRAMES, &frame));
+    assert_true(xseg_stack_depot_frame(&depot, 1, ARTIFICIAL_FRAMES - 1, &frame));
+    xseg_stack_depot_describe(&depot, 1, ARTIFICIAL_FRAMES, 8, &text);
     xseg_stack_depot_describe(&depot, 1, 0, 0, &text);
     assert_int_equal(text.length, 0);
 }
 
 /* --- Frames of libraries. --- */
 
-/* Captures the stack on which it is called. */
-struct taking {
+/* A stack that was captured and added to the depot. */
+struct capture {
     void *frames[XSEG_STACK_FRAMES];
-    uint32_t taken, id;
+    uint32_t result, id;
 };
 
-static __attribute__((noinline)) void take(void *context)
+static __attribute__((noinline)) void capture_stack(void *context)
 {
-    struct taking *taking = context;
+    struct capture *capture = context;
 
-    taking->taken = xseg_stack_capture(taking->frames, XSEG_STACK_FRAMES);
-    taking->id = xseg_stack_depot_add(&depot, taking->frames, taking->taken);
+    capture->result = xseg_stack_capture(capture->frames, XSEG_STACK_FRAMES);
+    capture->id = xseg_stack_depot_add(&depot, capture->frames, capture->result);
 }
 
-static struct taking take_in(const struct plugin *plugin)
+static struct capture capture_in(const struct plugin *plugin)
 {
-    struct taking taking = {0};
+    struct capture capture = {0};
 
-    plugin->call(take, &taking);
-    assert_true(xseg_stack_frames(taking.taken) > 3);
-    assert_int_not_equal(taking.id, 0);
-    return taking;
+    plugin->call(capture_stack, &capture);
+    assert_true(xseg_stack_frames(capture.result) > 3);
+    assert_int_not_equal(capture.id, 0);
+    return capture;
 }
 
-/* Frame 0 is in take(), 1 and 2 in the plugin. */
-static void assert_module(const struct taking *taking, const struct plugin *plugin,
+/* Expect the module of the plugin's frames, 1 and 2; frame 0 is in capture_stack(). */
+static void assert_module(const struct capture *capture, const struct plugin *plugin,
                           const char *build_id)
 {
     struct xseg_stack_frame frame;
 
     for (uint32_t i = 1; i <= 2; i++) {
-        assert_true(xseg_stack_depot_frame(&depot, taking->id, i, &frame));
-        assert_ptr_equal(frame.pc, taking->frames[i]);
+        assert_true(xseg_stack_depot_frame(&depot, capture->id, i, &frame));
+        assert_ptr_equal(frame.pc, capture->frames[i]);
         assert_string_equal(frame.path, plugin->path);
         assert_int_equal(frame.offset, (const char *)frame.pc - plugin->base);
         if (build_id != NULL)
@@ -188,18 +189,18 @@ static void assert_module(const struct taking *taking, const struct plugin *plug
 }
 
 /* The text of a stack, from the plugin's hidden function on. */
-static void assert_text(const struct taking *taking, const char *file)
+static void assert_text(const struct capture *capture, const char *file)
 {
     struct xseg_stack_frame frame[2];
     char buffer[256], expected[256];
     struct xseg_strbuf text;
 
     for (uint32_t i = 0; i < 2; i++)
-        assert_true(xseg_stack_depot_frame(&depot, taking->id, i + 1, &frame[i]));
+        assert_true(xseg_stack_depot_frame(&depot, capture->id, i + 1, &frame[i]));
     (void)snprintf(expected, sizeof(expected), "%s+%#" PRIx64 " < %s+%#" PRIx64, file,
                    frame[0].offset, file, frame[1].offset);
     xseg_strbuf_init(&text, buffer, sizeof(buffer));
-    xseg_stack_depot_describe(&depot, taking->id, 1, 2, &text);
+    xseg_stack_depot_describe(&depot, capture->id, 1, 2, &text);
     assert_string_equal(buffer, expected);
 }
 
@@ -208,33 +209,33 @@ TEST_WITH(modules_outlive_the_code, begin, end)
     struct plugin plugin;
 
     plugin_open(&plugin, "plugin-one");
-    const struct taking taking = take_in(&plugin);
-    assert_module(&taking, &plugin, PLUGIN_ONE_ID);
+    const struct capture capture = capture_in(&plugin);
+    assert_module(&capture, &plugin, PLUGIN_ONE_ID);
     plugin_close(&plugin);
     for (unsigned i = 0; i < 2; i++) {
-        assert_module(&taking, &plugin, PLUGIN_ONE_ID);
-        assert_text(&taking, "libplugin-one.so");
-        assert_int_not_equal(add_artificial(i), 0); /* and modules are scanned */
-        expect(NULL);
+        assert_module(&capture, &plugin, PLUGIN_ONE_ID);
+        assert_text(&capture, "libplugin-one.so");
+        assert_int_not_equal(add_artificial(i), 0); /* the depot scans the modules again */
+        expect_depot_audit(NULL);
     }
 }
 
 /* Calls of one line of the test have the same stack if the library is loaded again at the same address. */
 TEST_WITH(reloaded_library_keeps_its_stacks, begin, end)
 {
-    struct taking first = {0};
+    struct capture first = {0};
 
     for (unsigned i = 0; i < 20; i++) {
         struct plugin plugin;
 
         plugin_open(&plugin, "plugin-one");
-        const struct taking taking = take_in(&plugin);
-        assert_module(&taking, &plugin, PLUGIN_ONE_ID);
+        const struct capture capture = capture_in(&plugin);
+        assert_module(&capture, &plugin, PLUGIN_ONE_ID);
         if (i == 0)
-            first = taking;
-        const bool is_same = first.taken == taking.taken &&
-                             memcmp(first.frames, taking.frames, sizeof(first.frames)) == 0;
-        assert_int_equal(is_same, first.id == taking.id);
+            first = capture;
+        const bool is_same = first.result == capture.result &&
+                             memcmp(first.frames, capture.frames, sizeof(first.frames)) == 0;
+        assert_int_equal(is_same, first.id == capture.id);
         plugin_close(&plugin);
         assert_int_not_equal(add_artificial(i), 0);
     }
@@ -245,24 +246,24 @@ TEST_WITH(another_library_in_its_place_has_its_own_names, begin, end)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const build_id[] = {PLUGIN_ONE_ID, NULL};
-    struct taking taking[6];
+    struct capture capture[6];
     struct plugin plugin[6];
     unsigned replaced = 0;
 
     for (unsigned i = 0; i < 6; i++) {
         plugin_open(&plugin[i], name[i % 2]);
-        /* In between, the depot gets a new stack, as in a running program. */
+        /* The depot gets a new stack in the meantime, as in a running program. */
         assert_int_not_equal(add_artificial(i), 0);
-        taking[i] = take_in(&plugin[i]);
+        capture[i] = capture_in(&plugin[i]);
         plugin_close(&plugin[i]);
         replaced +=
-            i > 0 && memcmp(taking[i].frames, taking[i - 1].frames, 3 * sizeof(void *)) == 0;
+            i > 0 && memcmp(capture[i].frames, capture[i - 1].frames, 3 * sizeof(void *)) == 0;
         for (unsigned j = 0; j <= i; j++)
-            assert_module(&taking[j], &plugin[j], build_id[j % 2]);
-        expect(NULL);
+            assert_module(&capture[j], &plugin[j], build_id[j % 2]);
+        expect_depot_audit(NULL);
     }
     if (replaced == 0)
-        print_message("# the loader put no library in the place of another\n");
+        print_message("# the loader mapped no library to the addresses of another\n");
 }
 
 /* A return address past the last byte of a module belongs to a call in it; one at its first byte does not. */
@@ -272,13 +273,13 @@ TEST_WITH(frame_is_located_by_its_call, begin, end)
     struct plugin plugin;
 
     plugin_open(&plugin, "plugin-one");
-    const struct taking taking = take_in(&plugin);
+    const struct capture capture = capture_in(&plugin);
     const struct xseg_module_mapping *mapping = depot.modules.mappings;
     while (mapping != NULL && (const char *)mapping->start != plugin.base)
         mapping = mapping->next;
     assert_non_null(mapping);
     for (unsigned is_end = 0; is_end < 2; is_end++) {
-        void *frames[] = {(char *)(is_end ? mapping->end : mapping->start), taking.frames[2]};
+        void *frames[] = {(char *)(is_end ? mapping->end : mapping->start), capture.frames[2]};
         const uint32_t id = xseg_stack_depot_add(&depot, frames, 2);
 
         assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
@@ -296,7 +297,7 @@ TEST_WITH(frames_in_no_module_are_addresses, begin, end)
 
     const uint32_t id = add_artificial(5);
     assert_true(xseg_stack_depot_frame(&depot, id, 0, &frame));
-    assert_int_equal((uintptr_t)frame.pc, 65541);
+    assert_int_equal((uintptr_t)frame.pc, 65536 + 5);
     assert_null(frame.path);
     assert_null(frame.build_id);
     assert_null(frame.symbol);
@@ -305,35 +306,35 @@ TEST_WITH(frames_in_no_module_are_addresses, begin, end)
     assert_string_equal(buffer, "0x10005 < 0x20000");
 }
 
-static __attribute__((noinline)) void descend(unsigned depth, struct taking *taking)
+static __attribute__((noinline)) void descend(unsigned depth, struct capture *capture)
 {
     if (depth == 0)
-        take(taking);
+        capture_stack(capture);
     else
-        descend(depth - 1, taking);
+        descend(depth - 1, capture);
     __asm__ volatile("" : : : "memory");
 }
 
 /* Real stacks that differ in depth only. */
 TEST_WITH(deep_stacks_are_truncated, begin, end)
 {
-    struct taking taking = {0};
+    struct capture capture = {0};
     struct xseg_stack_view view;
-    uint32_t cut = 0;
+    uint32_t truncated = 0;
 
     (void)xseg_stack_prepare();
     for (unsigned depth = 0; depth <= 1000; depth += 10) {
-        descend(depth, &taking);
-        assert_true(xseg_stack_depot_get(&depot, taking.id, &view));
-        assert_int_equal(view.is_truncated, xseg_stack_is_truncated(taking.taken));
-        assert_int_equal(view.count, xseg_stack_frames(taking.taken));
+        descend(depth, &capture);
+        assert_true(xseg_stack_depot_get(&depot, capture.id, &view));
+        assert_int_equal(view.is_truncated, xseg_stack_is_truncated(capture.result));
+        assert_int_equal(view.count, xseg_stack_frames(capture.result));
         if (depth <= XSEG_STACK_FRAMES)
             continue;
         assert_true(view.is_truncated);
-        assert_true(cut == 0 || taking.id == cut); /* with the same innermost frames */
-        cut = taking.id;
+        assert_true(truncated == 0 || capture.id == truncated); /* with the same innermost frames */
+        truncated = capture.id;
     }
-    assert_int_not_equal(cut, 0);
+    assert_int_not_equal(truncated, 0);
 }
 
 /* --- Limits, and host allocation failures. --- */
@@ -366,17 +367,17 @@ TEST(depot_may_be_full_at_any_step)
     struct plugin plugin;
 
     plugin_open(&plugin, "plugin-one");
-    for (size_t left = 0; left < 24000; left += 152) {
-        struct taking taking = {0};
+    for (size_t remaining = 0; remaining < 24000; remaining += 152) {
+        struct capture capture = {0};
 
         assert_true(xseg_stack_depot_init(&depot, 1));
         assert_non_null(
-            xseg_bump_alloc(&depot.memory, xseg_bump_remaining(&depot.memory) - left - 8));
-        plugin.call(take, &taking);
-        assert_int_equal(xseg_stack_depot_count(&depot), taking.id);
-        assert_int_equal(xseg_stack_depot_lost(&depot), taking.id == 0);
-        if (taking.id != 0)
-            assert_module(&taking, &plugin, PLUGIN_ONE_ID);
+            xseg_bump_alloc(&depot.memory, xseg_bump_remaining(&depot.memory) - remaining - 8));
+        plugin.call(capture_stack, &capture);
+        assert_int_equal(xseg_stack_depot_count(&depot), capture.id);
+        assert_int_equal(xseg_stack_depot_lost(&depot), capture.id == 0);
+        if (capture.id != 0)
+            assert_module(&capture, &plugin, PLUGIN_ONE_ID);
         (void)end(NULL);
     }
     plugin_close(&plugin);
@@ -385,24 +386,24 @@ TEST(depot_may_be_full_at_any_step)
 /* The n-th host call and all later ones fail: initialization fails, or stacks are lost. */
 TEST(without_host_memory_stacks_are_lost)
 {
-    bool has_lost = false, is_served = false;
+    bool has_lost = false, has_all = false;
 
-    for (int n = 0; !is_served; n++) {
+    for (int n = 0; !has_all; n++) {
         uint32_t count = 0;
 
-        memory_calls_left = n;
+        memory_calls_until_failure = n;
         if (!xseg_stack_depot_init(&depot, 0)) {
-            memory_calls_left = -1;
+            memory_calls_until_failure = -1;
             continue;
         }
         while (count < 20000 && add_artificial(count) != 0)
             count++;
-        memory_calls_left = -1;
-        is_served = count == 20000;
-        has_lost = has_lost || !is_served;
-        assert_int_equal(xseg_stack_depot_lost(&depot), !is_served);
-        expect(NULL);
-        /* With memory available it continues. */
+        memory_calls_until_failure = -1;
+        has_all = count == 20000;
+        has_lost = has_lost || !has_all;
+        assert_int_equal(xseg_stack_depot_lost(&depot), !has_all);
+        expect_depot_audit(NULL);
+        /* Once host memory is available, stacks are added again. */
         assert_int_equal(add_artificial(count), count + 1);
         (void)end(NULL);
     }
@@ -422,7 +423,7 @@ struct adder {
 static void *add_many(void *self)
 {
     struct adder *adder = self;
-    struct taking taking = {0};
+    struct capture capture = {0};
 
     adder->has_read = true;
     for (uint32_t i = 0; i < COMMON; i++) {
@@ -436,7 +437,7 @@ static void *add_many(void *self)
             const uint32_t own = i / (COMMON / OWN);
 
             adder->own[own] = add_artificial(COMMON + adder->number * OWN + own);
-            take(&taking);
+            capture_stack(&capture);
         }
     }
     return NULL;
@@ -460,25 +461,25 @@ TEST_WITH(threads_share_a_depot, begin, end)
         for (uint32_t own = 0; own < OWN; own++)
             assert_true(is_artificial(adder[i].own[own], COMMON + i * OWN + own));
     }
-    /* The common stack of all threads. */
-    const uint32_t made_up = COMMON + THREADS * OWN;
-    assert_true(xseg_stack_depot_count(&depot) > made_up);
-    assert_true(xseg_stack_depot_count(&depot) <= made_up + THREADS);
+    /* The stack of capture_stack() in add_many(), which may differ by thread. */
+    const uint32_t artificial = COMMON + THREADS * OWN;
+    assert_true(xseg_stack_depot_count(&depot) > artificial);
+    assert_true(xseg_stack_depot_count(&depot) <= artificial + THREADS);
     assert_int_equal(xseg_stack_depot_lost(&depot), 0);
 }
 
-static atomic_bool is_over;
+static atomic_bool must_stop;
 
 static void *load_and_unload(void *unused)
 {
-    struct taking taking = {0};
+    struct capture capture = {0};
 
     (void)unused;
-    while (!atomic_load(&is_over)) {
+    while (!atomic_load(&must_stop)) {
         struct plugin plugin;
 
         plugin_open(&plugin, "plugin-one");
-        plugin.call(take, &taking);
+        plugin.call(capture_stack, &capture);
         plugin_close(&plugin);
     }
     return NULL;
@@ -488,14 +489,14 @@ TEST_WITH(libraries_are_loaded_and_unloaded_concurrently, begin, end)
 {
     pthread_t thread;
 
-    atomic_store(&is_over, false);
+    atomic_store(&must_stop, false);
     assert_int_equal(pthread_create(&thread, NULL, load_and_unload, NULL), 0);
     for (uint32_t n = 0; n < 3000; n++) {
         assert_true(is_artificial(add_artificial(n), n));
         if (n % 100 == 0)
-            expect(NULL);
+            expect_depot_audit(NULL);
     }
-    atomic_store(&is_over, true);
+    atomic_store(&must_stop, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
@@ -516,7 +517,7 @@ TEST_WITH(forked_child_reads_and_adds_no_stacks, begin, end)
 
     assert_int_equal(add_artificial(7), 1);
     xseg_mutex_lock(&depot.lock);
-    const int status = child_run_part(use_in_a_child, output, sizeof(output));
+    const int status = child_run_without_argument(use_in_a_child, output, sizeof(output));
     xseg_mutex_unlock(&depot.lock);
     assert_int_equal(status, 0);
     assert_int_equal(add_artificial(8), 2);
@@ -540,7 +541,7 @@ TEST_WITH(depot_may_be_used_under_other_locks, begin, end)
 
 /* --- The audit. --- */
 
-static void *record_of(const struct xseg_intern_table *table)
+static void *first_record(const struct xseg_intern_table *table)
 {
     const struct xseg_intern_slots *slots = table->slots;
 
@@ -556,20 +557,20 @@ TEST(audit_reports_the_violated_invariant)
 
     (void)begin(NULL);
     assert_int_equal(add_artificial(1), 1);
-    uint32_t *id = record_of(&depot.stacks); /* a stack begins with it */
-    WITH_VALUE(*id, 2, expect("DEPOT-1"));
-    expect(NULL);
+    uint32_t *id = first_record(&depot.stacks); /* a stack begins with its ID */
+    WITH_VALUE(*id, 2, expect_depot_audit("DEPOT-1"));
+    expect_depot_audit(NULL);
     assert_true(xseg_intern_table_init(&empty, &depot.memory));
-    WITH_VALUE(depot.stacks, empty, expect("DEPOT-2"));
-    WITH_VALUE(depot.frames.frames, empty, expect("DEPOT-3"));
-    expect(NULL);
-    /* A mapping that its set considers loaded. */
-    struct taking taking = {0};
-    take(&taking);
+    WITH_VALUE(depot.stacks, empty, expect_depot_audit("DEPOT-2"));
+    WITH_VALUE(depot.frames.frames, empty, expect_depot_audit("DEPOT-3"));
+    expect_depot_audit(NULL);
+    /* A mapping that is in the set of loaded modules, and is not loaded. */
+    struct capture capture = {0};
+    capture_stack(&capture);
     struct xseg_module_mapping *mapping = depot.modules.mappings;
     for (; mapping != NULL; mapping = mapping->next)
         atomic_store(&mapping->is_loaded, false);
     depot.modules.loaded_count = 0;
-    expect("DEPOT-4");
+    expect_depot_audit("DEPOT-4");
     xseg_stack_depot_fini(&depot);
 }

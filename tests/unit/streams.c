@@ -28,7 +28,7 @@ FIXTURE(tear_down)
     context_close();
 }
 
-static struct xseg_known_stream *get(xseg_stream handle)
+static struct xseg_known_stream *find_or_add(xseg_stream handle)
 {
     struct xseg_known_stream *stream = NULL;
 
@@ -37,138 +37,140 @@ static struct xseg_known_stream *get(xseg_stream handle)
     return stream;
 }
 
-static bool can_name(const struct xseg_known_stream *stream)
+static bool can_use(const struct xseg_known_stream *stream)
 {
-    bool can = false;
+    bool result = false;
 
-    assert_ok(xseg_streams_can_use(&context, stream, &can));
-    return can;
+    assert_ok(xseg_streams_can_use(&context, stream, &result));
+    return result;
 }
 
 /* A hit makes no driver call; only the per-thread handle is resolved each time. */
 TEST_WITH(known_stream_needs_no_driver_call, set_up, tear_down)
 {
-    const xseg_stream own = env_stream();
-    struct xseg_known_stream *first = get(own);
+    const xseg_stream stream = env_stream();
+    struct xseg_known_stream *first = find_or_add(stream);
     const uint64_t calls = xseg_sim_calls(NULL);
-    assert_ptr_equal(get(own), first);
-    assert_true(can_name(first));
+    assert_ptr_equal(find_or_add(stream), first);
+    assert_true(can_use(first));
     assert_int_equal(xseg_sim_calls(NULL), calls);
-    struct xseg_known_stream *mine = get(per_thread);
-    assert_ptr_equal(get(per_thread), mine);
-    assert_true(can_name(mine));
-    assert_int_equal(xseg_sim_calls("cuStreamGetId"), 4);
-    env_stream_destroy(own);
+    struct xseg_known_stream *default_stream = find_or_add(per_thread);
+    assert_ptr_equal(find_or_add(per_thread), default_stream);
+    assert_true(can_use(default_stream));
+    /* One for the new stream, two for the lookups of the per-thread handle, one for can_use(). */
+    assert_int_equal(xseg_sim_calls("cuStreamGetId"), 1 + 2 + 1);
+    env_stream_destroy(stream);
     /* The legacy stream has two handles. */
-    assert_ptr_equal(get(NULL), get(legacy));
-    assert_true(can_name(get(NULL)));
-    assert_ptr_not_equal(get(NULL), mine);
+    assert_ptr_equal(find_or_add(NULL), find_or_add(legacy));
+    assert_true(can_use(find_or_add(NULL)));
+    assert_ptr_not_equal(find_or_add(NULL), default_stream);
 }
 
-struct visit {
-    struct xseg_known_stream *theirs, *mine;
-    bool can_name_theirs, can_name_mine;
+/* The streams of the per-thread handle in two threads, from the view of the second. */
+struct thread_streams {
+    struct xseg_known_stream *foreign, *own;
+    bool can_use_foreign, can_use_own;
 };
 
-static void *visit(void *argument)
+static void *find_in_thread(void *argument)
 {
-    struct visit *visit = argument;
+    struct thread_streams *result = argument;
 
-    if (xseg_streams_find_or_add(&streams, per_thread, &visit->mine) != XSEG_OK ||
-        xseg_streams_can_use(&context, visit->theirs, &visit->can_name_theirs) != XSEG_OK ||
-        xseg_streams_can_use(&context, visit->mine, &visit->can_name_mine) != XSEG_OK)
-        visit->mine = NULL;
+    if (xseg_streams_find_or_add(&streams, per_thread, &result->own) != XSEG_OK ||
+        xseg_streams_can_use(&context, result->foreign, &result->can_use_foreign) != XSEG_OK ||
+        xseg_streams_can_use(&context, result->own, &result->can_use_own) != XSEG_OK)
+        result->own = NULL;
     return NULL;
 }
 
 TEST_WITH(the_per_thread_handle_is_another_stream_in_each_thread, set_up, tear_down)
 {
     pthread_t thread;
-    struct visit their = {.theirs = get(per_thread), .can_name_theirs = true};
+    struct thread_streams second = {.foreign = find_or_add(per_thread), .can_use_foreign = true};
 
-    assert_int_equal(pthread_create(&thread, NULL, visit, &their), 0);
+    assert_int_equal(pthread_create(&thread, NULL, find_in_thread, &second), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_non_null(their.mine);
-    assert_ptr_not_equal(their.mine, their.theirs);
-    assert_false(their.can_name_theirs);
-    assert_true(their.can_name_mine);
-    assert_ptr_equal(get(per_thread), their.theirs);
-    assert_false(can_name(their.mine));
+    assert_non_null(second.own);
+    assert_ptr_not_equal(second.own, second.foreign);
+    assert_false(second.can_use_foreign);
+    assert_true(second.can_use_own);
+    assert_ptr_equal(find_or_add(per_thread), second.foreign);
+    assert_false(can_use(second.own));
 }
 
 TEST_WITH(failed_driver_query_is_an_error, set_up, tear_down)
 {
     struct xseg_known_stream *stream = NULL;
-    bool can = true;
+    bool can_use_stream = true;
 
     assert_ok(xseg_sim_fail("cuStreamGetId", 1, 400));
     assert_error(xseg_streams_find_or_add(&streams, NULL, &stream), DRIVER, "stream of device 0");
     assert_null(stream);
-    stream = get(per_thread);
+    stream = find_or_add(per_thread);
     assert_ok(xseg_sim_fail("cuStreamGetId", 1, 400));
-    assert_int_equal(xseg_streams_can_use(&context, stream, &can), XSEG_ERR_DRIVER);
+    assert_int_equal(xseg_streams_can_use(&context, stream, &can_use_stream), XSEG_ERR_DRIVER);
 }
 
-enum { MANY = 20000 };
+enum { STREAMS = 20000 };
 
 /* Each entry is found, and a retired one is reused by the next stream. */
 TEST_WITH(table_grows_with_the_streams, set_up, tear_down)
 {
-    static xseg_stream stream[MANY];
+    static xseg_stream stream[STREAMS];
 
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned i = 0; i < STREAMS; i++) {
         stream[i] = env_stream();
-        (void)get(stream[i]);
+        (void)find_or_add(stream[i]);
     }
     const uint64_t bytes = xseg_streams_host_bytes(&streams);
-    for (unsigned i = 0; i < MANY; i++) {
-        unsigned passed = 0;
+    for (unsigned i = 0; i < STREAMS; i++) {
+        unsigned steps = 0;
 
-        assert_ptr_equal(get(stream[i])->handle, stream[i]);
-        for (const struct xseg_known_stream *at =
+        assert_ptr_equal(find_or_add(stream[i])->handle, stream[i]);
+        for (const struct xseg_known_stream *entry =
                  xseg_streams_chain(&streams, (uintptr_t)stream[i]);
-             at != NULL && at->handle != stream[i]; at = atomic_load(&at->next))
-            passed++;
-        assert_true(passed < 20);
+             entry != NULL && entry->handle != stream[i]; entry = atomic_load(&entry->next))
+            steps++;
+        assert_true(steps < 20);
     }
-    assert_in_range(bytes, MANY * sizeof(struct xseg_known_stream),
-                    MANY * (sizeof(struct xseg_known_stream) + 4 * sizeof(void *)));
-    for (unsigned i = 0; i < MANY; i++) {
-        struct xseg_known_stream *known = get(stream[i]);
+    assert_in_range(bytes, STREAMS * sizeof(struct xseg_known_stream),
+                    STREAMS * (sizeof(struct xseg_known_stream) + 4 * sizeof(void *)));
+    for (unsigned i = 0; i < STREAMS; i++) {
+        struct xseg_known_stream *known = find_or_add(stream[i]);
 
         xseg_streams_mark_retiring(&streams, known);
         assert_null(xseg_streams_find(&streams, stream[i]));
         xseg_streams_mark_retired(&streams, known);
         env_stream_destroy(stream[i]);
     }
-    for (unsigned i = 0; i < MANY; i++) {
+    for (unsigned i = 0; i < STREAMS; i++) {
         stream[i] = env_stream();
-        (void)get(stream[i]);
+        (void)find_or_add(stream[i]);
     }
     assert_int_equal(xseg_streams_host_bytes(&streams), bytes);
-    for (unsigned i = 0; i < MANY; i++) {
-        assert_ptr_equal(get(stream[i])->handle, stream[i]);
+    for (unsigned i = 0; i < STREAMS; i++) {
+        assert_ptr_equal(find_or_add(stream[i])->handle, stream[i]);
         env_stream_destroy(stream[i]);
     }
 }
 
-struct reading {
+struct reader {
     xseg_stream stream;
-    atomic_bool ends;
-    unsigned wrong;
+    atomic_bool stop;
+    unsigned errors;
 };
 
-/* A lock-free lookup finds the stream's own entry or none; a lookup under the lock always finds it. */
-static void *read_on(void *argument)
+/* A lock-free lookup finds the entry of the stream or none; a lookup under the lock always finds the entry. */
+static void *find_until_stopped(void *argument)
 {
-    struct reading *reading = argument;
+    struct reader *reader = argument;
 
-    while (!atomic_load(&reading->ends)) {
-        const struct xseg_known_stream *plain = xseg_streams_find_fast(&streams, reading->stream);
-        const struct xseg_known_stream *known = xseg_streams_find(&streams, reading->stream);
+    while (!atomic_load(&reader->stop)) {
+        const struct xseg_known_stream *fast = xseg_streams_find_fast(&streams, reader->stream);
+        const struct xseg_known_stream *known = xseg_streams_find(&streams, reader->stream);
 
-        reading->wrong += known == NULL || known->handle != reading->stream;
-        reading->wrong += plain != NULL && plain != known;
+        reader->errors += known == NULL || known->handle != reader->stream;
+        reader->errors += fast != NULL && fast != known;
     }
     return NULL;
 }
@@ -178,28 +180,28 @@ TEST_WITH(reader_finds_its_stream_during_changes, set_up, tear_down)
     pthread_t thread;
     static xseg_stream stream[2000];
 
-    struct reading reading = {.stream = env_stream()};
-    (void)get(reading.stream);
-    assert_int_equal(pthread_create(&thread, NULL, read_on, &reading), 0);
+    struct reader reader = {.stream = env_stream()};
+    (void)find_or_add(reader.stream);
+    assert_int_equal(pthread_create(&thread, NULL, find_until_stopped, &reader), 0);
     for (unsigned round = 0; round < 10; round++) {
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
             stream[i] = env_stream();
-            (void)get(stream[i]);
+            (void)find_or_add(stream[i]);
         }
         for (unsigned i = 0; i < COUNT_OF(stream); i++) {
-            xseg_streams_mark_retired(&streams, get(stream[i]));
+            xseg_streams_mark_retired(&streams, find_or_add(stream[i]));
             env_stream_destroy(stream[i]);
         }
     }
-    atomic_store(&reading.ends, true);
+    atomic_store(&reader.stop, true);
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_int_equal(reading.wrong, 0);
-    env_stream_destroy(reading.stream);
+    assert_int_equal(reader.errors, 0);
+    env_stream_destroy(reader.stream);
 }
 
 /* --- Retired streams. --- */
 
-static struct xseg_known_stream *known(struct xseg_allocator *allocator, xseg_stream stream)
+static struct xseg_known_stream *find_known(struct xseg_allocator *allocator, xseg_stream stream)
 {
     struct xseg_device *device = xseg_allocator_open_device(allocator, 0);
 
@@ -212,7 +214,7 @@ static void retire(struct xseg_allocator *allocator, xseg_stream stream)
     env_stream_destroy(stream);
 }
 
-/* Arenas belong to the entry; among several retired entries, one that had memory is reused first. */
+/* Arenas belong to the entry; an entry that had memory is reused before other retired entries. */
 TEST(next_stream_reuses_the_entry_of_a_retired_stream)
 {
     struct xseg_allocator *allocator = env_open(NULL);
@@ -222,8 +224,8 @@ TEST(next_stream_reuses_the_entry_of_a_retired_stream)
     assert_ok(xseg_record_stream(allocator, shared, idle));
     env_free(allocator, shared);
     env_free(allocator, env_alloc(allocator, 3 * MIB, busy));
-    struct xseg_known_stream *const of_idle = known(allocator, idle);
-    struct xseg_known_stream *const of_busy = known(allocator, busy);
+    struct xseg_known_stream *const of_idle = find_known(allocator, idle);
+    struct xseg_known_stream *const of_busy = find_known(allocator, busy);
     struct xseg_arena *arena = atomic_load(&of_busy->arena[1]);
     retire(allocator, idle);
     retire(allocator, busy);
@@ -231,10 +233,10 @@ TEST(next_stream_reuses_the_entry_of_a_retired_stream)
     const xseg_stream first = env_stream(), second = env_stream(), third = env_stream();
     void *a = env_alloc(allocator, 3 * MIB, first), *b = env_alloc(allocator, 3 * MIB, second);
     void *c = env_alloc(allocator, 3 * MIB, third);
-    assert_ptr_equal(known(allocator, first), of_busy);
+    assert_ptr_equal(find_known(allocator, first), of_busy);
     assert_ptr_equal(atomic_load(&of_busy->arena[1]), arena);
-    assert_ptr_equal(known(allocator, second), of_idle);
-    assert_ptr_not_equal(known(allocator, third), of_busy);
+    assert_ptr_equal(find_known(allocator, second), of_idle);
+    assert_ptr_not_equal(find_known(allocator, third), of_busy);
     assert_ptr_equal(env_block(allocator, a).stream, first);
     assert_ptr_equal(env_block(allocator, b).stream, second);
     env_free(allocator, a, b, c);
@@ -244,45 +246,45 @@ TEST(next_stream_reuses_the_entry_of_a_retired_stream)
     env_close(allocator);
 }
 
-/* A block that the old stream used does not wait for work of the stream that reuses the entry. */
+/* A block that the retired stream used does not wait for work of the stream that reuses the entry. */
 TEST(use_ends_with_its_stream)
 {
     struct xseg_allocator *allocator = env_open(NULL);
-    const xseg_stream old = env_stream();
+    const xseg_stream retired = env_stream();
     void *ptr = env_alloc(allocator, 3 * MIB, NULL);
 
-    assert_ok(xseg_record_stream(allocator, ptr, old));
-    struct xseg_known_stream *const entry = known(allocator, old);
-    retire(allocator, old);
-    const xseg_stream young = env_stream();
-    void *other = env_alloc(allocator, 3 * MIB, NULL);
-    assert_ok(xseg_record_stream(allocator, other, young));
-    assert_ptr_equal(known(allocator, young), entry);
-    assert_ok(xseg_sim_launch(young, UINT64_MAX));
-    env_free(allocator, other, ptr);
+    assert_ok(xseg_record_stream(allocator, ptr, retired));
+    struct xseg_known_stream *const entry = find_known(allocator, retired);
+    retire(allocator, retired);
+    const xseg_stream successor = env_stream();
+    void *second = env_alloc(allocator, 3 * MIB, NULL);
+    assert_ok(xseg_record_stream(allocator, second, successor));
+    assert_ptr_equal(find_known(allocator, successor), entry);
+    assert_ok(xseg_sim_launch(successor, UINT64_MAX));
+    env_free(allocator, second, ptr);
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_CACHED);
-    assert_int_equal(env_block(allocator, other).state, XSEG_BLOCK_PENDING_FREE);
+    assert_int_equal(env_block(allocator, second).state, XSEG_BLOCK_PENDING_FREE);
 
-    /* The new stream's own uses of the same block are recorded as its own. */
+    /* A use of the same block by the new stream is recorded. */
     ptr = env_alloc(allocator, 3 * MIB, NULL);
-    assert_ok(xseg_record_stream(allocator, ptr, young));
+    assert_ok(xseg_record_stream(allocator, ptr, successor));
     env_free(allocator, ptr);
     env_free(allocator, env_alloc(allocator, 512, NULL));
     assert_int_equal(env_block(allocator, ptr).state, XSEG_BLOCK_PENDING_FREE);
-    assert_ok(xseg_sim_finish(young));
-    retire(allocator, young);
+    assert_ok(xseg_sim_finish(successor));
+    retire(allocator, successor);
     env_empty_cache(allocator);
     env_close(allocator);
 }
 
-/* Many busy streams precede a completed one: it is found after a few more streams. */
+/* Many busy retired streams precede a completed one, whose entry is reused within the next BUSY / 10 streams. */
 TEST(busy_streams_delay_no_other_stream)
 {
     enum { BUSY = 100 };
     struct xseg_allocator *allocator = env_open(NULL);
-    xseg_stream busy[BUSY], met[BUSY];
-    struct xseg_known_stream *passed;
+    xseg_stream busy[BUSY], created[BUSY];
+    struct xseg_known_stream *completed;
     unsigned count = 0;
 
     for (unsigned i = 0; i < BUSY; i++) {
@@ -293,18 +295,18 @@ TEST(busy_streams_delay_no_other_stream)
     }
     const xseg_stream last = env_stream();
     env_free(allocator, env_alloc(allocator, 512, last));
-    passed = known(allocator, last);
+    completed = find_known(allocator, last);
     retire(allocator, last);
     do {
-        met[count] = env_stream();
-        env_free(allocator, env_alloc(allocator, 512, met[count]));
-    } while (known(allocator, met[count++]) != passed && count < BUSY / 10);
-    assert_ptr_equal(known(allocator, met[count - 1]), passed);
+        created[count] = env_stream();
+        env_free(allocator, env_alloc(allocator, 512, created[count]));
+    } while (find_known(allocator, created[count++]) != completed && count < BUSY / 10);
+    assert_ptr_equal(find_known(allocator, created[count - 1]), completed);
     for (unsigned i = 0; i < BUSY; i++) {
         assert_ok(xseg_sim_finish(busy[i]));
         env_stream_destroy(busy[i]);
     }
     while (count > 0)
-        retire(allocator, met[--count]);
+        retire(allocator, created[--count]);
     env_close(allocator);
 }

@@ -23,15 +23,15 @@ TEST(pieces_are_joined)
 }
 
 /* Expect the truncated text in the first bytes of a buffer that was filled with '#'. */
-static void expect_truncated(const char buffer[48], size_t bytes, const char *whole)
+static void expect_truncated(const char buffer[48], size_t bytes, const char *complete)
 {
-    const size_t length = strlen(whole);
+    const size_t length = strlen(complete);
 
     for (size_t i = bytes; i < 48; i++)
         assert_int_equal(buffer[i], '#');
     if (bytes > 0) {
         assert_non_null(memchr(buffer, '\0', bytes));
-        assert_memory_equal(buffer, whole, strlen(buffer));
+        assert_memory_equal(buffer, complete, strlen(buffer));
         assert_int_equal(strlen(buffer), bytes - 1 < length ? bytes - 1 : length);
     }
 }
@@ -56,7 +56,7 @@ TEST(no_buffer_size_is_exceeded)
 /* In buffers of every size, and only from an offset on. */
 TEST(unprintable_bytes_are_escaped)
 {
-    static const char *const whole = "ab\tc\\xff~\\x7f \\x00";
+    static const char *const complete = "ab\tc\\xff~\\x7f \\x00";
 
     for (size_t bytes = 0; bytes < 40; bytes++) {
         char buffer[48];
@@ -68,9 +68,9 @@ TEST(unprintable_bytes_are_escaped)
         const size_t from = text.length;
         xseg_strbuf_printf(&text, "\xff~\x7f \\x00");
         xseg_strbuf_escape(&text, from);
-        expect_truncated(buffer, bytes, whole);
-        if (bytes > strlen(whole))
-            assert_int_equal(text.length, strlen(whole));
+        expect_truncated(buffer, bytes, complete);
+        if (bytes > strlen(complete))
+            assert_int_equal(text.length, strlen(complete));
     }
 }
 
@@ -79,23 +79,23 @@ TEST(mebibytes_are_one_unit)
     static const struct {
         uint64_t bytes;
         const char *expected;
-    } row[] = {
+    } rows[] = {
         {0, "0.00 MiB"},
         {1, "1 byte"},
         {512, "512 bytes"},
-        {XSEG_MIB / 200, "5242 bytes"},
+        {XSEG_MIB / 200, "5242 bytes"}, /* less than 0.005 MiB */
         {XSEG_MIB / 200 + 1, "0.01 MiB"},
         {XSEG_MIB / 2, "0.50 MiB"},
         {81 * XSEG_GIB, "82944.00 MiB"},
     };
 
-    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++) {
+    for (size_t i = 0; i < XSEG_COUNT_OF(rows); i++) {
         char buffer[40];
         struct xseg_strbuf text;
 
         xseg_strbuf_init(&text, buffer, sizeof(buffer));
-        xseg_strbuf_add_mib(&text, row[i].bytes);
-        assert_string_equal(buffer, row[i].expected);
+        xseg_strbuf_add_mib(&text, rows[i].bytes);
+        assert_string_equal(buffer, rows[i].expected);
     }
 }
 
@@ -109,27 +109,27 @@ static const char *const known[] = {
     "soft_limit_mb",
 };
 
-/* The match of exactly the word's characters: the copy has no terminator. */
-static const char *nearest_to(const char *word)
+/* The closest match of a word without a terminator. */
+static const char *closest_to(const char *word)
 {
     const size_t length = strlen(word);
     char *copy = malloc(length > 0 ? length : 1);
-    struct xseg_closest_match nearest;
+    struct xseg_closest_match match;
 
     assert_non_null(copy);
     memcpy(copy, word, length);
-    xseg_closest_match_init(&nearest, copy, length);
+    xseg_closest_match_init(&match, copy, length);
     for (size_t i = 0; i < XSEG_COUNT_OF(known); i++)
-        xseg_closest_match_consider(&nearest, known[i]);
+        xseg_closest_match_consider(&match, known[i]);
     free(copy);
-    return nearest.name;
+    return match.name;
 }
 
 TEST(mistyped_names_are_found)
 {
     static const struct {
         const char *word, *expected;
-    } row[] = {
+    } rows[] = {
         {"expandable_segment", "expandable_segments"},   /* omitted */
         {"expandable_seggments", "expandable_segments"}, /* inserted */
         {"expendable_segments", "expandable_segments"},  /* replaced */
@@ -145,8 +145,8 @@ TEST(mistyped_names_are_found)
         {"page_size", "page_size"},
     };
 
-    for (size_t i = 0; i < XSEG_COUNT_OF(row); i++)
-        assert_string_equal(nearest_to(row[i].word), row[i].expected);
+    for (size_t i = 0; i < XSEG_COUNT_OF(rows); i++)
+        assert_string_equal(closest_to(rows[i].word), rows[i].expected);
 }
 
 TEST(unrelated_names_match_nothing)
@@ -159,23 +159,23 @@ TEST(unrelated_names_match_nothing)
     };
 
     for (size_t i = 0; i < XSEG_COUNT_OF(word); i++)
-        if (nearest_to(word[i]) != NULL)
-            fail_msg("\"%s\" is taken for \"%s\"", word[i], nearest_to(word[i]));
+        if (closest_to(word[i]) != NULL)
+            fail_msg("\"%s\" matches \"%s\"", word[i], closest_to(word[i]));
 }
 
 TEST(transposition_is_one_edit_and_ties_keep_their_order)
 {
-    struct xseg_closest_match nearest;
+    struct xseg_closest_match match;
 
-    xseg_closest_match_init(&nearest, "abdc", 4);
-    xseg_closest_match_consider(&nearest, "abcd");
-    assert_int_equal(nearest.distance, 1);
-    xseg_closest_match_consider(&nearest, "abdx");
-    assert_string_equal(nearest.name, "abcd");
-    xseg_closest_match_consider(&nearest, "abd");
-    assert_string_equal(nearest.name, "abd");
-    xseg_closest_match_consider(&nearest, "abdc");
-    assert_int_equal(nearest.distance, 0);
+    xseg_closest_match_init(&match, "abdc", 4);
+    xseg_closest_match_consider(&match, "abcd");
+    assert_int_equal(match.distance, 1);
+    xseg_closest_match_consider(&match, "abdx");
+    assert_string_equal(match.name, "abcd");
+    xseg_closest_match_consider(&match, "abd");
+    assert_string_equal(match.name, "abd");
+    xseg_closest_match_consider(&match, "abdc");
+    assert_int_equal(match.distance, 0);
 }
 
 TEST(names_of_any_length_are_compared)
@@ -183,14 +183,14 @@ TEST(names_of_any_length_are_compared)
     char word[XSEG_CLOSEST_MATCH_MAX + 2], name[XSEG_CLOSEST_MATCH_MAX + 2];
 
     for (size_t length = 3; length <= XSEG_CLOSEST_MATCH_MAX + 1; length++) {
-        struct xseg_closest_match nearest;
+        struct xseg_closest_match match;
 
         memset(word, 'w', length);
         memset(name, 'w', length);
         name[length] = '\0';
         name[length / 2] = 'n';
-        xseg_closest_match_init(&nearest, word, length);
-        xseg_closest_match_consider(&nearest, name);
-        assert_ptr_equal(nearest.name, length <= XSEG_CLOSEST_MATCH_MAX ? name : NULL);
+        xseg_closest_match_init(&match, word, length);
+        xseg_closest_match_consider(&match, name);
+        assert_ptr_equal(match.name, length <= XSEG_CLOSEST_MATCH_MAX ? name : NULL);
     }
 }

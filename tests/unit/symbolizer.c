@@ -21,7 +21,7 @@ void *__wrap_dlopen(const char *name, int mode)
     return is_missing && strstr(name, "libdw") != NULL ? NULL : __real_dlopen(name, mode);
 }
 
-/* --- The cases. --- */
+/* --- Frames of plugins. --- */
 
 static struct xseg_stack_depot depot;
 
@@ -55,14 +55,14 @@ static uint32_t capture_in(const struct plugin *plugin)
 
 static void resolve(uint32_t id)
 {
-    struct xseg_symbolizer namer;
+    struct xseg_symbolizer symbolizer;
 
-    assert_true(xseg_symbolizer_init(&namer, &depot));
-    xseg_symbolizer_resolve(&namer, id);
-    xseg_symbolizer_fini(&namer);
+    assert_true(xseg_symbolizer_init(&symbolizer, &depot));
+    xseg_symbolizer_resolve(&symbolizer, id);
+    xseg_symbolizer_fini(&symbolizer);
 }
 
-/* Whether the frame of the plugin has its source: the lines are those of the calls in plugin.c. */
+/* Expect that a frame of a plugin has a symbol and its source, a line of a call in plugin.c. */
 static void assert_source(uint32_t id, uint32_t index, const char *symbol)
 {
     struct xseg_stack_frame frame;
@@ -100,11 +100,11 @@ static bool has_libdw(void)
 
 static void prepare_without_libdw(void)
 {
-    struct xseg_symbolizer namer;
+    struct xseg_symbolizer symbolizer;
 
     is_missing = true;
     if (xseg_symbolizer_prepare() || !xseg_stack_depot_init(&depot, 0) ||
-        xseg_symbolizer_init(&namer, &depot))
+        xseg_symbolizer_init(&symbolizer, &depot))
         _exit(1);
 }
 
@@ -131,15 +131,15 @@ TEST(symbolizer_is_prepared_completely_or_not_at_all)
 {
     char output[1024];
 
-    assert_int_equal(child_run_part(prepare_without_libdw, output, sizeof(output)), 0);
-    assert_int_equal(child_run_part(prepare_in_threads, output, sizeof(output)), 0);
+    assert_int_equal(child_run_without_argument(prepare_without_libdw, output, sizeof(output)), 0);
+    assert_int_equal(child_run_without_argument(prepare_in_threads, output, sizeof(output)), 0);
 }
 
 TEST_WITH(frames_have_sources_after_the_code_was_unloaded, set_up, tear_down)
 {
     static const char *const name[] = {"plugin-one", "plugin-two"};
     static const char *const symbol[] = {"call_of_one", "call_of_two"};
-    struct xseg_symbolizer namer;
+    struct xseg_symbolizer symbolizer;
     struct plugin plugin[2];
     uint32_t id[2];
 
@@ -152,21 +152,21 @@ TEST_WITH(frames_have_sources_after_the_code_was_unloaded, set_up, tear_down)
     }
     for (unsigned i = 0; i < 2; i++)
         plugin_close(&plugin[i]);
-    assert_true(xseg_symbolizer_init(&namer, &depot));
-    xseg_symbolizer_resolve(&namer, 0);
-    xseg_symbolizer_resolve(&namer, UINT32_MAX);
+    assert_true(xseg_symbolizer_init(&symbolizer, &depot));
+    xseg_symbolizer_resolve(&symbolizer, 0);
+    xseg_symbolizer_resolve(&symbolizer, UINT32_MAX);
     for (unsigned i = 0; i < 2; i++) {
-        xseg_symbolizer_resolve(&namer, id[i]);
+        xseg_symbolizer_resolve(&symbolizer, id[i]);
         assert_source(id[i], 1, "inner");
         assert_source(id[i], 2, symbol[i]);
     }
-    xseg_symbolizer_fini(&namer);
+    xseg_symbolizer_fini(&symbolizer);
     assert_source(id[0], 1, "inner");
 }
 
 TEST_WITH(each_frame_is_resolved_once, set_up, tear_down)
 {
-    struct xseg_symbolizer namer;
+    struct xseg_symbolizer symbolizer;
     struct plugin plugin;
 
     if (!has_libdw())
@@ -175,11 +175,11 @@ TEST_WITH(each_frame_is_resolved_once, set_up, tear_down)
     const uint32_t id = capture_in(&plugin);
     resolve(id);
     const size_t used = depot.memory.used;
-    assert_true(xseg_symbolizer_init(&namer, &depot));
-    xseg_symbolizer_resolve(&namer, id);
-    assert_null(namer.files); /* no file had to be opened */
+    assert_true(xseg_symbolizer_init(&symbolizer, &depot));
+    xseg_symbolizer_resolve(&symbolizer, id);
+    assert_null(symbolizer.files); /* no file had to be opened */
     assert_int_equal(depot.memory.used, used);
-    xseg_symbolizer_fini(&namer);
+    xseg_symbolizer_fini(&symbolizer);
     plugin_close(&plugin);
 }
 
@@ -206,7 +206,7 @@ TEST_WITH(all_stacks_are_named_until_the_deadline, set_up, tear_down)
     plugin_close(&plugin[1]);
 }
 
-/* For a stripped library the exported functions are known; this one exports none. */
+/* A stripped library has names of exported functions only, and this library exports none. */
 TEST_WITH(a_stripped_library_has_no_sources, set_up, tear_down)
 {
     struct plugin plugin;
@@ -220,15 +220,15 @@ TEST_WITH(a_stripped_library_has_no_sources, set_up, tear_down)
     plugin_close(&plugin);
 }
 
-/* The file was removed, is no module, or is of another build. */
+/* The file of the module was removed (0), or replaced by another library (1), another build (2), or no module (3). */
 TEST(changed_file_is_not_used)
 {
-    char path[1024], from[1024];
+    char path[1024], source[1024];
     const char *folder = getenv("TMPDIR");
 
     if (!has_libdw())
         return;
-    for (unsigned kind = 0; kind < 4; kind++) {
+    for (unsigned change = 0; change < 4; change++) {
         struct plugin plugin;
 
         (void)snprintf(path, sizeof(path), "%s/xseg-name-XXXXXX",
@@ -236,21 +236,21 @@ TEST(changed_file_is_not_used)
         const int file = mkstemp(path);
         assert_true(file >= 0);
         assert_int_equal(close(file), 0);
-        plugin_path("plugin-one", from, sizeof(from));
-        plugin_copy(from, path);
+        plugin_path("plugin-one", source, sizeof(source));
+        plugin_copy(source, path);
         (void)set_up(NULL);
         plugin_open_path(&plugin, path);
         const uint32_t id = capture_in(&plugin);
         plugin_close(&plugin);
         assert_int_equal(unlink(path), 0);
-        plugin_path(kind == 2 ? "plugin-rebuilt" : "plugin-two", from, sizeof(from));
-        if (kind == 1 || kind == 2)
-            plugin_copy(from, path);
-        if (kind == 3)
+        plugin_path(change == 2 ? "plugin-rebuilt" : "plugin-two", source, sizeof(source));
+        if (change == 1 || change == 2)
+            plugin_copy(source, path);
+        if (change == 3)
             plugin_copy("/proc/self/comm", path);
         resolve(id);
         assert_no_source(id, true);
-        if (kind != 0)
+        if (change != 0)
             assert_int_equal(unlink(path), 0);
         (void)tear_down(NULL);
     }

@@ -21,13 +21,14 @@ static void read_build_id(const struct dl_phdr_info *info, const ElfW(Phdr) * he
 
     while (at + sizeof(ElfW(Nhdr)) <= end) {
         const ElfW(Nhdr) *note = (const void *)at;
-        const char *symbol = at + sizeof(*note);
-        const unsigned char *text = (const unsigned char *)symbol + (note->n_namesz + 3) / 4 * 4;
+        const char *name = at + sizeof(*note);
+        const unsigned char *description =
+            (const unsigned char *)name + (note->n_namesz + 3) / 4 * 4;
 
-        if (note->n_type == NT_GNU_BUILD_ID && strcmp(symbol, "GNU") == 0 && note->n_descsz <= 64)
+        if (note->n_type == NT_GNU_BUILD_ID && strcmp(name, "GNU") == 0 && note->n_descsz <= 64)
             for (size_t i = 0; i < note->n_descsz; i++)
-                (void)sprintf(self.build_id + 2 * i, "%02x", text[i]);
-        at = (const char *)text + (note->n_descsz + 3) / 4 * 4;
+                (void)sprintf(self.build_id + 2 * i, "%02x", description[i]);
+        at = (const char *)description + (note->n_descsz + 3) / 4 * 4;
     }
 }
 
@@ -106,13 +107,13 @@ TEST_WITH(names_are_valid_until_close, set_up, tear_down)
 
 TEST_WITH(another_file_has_no_names, set_up, tear_down)
 {
-    static const char other[] = "0123456789abcdef0123456789abcdef01234567";
+    static const char other_id[] = "0123456789abcdef0123456789abcdef01234567";
     struct symbol symbol = {NULL, 0, NULL, 7};
     int line = 0;
 
     assert_non_null(own_build_id());
     const uint64_t offset = call_here(&line);
-    assert_false(symbols_find(*state, self.path, other, offset, &symbol));
+    assert_false(symbols_find(*state, self.path, other_id, offset, &symbol));
     assert_false(symbols_find(*state, self.path, "01", offset, &symbol));
     assert_false(symbols_find(*state, self.path, "", offset, &symbol));
     assert_false(symbols_find(*state, self.path, NULL, offset, &symbol));
@@ -145,11 +146,11 @@ TEST_WITH(without_libdw_addresses_have_no_names, set_up, tear_down)
 
 int main(void)
 {
-    static const char without[] = "without_libdw_*";
+    static const char pattern[] = "without_libdw_*";
 
     if (symbols_available())
-        cmocka_set_skip_filter(without);
+        cmocka_set_skip_filter(pattern);
     else
-        test_select(without);
+        test_select(pattern);
     return test_run();
 }

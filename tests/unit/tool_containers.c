@@ -8,7 +8,7 @@
 
 #define ITEMS 2000u
 
-static int compare(const void *left, const void *right)
+static int compare_doubles(const void *left, const void *right)
 {
     const double a = *(const double *)left, b = *(const double *)right;
 
@@ -24,7 +24,7 @@ TEST(items_are_removed_in_order_of_their_keys)
         keys[i] = sorted[i] = (double)(i * 7919u % 977u);
         assert_true(heap_add(&heap, keys[i], i));
     }
-    qsort(sorted, ITEMS, sizeof(sorted[0]), compare);
+    qsort(sorted, ITEMS, sizeof(sorted[0]), compare_doubles);
     for (uint32_t i = 0; i < ITEMS; i++) {
         const struct heap_item item = heap_take(&heap);
 
@@ -36,7 +36,7 @@ TEST(items_are_removed_in_order_of_their_keys)
     heap_fini(&heap);
 }
 
-TEST(the_first_is_replaced_by_another)
+TEST(first_item_is_replaced)
 {
     struct heap heap = {0};
 
@@ -58,26 +58,26 @@ struct words {
     size_t count;
 };
 
-static bool is_word(const void *owner, uint32_t number, const void *what, size_t bytes)
+static bool is_word(const void *owner, uint32_t number, const void *word, size_t bytes)
 {
-    return memcmp(&((const struct words *)owner)->words[number], what, bytes) == 0;
+    return memcmp(&((const struct words *)owner)->words[number], word, bytes) == 0;
 }
 
 /* Hashes of `bits` bits: with few bits many words share a hash. */
 static void fill(struct index *index, struct words *words, unsigned bits)
 {
     for (uint64_t i = 0; i < COUNT; i++) {
-        const uint64_t word = i * i, sum = index_hash(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t word = i * i, hash = index_hash(&word, sizeof(word)) >> (64 - bits);
 
-        assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), INDEX_NONE);
+        assert_int_equal(index_find(index, hash, &word, sizeof(word), is_word, words), INDEX_NONE);
         assert_true(array_reserve((void **)&words->words, words->count, sizeof(word)));
         words->words[words->count] = word;
-        assert_true(index_add(index, sum, (uint32_t)words->count++));
+        assert_true(index_add(index, hash, (uint32_t)words->count++));
     }
     for (uint64_t i = 0; i < COUNT; i++) {
-        const uint64_t word = i * i, sum = index_hash(&word, sizeof(word)) >> (64 - bits);
+        const uint64_t word = i * i, hash = index_hash(&word, sizeof(word)) >> (64 - bits);
 
-        assert_int_equal(index_find(index, sum, &word, sizeof(word), is_word, words), i);
+        assert_int_equal(index_find(index, hash, &word, sizeof(word), is_word, words), i);
     }
 }
 

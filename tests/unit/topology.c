@@ -41,9 +41,9 @@ FIXTURE(tear_down)
 }
 
 /* Capture one node on a stream. */
-static void launch(unsigned of)
+static void launch(unsigned index)
 {
-    assert_ok(xseg_sim_launch(stream[of]->handle, 10));
+    assert_ok(xseg_sim_launch(stream[index]->handle, 10));
 }
 
 /* Order stream `to` after the current work of stream `from`. */
@@ -62,38 +62,39 @@ static void join(unsigned to, unsigned from)
     join_streams(stream[to]->handle, stream[from]->handle);
 }
 
-static struct xseg_capture_info info_of(unsigned of)
+static struct xseg_capture_info info_of(unsigned index)
 {
     struct xseg_capture_info info;
 
-    assert_ok(xseg_driver_capture_info(&context, stream[of]->handle, &info));
+    assert_ok(xseg_driver_capture_info(&context, stream[index]->handle, &info));
     return info;
 }
 
-static struct xseg_topology_view *view_of(unsigned of)
+static struct xseg_topology_view *view_of(unsigned index)
 {
-    struct xseg_topology_view *view = xseg_topology_get(&topology, info_of(of).id, stream[of]);
+    struct xseg_topology_view *view =
+        xseg_topology_get(&topology, info_of(index).id, stream[index]);
 
     assert_non_null(view);
     return view;
 }
 
-/* In the view of a stream, wait for the last nodes of another stream. */
-static void wait_for(unsigned of, unsigned other, struct xseg_topology_waiter *waiter,
+/* Wait in the view of a stream for the last node of another stream. */
+static void wait_for(unsigned index, unsigned awaited, struct xseg_topology_waiter *waiter,
                      struct xseg_topology_mark *mark)
 {
-    const struct xseg_capture_info info = info_of(other);
+    const struct xseg_capture_info info = info_of(awaited);
 
     assert_int_equal(info.count, 1);
     memset(mark, 0, sizeof(*mark));
     mark->node = info.nodes[0];
-    assert_true(xseg_topology_wait(view_of(of), waiter, mark, 1));
+    assert_true(xseg_topology_wait(view_of(index), waiter, mark, 1));
 }
 
-static void advance(unsigned of)
+static void advance(unsigned index)
 {
-    struct xseg_topology_view *view = view_of(of);
-    const struct xseg_capture_info info = info_of(of);
+    struct xseg_topology_view *view = view_of(index);
+    const struct xseg_capture_info info = info_of(index);
 
     xseg_topology_advance(view, &context, info.nodes, info.count);
 }
@@ -159,19 +160,19 @@ TEST_WITH(every_marker_must_be_ordered_before, set_up, tear_down)
 /* A view belongs to one stream: a marker that precedes one stream may not precede another. */
 TEST_WITH(views_are_independent, set_up, tear_down)
 {
-    struct xseg_topology_waiter here, there;
+    struct xseg_topology_waiter first, second;
     struct xseg_topology_mark marks[2];
 
     launch(0);
     join(1, 0);
     launch(0);
     launch(1);
-    wait_for(0, 0, &here, &marks[0]);
-    wait_for(1, 0, &there, &marks[1]);
+    wait_for(0, 0, &first, &marks[0]);
+    wait_for(1, 0, &second, &marks[1]);
     advance(0);
     advance(1);
-    assert_true(is_ready(&here));
-    assert_false(is_ready(&there));
+    assert_true(is_ready(&first));
+    assert_false(is_ready(&second));
     join(0, 1);
 }
 
@@ -180,14 +181,14 @@ TEST_WITH(query_reads_new_nodes_only, set_up, tear_down)
     for (unsigned i = 0; i < 500; i++)
         launch(0);
     advance(0);
-    const uint64_t before = xseg_sim_calls("cuGraphNodeGetDependencies");
-    assert_true(before >= 500);
+    const uint64_t calls = xseg_sim_calls("cuGraphNodeGetDependencies");
+    assert_true(calls >= 500);
     advance(0);
-    assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), before);
+    assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), calls);
     for (unsigned i = 0; i < 3; i++)
         launch(0);
     advance(0);
-    assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), before + 3);
+    assert_int_equal(xseg_sim_calls("cuGraphNodeGetDependencies"), calls + 3);
 }
 
 TEST_WITH(nodes_with_many_dependencies_are_read_completely, set_up, tear_down)

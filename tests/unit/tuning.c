@@ -7,7 +7,7 @@
 
 #define EXPANDABLE_TRUE 1 /* index of the keyword */
 
-static struct tuning_base base_of(const char *config, bool has_clock, bool only_pytorch)
+static struct tuning_base make_base(const char *config, bool has_clock, bool only_pytorch)
 {
     const struct xtrace trace = {.has_clock = has_clock};
     struct tuning_base base;
@@ -27,7 +27,7 @@ static void expect_settings_string(const struct tuning_base *base, const struct 
     free(text);
 }
 
-static bool has(const uint64_t *values, size_t count, uint64_t value)
+static bool contains(const uint64_t *values, size_t count, uint64_t value)
 {
     bool found = false;
 
@@ -39,9 +39,9 @@ static bool has(const uint64_t *values, size_t count, uint64_t value)
 TEST(kept_keys_keep_their_order)
 {
     const struct tuning_base base =
-        base_of(" backend:native , roundup_power2_divisions:[256:1,>:4],"
-                "max_split_size_mb : 64 ,",
-                false, false);
+        make_base(" backend:native , roundup_power2_divisions:[256:1,>:4],"
+                  "max_split_size_mb : 64 ,",
+                  false, false);
     struct tuning tuning = tuning_of_base();
 
     expect_settings_string(
@@ -62,10 +62,10 @@ TEST(kept_keys_keep_their_order)
 
 TEST(expandable_segments_are_toggled)
 {
-    const struct tuning_base base = base_of("", false, false);
+    const struct tuning_base base = make_base("", false, false);
     /* A name within another name does not match. */
     const struct tuning_base off =
-        base_of("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
+        make_base("expandable_segments_reserve:0.5,expandable_segments:False", false, false);
     struct tuning tuning = tuning_of_base();
     const struct tuning on = tuning_turned(&off, &tuning);
 
@@ -83,26 +83,27 @@ TEST(expandable_segments_are_toggled)
 TEST(only_different_values_are_tried)
 {
     const struct tuning_base base =
-        base_of("expandable_segments:False,max_split_size_mb:64", false, false);
+        make_base("expandable_segments:False,max_split_size_mb:64", false, false);
     struct tuning tuning = tuning_of_base();
     uint64_t values[TUNING_VALUES];
     size_t count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
 
-    assert_false(has(values, count, 64));
-    assert_false(has(values, count, TUNING_KEPT));
-    assert_true(has(values, count, 128));
-    assert_true(has(values, count, TUNING_DROPPED));
+    assert_false(contains(values, count, 64));
+    assert_false(contains(values, count, TUNING_KEPT));
+    assert_true(contains(values, count, 128));
+    assert_true(contains(values, count, TUNING_DROPPED));
     tuning.value[TUNING_SPLIT] = 128;
     count = tuning_far(&base, &tuning, TUNING_SPLIT, values);
-    assert_false(has(values, count, 128));
-    assert_true(has(values, count, TUNING_KEPT));
+    assert_false(contains(values, count, 128));
+    assert_true(contains(values, count, TUNING_KEPT));
     assert_int_equal(tuning_far(&base, &tuning, TUNING_EXPANDABLE, values), 0);
 }
 
 TEST(only_relevant_keys_are_tried)
 {
-    const struct tuning_base classic = base_of("expandable_segments:False", false, false);
-    const struct tuning_base clocked = base_of("", true, false), pytorch = base_of("", true, true);
+    const struct tuning_base classic = make_base("expandable_segments:False", false, false);
+    const struct tuning_base clocked = make_base("", true, false),
+                             pytorch = make_base("", true, true);
     const struct tuning tuning = tuning_of_base();
     uint64_t values[TUNING_VALUES];
 
@@ -110,6 +111,7 @@ TEST(only_relevant_keys_are_tried)
     assert_int_equal(tuning_far(&classic, &tuning, TUNING_IDLE, values), 0);
     assert_int_equal(tuning_far(&clocked, &tuning, TUNING_SPLIT, values), 0);
     assert_int_equal(tuning_far(&clocked, &tuning, TUNING_REUSE, values), 0);
+    /* 3 values of idle_ms, and 2 of page_size. */
     assert_int_equal(tuning_far(&clocked, &tuning, TUNING_IDLE, values), 3);
     assert_int_equal(tuning_far(&clocked, &tuning, TUNING_PAGE, values), 2);
     assert_int_equal(tuning_far(&pytorch, &tuning, TUNING_IDLE, values), 0);
@@ -144,12 +146,13 @@ static void expect_and_free(char *text, const char *expected)
 TEST(pytorch_keys_are_recognized)
 {
     const struct tuning_base mixed =
-        base_of("history:all, max_split_size_mb:64 "
-                ",history_skip:[free_completed,segment_map],page_size:auto,"
-                "roundup_power2_divisions:[256:1,>:4],backend:native",
-                false, true);
-    const struct tuning_base classic = base_of("expandable_segments:False", false, true);
-    const struct tuning_base own = base_of("expandable_segments:True,page_size:auto", false, true);
+        make_base("history:all, max_split_size_mb:64 "
+                  ",history_skip:[free_completed,segment_map],page_size:auto,"
+                  "roundup_power2_divisions:[256:1,>:4],backend:native",
+                  false, true);
+    const struct tuning_base classic = make_base("expandable_segments:False", false, true);
+    const struct tuning_base extended =
+        make_base("expandable_segments:True,page_size:auto", false, true);
 
     expect_and_free(tuning_of_pytorch(&mixed),
                     "max_split_size_mb:64,roundup_power2_divisions:[256:1,>:4],backend:native,"
@@ -158,5 +161,5 @@ TEST(pytorch_keys_are_recognized)
                     "history:all,history_skip:[free_completed,segment_map],page_size:auto");
     expect_and_free(tuning_of_pytorch(&classic), "expandable_segments:False");
     expect_and_free(tuning_not_of_pytorch(&classic), "");
-    expect_and_free(tuning_of_pytorch(&own), "expandable_segments:True");
+    expect_and_free(tuning_of_pytorch(&extended), "expandable_segments:True");
 }

@@ -20,12 +20,12 @@ static bool read_bytes(const void *bytes, size_t size, struct xtrace *trace,
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);
     rewind(file);
-    bool fine = xtrace_read(file, -1, trace, fault);
+    bool succeeded = xtrace_read(file, -1, trace, fault);
     fclose(file);
-    return fine;
+    return succeeded;
 }
 
-static struct xtrace read_good(const char *text)
+static struct xtrace read_valid(const char *text)
 {
     struct xtrace trace;
     struct xtrace_fault fault;
@@ -35,7 +35,7 @@ static struct xtrace read_good(const char *text)
     return trace;
 }
 
-static void expect_bad(const void *bytes, size_t size, uint64_t line, const char *words)
+static void expect_error(const void *bytes, size_t size, uint64_t line, const char *words)
 {
     struct xtrace trace;
     struct xtrace_fault fault = {0, ""};
@@ -51,10 +51,10 @@ static void expect_bad(const void *bytes, size_t size, uint64_t line, const char
 
 TEST(every_operation_is_read)
 {
-    struct xtrace trace = read_good(HEAD "# text\nc max_split_size_mb:64\nd 950\n"
-                                         "a 7 512 0\na 18446744073709551615 1024 9 3\nu 7 9\nk 9\n"
-                                         "y 9\ny *\nw 0 9\ne\ncb 4 9\nce 4\npb 3 0\npe 3\npr 3\n"
-                                         "m a label\n@ 5\n@ 5\nf 7\n");
+    struct xtrace trace = read_valid(HEAD "# text\nc max_split_size_mb:64\nd 950\n"
+                                          "a 7 512 0\na 18446744073709551615 1024 9 3\nu 7 9\nk 9\n"
+                                          "y 9\ny *\nw 0 9\ne\ncb 4 9\nce 4\npb 3 0\npe 3\npr 3\n"
+                                          "m a label\n@ 5\n@ 5\nf 7\n");
     static const enum xtrace_kind kinds[] = {
         XTRACE_ALLOC,         XTRACE_ALLOC,       XTRACE_USE,         XTRACE_WORK,
         XTRACE_FINISH,        XTRACE_FINISH_ALL,  XTRACE_WAIT,        XTRACE_EMPTY,
@@ -66,7 +66,7 @@ TEST(every_operation_is_read)
     assert_int_equal(trace.op_count, COUNT_OF(kinds));
     for (size_t i = 0; i < trace.op_count; i++) {
         assert_int_equal(trace.ops[i].kind, kinds[i]);
-        assert_int_equal(trace.ops[i].line, i + 5);
+        assert_int_equal(trace.ops[i].line, i + 5); /* after four other lines */
     }
     assert_string_equal(trace.config, "max_split_size_mb:64");
     assert_int_equal(trace.device_bytes, (uint64_t)950 << 20);
@@ -84,15 +84,15 @@ TEST(every_operation_is_read)
 
 TEST(slots_of_freed_blocks_are_reused)
 {
-    struct xtrace trace = read_good(HEAD "a 1 1 0\na 2 2 0\nf 1\na 3 3 0\nf 3\nf 2\n");
+    struct xtrace trace = read_valid(HEAD "a 1 1 0\na 2 2 0\nf 1\na 3 3 0\nf 3\nf 2\n");
 
     assert_int_equal(trace.slot_count, 2);
     assert_int_equal(trace.ops[3].slot, trace.ops[0].slot);
     assert_int_not_equal(trace.ops[1].slot, trace.ops[0].slot);
     assert_null(trace.config);
     xtrace_fini(&trace);
-    /* A failed allocation releases its slot.  An empty configuration is one. */
-    trace = read_good(HEAD "c \na 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
+    /* A failed allocation releases its slot.  An empty configuration differs from none. */
+    trace = read_valid(HEAD "c \na 1 1 0\n# between\n! oom\na 2 2 0\nf 2\n");
     assert_true(trace.ops[0].failed);
     assert_false(trace.ops[1].failed);
     assert_int_equal(trace.slot_count, 1);
@@ -102,10 +102,10 @@ TEST(slots_of_freed_blocks_are_reused)
 
 TEST(answers_have_their_position)
 {
-    struct xtrace trace = read_good(HEAD "= 0 0 0 0 0 0 0 0 0\na 1 1 0\n"
-                                         "= 1 2 3 4 5 6 7 8 18446744073709551615\n"
-                                         "s allocation 1 2 3 4 5 6 7 8 9 10 11 12\n"
-                                         "s oversize_segments 1 2 3 4\ns num_ooms 77\n");
+    struct xtrace trace = read_valid(HEAD "= 0 0 0 0 0 0 0 0 0\na 1 1 0\n"
+                                          "= 1 2 3 4 5 6 7 8 18446744073709551615\n"
+                                          "s allocation 1 2 3 4 5 6 7 8 9 10 11 12\n"
+                                          "s oversize_segments 1 2 3 4\ns num_ooms 77\n");
 
     assert_int_equal(trace.answer_count, 5);
     assert_int_equal(trace.answers[0].after, 0);
@@ -124,7 +124,7 @@ static const struct {
     const char *text;
     uint64_t line;
     const char *words;
-} bad_files[] = {
+} invalid_files[] = {
     {"", 0, "the file is empty"},
     {"xtrace 2\n", 1, "unsupported version of the format, '2'"},
     {"xtrace 1 \n", 1, "unsupported version of the format, '1 '"},
@@ -190,10 +190,10 @@ static const struct {
 
 TEST(invalid_files_are_rejected)
 {
-    for (size_t i = 0; i < COUNT_OF(bad_files); i++)
-        expect_bad(bad_files[i].text, strlen(bad_files[i].text), bad_files[i].line,
-                   bad_files[i].words);
-    expect_bad(HEAD "a 1\0 512 0\n", sizeof(HEAD "a 1\0 512 0\n") - 1, 2, "NUL");
+    for (size_t i = 0; i < COUNT_OF(invalid_files); i++)
+        expect_error(invalid_files[i].text, strlen(invalid_files[i].text), invalid_files[i].line,
+                     invalid_files[i].words);
+    expect_error(HEAD "a 1\0 512 0\n", sizeof(HEAD "a 1\0 512 0\n") - 1, 2, "NUL");
 }
 
 TEST(long_lines_are_rejected)
@@ -203,11 +203,11 @@ TEST(long_lines_are_rejected)
 
     memset(text, 'x', size);
     memcpy(text, HEAD "#", sizeof(HEAD));
-    expect_bad(text, size, 2, "longer than 16384");
+    expect_error(text, size, 2, "longer than 16384");
     /* The maximum length. */
-    text[9 + LINES_MAX] = '\n';
-    text[10 + LINES_MAX] = '\0';
-    struct xtrace trace = read_good(text);
+    text[strlen(HEAD) + LINES_MAX] = '\n';
+    text[strlen(HEAD) + LINES_MAX + 1] = '\0';
+    struct xtrace trace = read_valid(text);
     assert_int_equal(trace.op_count, 0);
     xtrace_fini(&trace);
     free(text);
@@ -220,11 +220,11 @@ TEST(excess_streams_are_rejected)
 
     for (unsigned i = 1; i <= XTRACE_STREAMS; i++)
         length += (size_t)sprintf(text + length, "k %u\n", i * 1000003);
-    expect_bad(text, length, XTRACE_STREAMS + 1, "streams");
+    expect_error(text, length, XTRACE_STREAMS + 1, "streams");
     free(text);
 }
 
-/* Enough operations that the text exceeds every buffer on the way to the reader. */
+/* A text that is larger than every buffer of the reader. */
 static char *long_text(size_t *length)
 {
     char *text = malloc(40 * 100000);
@@ -240,23 +240,23 @@ TEST(compressed_files_are_equal_to_plain_ones)
 {
     size_t length;
     char *text = long_text(&length);
-    struct xtrace plain = read_good(text), packed;
+    struct xtrace plain = read_valid(text), decompressed;
     struct xtrace_fault fault;
 
-    size_t room = ZSTD_compressBound(length);
-    char *small = malloc(2 * room);
+    size_t capacity = ZSTD_compressBound(length);
+    char *compressed = malloc(2 * capacity);
     /* Two consecutive frames form one text. */
-    size_t first = ZSTD_compress(small, room, text, length / 3, 1);
-    size_t size =
-        first + ZSTD_compress(small + first, room, text + length / 3, length - length / 3, 19);
+    size_t first = ZSTD_compress(compressed, capacity, text, length / 3, 1);
+    size_t size = first + ZSTD_compress(compressed + first, capacity, text + length / 3,
+                                        length - length / 3, 19);
 
-    assert_true(read_bytes(small, size, &packed, &fault));
-    assert_int_equal(packed.op_count, 100000);
-    assert_int_equal(packed.op_count, plain.op_count);
-    assert_memory_equal(packed.ops, plain.ops, plain.op_count * sizeof(*plain.ops));
-    xtrace_fini(&packed);
+    assert_true(read_bytes(compressed, size, &decompressed, &fault));
+    assert_int_equal(decompressed.op_count, 100000);
+    assert_int_equal(decompressed.op_count, plain.op_count);
+    assert_memory_equal(decompressed.ops, plain.ops, plain.op_count * sizeof(*plain.ops));
+    xtrace_fini(&decompressed);
     xtrace_fini(&plain);
-    free(small);
+    free(compressed);
     free(text);
 }
 
@@ -264,28 +264,29 @@ TEST(damaged_compression_is_rejected)
 {
     size_t length;
     char *text = long_text(&length);
-    size_t room = ZSTD_compressBound(length);
-    char *small = malloc(room);
-    size_t size = ZSTD_compress(small, room, text, length, 3);
+    size_t capacity = ZSTD_compressBound(length);
+    char *compressed = malloc(capacity);
+    size_t size = ZSTD_compress(compressed, capacity, text, length, 3);
     struct xtrace trace;
     struct xtrace_fault fault;
 
-    for (size_t cut = 4; cut < size; cut += size / 50 + 1) {
-        assert_false(read_bytes(small, cut, &trace, &fault));
+    for (size_t truncated = 4; truncated < size; truncated += size / 50 + 1) {
+        assert_false(read_bytes(compressed, truncated, &trace, &fault));
         assert_non_null(strstr(fault.text, "is truncated"));
     }
-    memset(small + size / 2, 0x55, 16);
-    assert_false(read_bytes(small, size, &trace, &fault));
-    free(small);
+    memset(compressed + size / 2, 0x55, 16);
+    assert_false(read_bytes(compressed, size, &trace, &fault));
+    free(compressed);
     free(text);
 }
 
+/* 160 MiB of text are 80 Mi operations, which exceed 1 GiB. */
 TEST(memory_is_bounded)
 {
     const size_t block = (size_t)1 << 20, blocks = 160;
-    size_t room = ZSTD_compressBound(block) * 2;
-    char *text = malloc(block), *small = malloc(room * 2);
-    size_t size = ZSTD_compress(small, room, HEAD, strlen(HEAD), 1);
+    size_t capacity = ZSTD_compressBound(block) * 2;
+    char *text = malloc(block), *compressed = malloc(capacity * 2);
+    size_t size = ZSTD_compress(compressed, capacity, HEAD, strlen(HEAD), 1);
     FILE *file = tmpfile();
     struct xtrace trace;
     struct xtrace_fault fault;
@@ -293,15 +294,15 @@ TEST(memory_is_bounded)
     assert_non_null(file);
     for (size_t i = 0; i < block; i += 2)
         memcpy(text + i, "e\n", 2);
-    fwrite(small, 1, size, file);
-    size = ZSTD_compress(small, room, text, block, 1);
+    fwrite(compressed, 1, size, file);
+    size = ZSTD_compress(compressed, capacity, text, block, 1);
     for (size_t i = 0; i < blocks; i++)
-        fwrite(small, 1, size, file);
+        fwrite(compressed, 1, size, file);
     rewind(file);
     assert_false(xtrace_read(file, -1, &trace, &fault));
     assert_non_null(strstr(fault.text, "1 GiB of host memory"));
     fclose(file);
-    free(small);
+    free(compressed);
     free(text);
 }
 

@@ -9,11 +9,12 @@
 #include "vmm/sim/entry.h"
 #include "vmm/sim/machine.h"
 
-#define FIRST ((uint64_t)0x200000000) /* small integers are not addresses */
-#define END   ((uint64_t)1 << 47)
-#define MIDDLE \
-    ((uint64_t)1 << 45) /* top of falling and shuffled addresses; code, heap and stacks are above */
-#define SKIP ((uint64_t)1 << 38) /* step of the search past mappings of the process */
+#define ADDRESS_MIN ((uint64_t)0x200000000) /* small integers are not addresses */
+#define ADDRESS_END ((uint64_t)1 << 47)
+/* End of falling and shuffled addresses.  Code, heap and stacks of the process are above. */
+#define ADDRESS_MIDDLE ((uint64_t)1 << 45)
+/* Step of the search past mappings of the process. */
+#define SEARCH_STEP ((uint64_t)1 << 38)
 
 static uint64_t granule_count(uint64_t bytes)
 {
@@ -24,7 +25,7 @@ void sim_address_space_init(struct sim_address_space *addresses, uint64_t limit_
                             enum xseg_sim_address_order order)
 {
     *addresses = (struct sim_address_space){
-        .next = order == XSEG_SIM_ADDRESSES_FALLING ? MIDDLE : FIRST,
+        .next = order == XSEG_SIM_ADDRESSES_FALLING ? ADDRESS_MIDDLE : ADDRESS_MIN,
         .limit_bytes = limit_bytes,
         .is_exhausted = order == XSEG_SIM_ADDRESSES_SHUFFLED,
         .order = order,
@@ -64,14 +65,14 @@ static void compact_ranges(struct sim_address_space *addresses)
     addresses->freed = 0;
 }
 
-static int reserve_entry(struct sim_address_space *addresses)
+static bool reserve_entry(struct sim_address_space *addresses)
 {
     const size_t capacity = addresses->capacity == 0 ? 64 : addresses->capacity * 2;
     struct sim_range **range;
     uint64_t *base;
 
     if (addresses->count < addresses->capacity)
-        return 1;
+        return true;
     range = realloc(addresses->range, capacity * sizeof(struct sim_range *));
     if (range != NULL)
         addresses->range = range;
@@ -79,9 +80,9 @@ static int reserve_entry(struct sim_address_space *addresses)
     if (base != NULL)
         addresses->base = base;
     if (range == NULL || base == NULL)
-        return 0;
+        return false;
     addresses->capacity = capacity;
-    return 1;
+    return true;
 }
 
 /* Get the index of the first entry whose base is greater than an address. */
@@ -125,11 +126,11 @@ static uint64_t lowest_gap_from(const struct sim_address_space *addresses, uint6
 
         if (range == NULL || range_end(range) <= base)
             continue;
-        if (base <= END - bytes && base + bytes <= range->base)
+        if (base <= ADDRESS_END - bytes && base + bytes <= range->base)
             return base;
         base = (range_end(range) + mask) & ~mask;
     }
-    return base <= END - bytes ? base : 0;
+    return base <= ADDRESS_END - bytes ? base : 0;
 }
 
 /* Get the highest aligned base of a range that ends at or below an address, or 0. */
@@ -137,7 +138,7 @@ static uint64_t highest_base_below(uint64_t end, uint64_t bytes, uint64_t mask)
 {
     const uint64_t base = end < bytes ? 0 : (end - bytes) & ~mask;
 
-    return base < FIRST ? 0 : base;
+    return base < ADDRESS_MIN ? 0 : base;
 }
 
 /* Get the base of the highest gap below an address, or 0. */
@@ -165,20 +166,21 @@ static uint64_t draw_address(struct sim_address_space *addresses)
 
     number = (number ^ number >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
     number = (number ^ number >> 27) * UINT64_C(0x94D049BB133111EB);
-    return FIRST + (number ^ number >> 31) % (MIDDLE - FIRST);
+    return ADDRESS_MIN + (number ^ number >> 31) % (ADDRESS_MIDDLE - ADDRESS_MIN);
 }
 
-/* Get the base of the next gap in the order of addresses, or 0.  `again` searches the whole address space. */
-static uint64_t find_gap(struct sim_address_space *addresses, bool again, uint64_t bytes,
+/* Get the base of the next gap in the order of addresses, or 0.  A retry searches the whole address space. */
+static uint64_t find_gap(struct sim_address_space *addresses, bool is_retry, uint64_t bytes,
                          uint64_t mask)
 {
     switch (addresses->order) {
     case XSEG_SIM_ADDRESSES_FALLING:
-        return highest_gap_below(addresses, again ? END : addresses->next, bytes, mask);
+        return highest_gap_below(addresses, is_retry ? ADDRESS_END : addresses->next, bytes, mask);
     case XSEG_SIM_ADDRESSES_SHUFFLED:
-        return lowest_gap_from(addresses, again ? FIRST : draw_address(addresses), bytes, mask);
+        return lowest_gap_from(addresses, is_retry ? ADDRESS_MIN : draw_address(addresses), bytes,
+                               mask);
     default:
-        return lowest_gap_from(addresses, again ? FIRST : addresses->next, bytes, mask);
+        return lowest_gap_from(addresses, is_retry ? ADDRESS_MIN : addresses->next, bytes, mask);
     }
 }
 
@@ -186,9 +188,10 @@ static uint64_t find_gap(struct sim_address_space *addresses, bool again, uint64
 static uint64_t find_base(struct sim_address_space *addresses, uint64_t bytes, uint64_t alignment)
 {
     const uint64_t mask = (alignment < SIM_GRANULE ? SIM_GRANULE : alignment) - 1;
-    const uint64_t room = addresses->limit_bytes - addresses->reserved_bytes;
+    const uint64_t available = addresses->limit_bytes - addresses->reserved_bytes;
 
-    if (addresses->external_bytes > room || bytes > room - addresses->external_bytes || mask >= END)
+    if (addresses->external_bytes > available || bytes > available - addresses->external_bytes ||
+        mask >= ADDRESS_END)
         return 0;
     const uint64_t base = find_gap(addresses, false, bytes, mask);
     if (base != 0)
@@ -204,12 +207,13 @@ static uint64_t find_free_base(struct sim_address_space *addresses, uint64_t byt
                                uint64_t alignment)
 {
     /* Two passes over the address space. */
-    for (uint64_t tries = 0; tries < 2 * (END / SKIP); tries++) {
+    for (uint64_t attempt = 0; attempt < 2 * (ADDRESS_END / SEARCH_STEP); attempt++) {
         const uint64_t base = find_base(addresses, bytes, alignment);
 
         if (base == 0 || sim_contents_reserve(base, bytes))
             return base;
-        addresses->next = (base / SKIP + (addresses->order != XSEG_SIM_ADDRESSES_FALLING)) * SKIP;
+        addresses->next =
+            (base / SEARCH_STEP + (addresses->order != XSEG_SIM_ADDRESSES_FALLING)) * SEARCH_STEP;
     }
     return 0;
 }
@@ -246,8 +250,9 @@ struct sim_range *sim_range_create(struct sim_address_space *addresses, uint64_t
                                    uint64_t alignment, bool is_reservation)
 {
     const uint64_t granules = granule_count(bytes), whole = granules * SIM_GRANULE;
-    const uint64_t base =
-        bytes > END || !reserve_entry(addresses) ? 0 : find_free_base(addresses, whole, alignment);
+    const uint64_t base = bytes > ADDRESS_END || !reserve_entry(addresses)
+                              ? 0
+                              : find_free_base(addresses, whole, alignment);
     struct sim_range *range;
 
     if (base == 0)
@@ -307,7 +312,7 @@ static CUresult reserve_addresses(CUdeviceptr *out, size_t bytes, size_t alignme
         hint % sim_host_page_size() != 0 || (alignment & (alignment - 1)) != 0 || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     sim_clock_charge(sim_machine.config.costs.reserve);
-    range = sim_range_create(&sim_machine.addresses, bytes, alignment, 1);
+    range = sim_range_create(&sim_machine.addresses, bytes, alignment, true);
     if (range == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = range->base;

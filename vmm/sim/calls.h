@@ -21,9 +21,8 @@ enum sim_checks {
     SIM_NEEDS_INIT = 2,    /* CUDA_ERROR_NOT_INITIALIZED before cuInit */
     SIM_NEEDS_CONTEXT = 4, /* CUDA_ERROR_INVALID_CONTEXT without a current context */
     SIM_NEEDS_VMM = 8,     /* CUDA_ERROR_NOT_SUPPORTED without virtual memory management */
-    SIM_UNSAFE =
-        16 /* potentially unsafe during a capture (capture.h); event calls check this themselves,
-                              after the checks of the event */
+    /* Potentially unsafe during a capture (capture.h).  Event calls check this themselves, after the checks of the event. */
+    SIM_UNSAFE = 16
 };
 
 #define SIM_PLAIN   SIM_NEEDS_INIT

@@ -141,32 +141,32 @@ CUresult sim_capture_wait(struct sim_stream *stream, const struct sim_event *eve
 {
     const struct sim_operation waiting = {.type = SIM_NODE_EVENT_WAIT,
                                           .event = (CUevent)(uintptr_t)event->handle};
-    struct sim_capture *own = stream->capture, *other = find_capture(event->capture_id);
+    struct sim_capture *capture = stream->capture, *event_capture = find_capture(event->capture_id);
     CUresult result = sim_capture_check_enqueue(stream);
 
     if (result != CUDA_SUCCESS)
         return result;
-    *is_captured = own != NULL || event->capture_id != 0;
+    *is_captured = capture != NULL || event->capture_id != 0;
     if (is_external)
         return capture_add_node(stream, &waiting);
     if (event->capture_id == 0)
         /* A graph cannot wait for work outside of the capture.  An event that was never recorded is complete. */
-        return own != NULL && event->is_recorded
-                   ? invalidate_captures(own, NULL, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
+        return capture != NULL && event->is_recorded
+                   ? invalidate_captures(capture, NULL, CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
                    : CUDA_SUCCESS;
-    if (own == other && own != NULL)
+    if (capture == event_capture && capture != NULL)
         return sim_nodes_add(&stream->dependencies, &event->dependencies)
                    ? CUDA_SUCCESS
                    : CUDA_ERROR_OUT_OF_MEMORY;
-    if (own != NULL)
-        return invalidate_captures(own, other, CUDA_ERROR_STREAM_CAPTURE_MERGE);
-    if (other == NULL || other->invalid)
+    if (capture != NULL)
+        return invalidate_captures(capture, event_capture, CUDA_ERROR_STREAM_CAPTURE_MERGE);
+    if (event_capture == NULL || event_capture->invalid)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream->is_legacy)
-        return invalidate_captures(other, NULL, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        return invalidate_captures(event_capture, NULL, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
     if (!sim_nodes_assign(&stream->dependencies, &event->dependencies))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    capture_add_stream(other, stream);
+    capture_add_stream(event_capture, stream);
     return CUDA_SUCCESS;
 }
 
@@ -295,7 +295,7 @@ static CUresult begin_capture(CUstream handle, CUstreamCaptureMode mode)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Begin a capture into a graph, after nodes of it. */
+/* Begin a capture into a graph, whose first node depends on nodes of the graph. */
 static CUresult begin_capture_to_graph(CUstream handle, CUgraph graph_handle,
                                        const CUgraphNode *nodes, size_t count,
                                        CUstreamCaptureMode mode)
@@ -321,7 +321,7 @@ static CUresult begin_capture_to_graph(CUstream handle, CUgraph graph_handle,
     return CUDA_SUCCESS;
 }
 
-/* Get whether the origin depends on everything that the other streams captured. */
+/* Get whether the origin depends on all nodes that the other streams captured. */
 static bool are_streams_joined(const struct sim_capture *capture)
 {
     for (const struct sim_stream *at = capture->streams; at != NULL; at = at->capture_next)
@@ -535,4 +535,5 @@ SIM_ENTRY(STREAM_UPDATE_DEPENDENCIES_V2, cuStreamUpdateCaptureDependencies_v2,
           (CUstream hStream, CUgraphNode *dependencies,
            const struct CUgraphEdgeData_st *dependencyData, size_t numDependencies,
            unsigned int flags),
-          update_capture_dependencies_v2(hStream, dependencies, dependencyData, numDependencies, flags));
+          update_capture_dependencies_v2(hStream, dependencies, dependencyData, numDependencies,
+                                         flags));

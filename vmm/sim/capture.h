@@ -79,7 +79,7 @@ CUresult sim_capture_check_enqueue(struct sim_stream *stream);
 uint64_t sim_capture_id(const struct sim_stream *stream);
 
 /**
- * Capture a wait of a stream for an event, or check that the wait crosses no border of a capture.
+ * Capture a wait of a stream for an event, or check that the wait does not cross the boundary of a capture.
  *
  * @param is_external  CU_EVENT_WAIT_EXTERNAL: the wait becomes a node.
  * @param is_captured  receives whether the wait was captured.

@@ -27,18 +27,18 @@ static void *pointer_to(uint64_t address)
 
 bool sim_contents_reserve(uint64_t base, uint64_t bytes)
 {
-    void *got;
+    void *base_found;
 
     if (!sim_machine.config.real_bytes)
         return true;
-    got = mmap(pointer_to(base), bytes, PROT_NONE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (got == MAP_FAILED)
+    base_found = mmap(pointer_to(base), bytes, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (base_found == MAP_FAILED)
         return false;
-    if (got == pointer_to(base))
+    if (base_found == pointer_to(base))
         return true;
     /* Before Linux 4.17 the address is a hint. */
-    (void)munmap(got, bytes);
+    (void)munmap(base_found, bytes);
     return false;
 }
 
@@ -125,7 +125,7 @@ void sim_contents_close(void)
 /* Below this size, searching for unwritten pages costs more than copying them. */
 #define SPARSE_MIN ((uint64_t)64 << 10)
 
-#define ENTRIES 512u /* page map entries per read */
+#define ENTRIES 512u /* pagemap entries per read */
 
 /* Bits of a /proc/self/pagemap entry: present or swapped. */
 #define HAS_CONTENTS (UINT64_C(3) << 62)
@@ -181,7 +181,7 @@ static uint64_t seek_extent(const struct extent *extent, int whence)
 }
 
 /* Get the length of the initial run of pinned memory whose pages are all written, or all unwritten. */
-static uint64_t measure_pinned_run(int table, uint64_t address, uint64_t bytes, bool *is_hole)
+static uint64_t measure_pinned_run(int pagemap, uint64_t address, uint64_t bytes, bool *is_hole)
 {
     const uint64_t page = sim_host_page_size();
     const uint64_t first = address / page, last = (address + bytes - 1) / page;
@@ -191,7 +191,7 @@ static uint64_t measure_pinned_run(int table, uint64_t address, uint64_t bytes, 
     for (uint64_t at = first; at <= last; at += ENTRIES) {
         const uint64_t count = min_u64(ENTRIES, last - at + 1);
 
-        if (pread(table, entry, count * sizeof(*entry), (off_t)(at * sizeof(*entry))) !=
+        if (pread(pagemap, entry, count * sizeof(*entry), (off_t)(at * sizeof(*entry))) !=
             (ssize_t)(count * sizeof(*entry)))
             return bytes;
         if (at == first)
@@ -205,7 +205,7 @@ static uint64_t measure_pinned_run(int table, uint64_t address, uint64_t bytes, 
     return bytes;
 }
 
-/* As measure_pinned_run(), by comparing bytes with 0, if the page map is not readable. */
+/* As measure_pinned_run(), by comparing bytes with 0, if the pagemap is not readable. */
 static uint64_t measure_zero_run(uint64_t address, uint64_t bytes, bool *is_hole)
 {
     const uint64_t page = sim_host_page_size();
@@ -228,7 +228,7 @@ static uint64_t measure_zero_run(uint64_t address, uint64_t bytes, bool *is_hole
 }
 
 /* Get the length of the initial run of bytes that are all in unwritten pages, or all not. */
-static uint64_t measure_run(int table, uint64_t address, uint64_t bytes, bool *is_hole)
+static uint64_t measure_run(int pagemap, uint64_t address, uint64_t bytes, bool *is_hole)
 {
     struct extent extent;
 
@@ -241,8 +241,8 @@ static uint64_t measure_run(int table, uint64_t address, uint64_t bytes, bool *i
     }
     if (!sim_pinned_contains(address, bytes))
         return bytes;
-    return table >= 0 ? measure_pinned_run(table, address, bytes, is_hole)
-                      : measure_zero_run(address, bytes, is_hole);
+    return pagemap >= 0 ? measure_pinned_run(pagemap, address, bytes, is_hole)
+                        : measure_zero_run(address, bytes, is_hole);
 }
 
 /* Zero whole pages, by releasing them if possible. */
@@ -286,23 +286,23 @@ static bool ranges_overlap(uint64_t a, uint64_t b, uint64_t bytes)
 
 void sim_contents_copy(uint64_t to, uint64_t from, uint64_t bytes)
 {
-    int table;
+    int pagemap;
 
     if (bytes < SPARSE_MIN || ranges_overlap(to, from, bytes)) {
         memmove(pointer_to(to), pointer_to(from), bytes);
         return;
     }
-    table = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
     for (uint64_t done = 0, length; done < bytes; done += length) {
         bool is_hole = false;
 
-        length = measure_run(table, from + done, bytes - done, &is_hole);
+        length = measure_run(pagemap, from + done, bytes - done, &is_hole);
         length = length == 0 ? bytes - done : length;
         if (is_hole)
             sim_contents_zero(to + done, length);
         else
             memcpy(pointer_to(to + done), pointer_to(from + done), length);
     }
-    if (table >= 0)
-        (void)close(table);
+    if (pagemap >= 0)
+        (void)close(pagemap);
 }

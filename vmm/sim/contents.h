@@ -31,8 +31,8 @@ struct sim_store {
     int file; /* -1: no contents */
     uint64_t offset;
     uint64_t label_bytes; /* size of the label before the contents; 0: not exportable */
-    struct sim_memory_file
-        *memory_file; /* file of another process or of an import; NULL: own file of the device */
+    /* The file, if it belongs to another process or an import; NULL: the file of the device. */
+    struct sim_memory_file *memory_file;
 };
 
 /** Get the page size of the host, in bytes. */

@@ -195,13 +195,15 @@ SIM_ENTRY(DEVICE_GET_COUNT, cuDeviceGetCount, (int *count), get_device_count(cou
 SIM_ENTRY(DEVICE_GET, cuDeviceGet, (CUdevice *device, int ordinal), get_device(device, ordinal));
 SIM_ENTRY(DEVICE_GET_NAME, cuDeviceGetName, (char *name, int len, CUdevice dev),
           get_device_name(name, len, dev));
-SIM_ENTRY(DEVICE_GET_UUID, cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev), get_device_uuid(uuid, dev));
+SIM_ENTRY(DEVICE_GET_UUID, cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev),
+          get_device_uuid(uuid, dev));
 SIM_ENTRY(DEVICE_GET_UUID_V2, cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice dev),
           get_device_uuid(uuid, dev));
 SIM_ENTRY(DEVICE_TOTAL_MEM, cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev),
           get_total_memory(bytes, dev));
 SIM_ENTRY(DEVICE_GET_ATTRIBUTE, cuDeviceGetAttribute,
-          (int *pi, CUdevice_attribute attrib, CUdevice dev), get_device_attribute(pi, attrib, dev));
+          (int *pi, CUdevice_attribute attrib, CUdevice dev),
+          get_device_attribute(pi, attrib, dev));
 SIM_ENTRY(DEVICE_GET_PCI_BUS_ID, cuDeviceGetPCIBusId, (char *pciBusId, int len, CUdevice dev),
           get_pci_bus_id(pciBusId, len, dev));
 
@@ -441,10 +443,13 @@ static CUresult synchronize_context(CUcontext context)
 
 SIM_ENTRY(PRIMARY_CTX_RETAIN, cuDevicePrimaryCtxRetain, (CUcontext *pctx, CUdevice dev),
           retain_primary_context(pctx, dev));
-SIM_ENTRY(PRIMARY_CTX_RELEASE, cuDevicePrimaryCtxRelease_v2, (CUdevice dev), release_primary_context(dev));
-SIM_ENTRY(PRIMARY_CTX_RESET, cuDevicePrimaryCtxReset_v2, (CUdevice dev), reset_primary_context(dev));
+SIM_ENTRY(PRIMARY_CTX_RELEASE, cuDevicePrimaryCtxRelease_v2, (CUdevice dev),
+          release_primary_context(dev));
+SIM_ENTRY(PRIMARY_CTX_RESET, cuDevicePrimaryCtxReset_v2, (CUdevice dev),
+          reset_primary_context(dev));
 SIM_ENTRY(PRIMARY_CTX_GET_STATE, cuDevicePrimaryCtxGetState,
-          (CUdevice dev, unsigned int *flags, int *active), get_primary_context_state(dev, flags, active));
+          (CUdevice dev, unsigned int *flags, int *active),
+          get_primary_context_state(dev, flags, active));
 SIM_ENTRY(CTX_PUSH_CURRENT, cuCtxPushCurrent_v2, (CUcontext ctx), push_context(ctx));
 SIM_ENTRY(CTX_POP_CURRENT, cuCtxPopCurrent_v2, (CUcontext *pctx), pop_context(pctx));
 SIM_ENTRY(CTX_GET_CURRENT, cuCtxGetCurrent, (CUcontext *pctx), get_current_context(pctx));
@@ -452,7 +457,8 @@ SIM_ENTRY(CTX_SET_CURRENT, cuCtxSetCurrent, (CUcontext ctx), set_current_context
 SIM_ENTRY(CTX_GET_DEVICE, cuCtxGetDevice, (CUdevice *device), get_context_device(device, NULL));
 SIM_ENTRY(CTX_GET_DEVICE_V2, cuCtxGetDevice_v2, (CUdevice *device, CUcontext ctx),
           get_context_device(device, ctx));
-SIM_ENTRY(CTX_GET_ID, cuCtxGetId, (CUcontext ctx, unsigned long long *ctxId), get_context_id(ctx, ctxId));
+SIM_ENTRY(CTX_GET_ID, cuCtxGetId, (CUcontext ctx, unsigned long long *ctxId),
+          get_context_id(ctx, ctxId));
 SIM_ENTRY(CTX_GET_FLAGS, cuCtxGetFlags, (unsigned int *flags), get_context_flags(flags));
 SIM_ENTRY(CTX_SET_FLAGS, cuCtxSetFlags, (unsigned int flags), set_context_flags(flags));
 SIM_ENTRY(CTX_SYNCHRONIZE, cuCtxSynchronize, (void), synchronize_context(NULL));
@@ -519,4 +525,5 @@ SIM_ENTRY(DEVICE_CAN_ACCESS_PEER, cuDeviceCanAccessPeer,
           can_access_peer(canAccessPeer, dev, peerDev));
 SIM_ENTRY(CTX_ENABLE_PEER, cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags),
           enable_peer_access(peerContext, Flags));
-SIM_ENTRY(CTX_DISABLE_PEER, cuCtxDisablePeerAccess, (CUcontext peerContext), disable_peer_access(peerContext));
+SIM_ENTRY(CTX_DISABLE_PEER, cuCtxDisablePeerAccess, (CUcontext peerContext),
+          disable_peer_access(peerContext));

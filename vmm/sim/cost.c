@@ -83,10 +83,10 @@ uint64_t sim_cost_with_tail(uint64_t nanoseconds, uint64_t *state)
     return (uint64_t)((double)nanoseconds * factor);
 }
 
-#define SHOWN_MAX 32 /* characters of the file in a message */
+#define QUOTED_MAX 32 /* characters of the file that an error message quotes */
 
 /* Key, offset of its numbers, and their maximum count. */
-#define ONE(member)                                    \
+#define CONSTANT(member)                               \
     {                                                  \
 #member, offsetof(struct sim_costs, member), 1 \
     }
@@ -100,11 +100,11 @@ static const struct field {
     size_t offset;
     unsigned numbers;
 } fields[] = {
-    ONE(reserve),      ONE(address_free),  SIZED(create),        SIZED(map),
-    SIZED(release),    ONE(unmap),         SIZED(unmap_mapping), ONE(access_call),
-    SIZED(access),     SIZED(access_wide), SIZED(alloc),         SIZED(free),
-    ONE(event_create), ONE(event_record),  ONE(event_query),     ONE(stream_wait),
-    ONE(synchronize),
+    CONSTANT(reserve),      CONSTANT(address_free), SIZED(create),         SIZED(map),
+    SIZED(release),         CONSTANT(unmap),        SIZED(unmap_mapping),  CONSTANT(access_call),
+    SIZED(access),          SIZED(access_wide),     SIZED(alloc),          SIZED(free),
+    CONSTANT(event_create), CONSTANT(event_record), CONSTANT(event_query), CONSTANT(stream_wait),
+    CONSTANT(synchronize),
 };
 
 #define FIELDS (sizeof(fields) / sizeof(fields[0]))
@@ -117,19 +117,19 @@ struct parser {
     struct sim_costs costs;
     bool has_name, has[FIELDS];
     unsigned line;
-    char *why;
-    size_t why_bytes;
+    char *message;
+    size_t message_bytes;
 };
 
 __attribute__((format(printf, 2, 3))) static bool parse_error(struct parser *parser,
                                                               const char *format, ...)
 {
-    const int length = snprintf(parser->why, parser->why_bytes, "line %u: ", parser->line);
+    const int length = snprintf(parser->message, parser->message_bytes, "line %u: ", parser->line);
     va_list arguments;
 
     va_start(arguments, format);
-    if (length > 0 && (size_t)length < parser->why_bytes)
-        (void)vsnprintf(parser->why + length, parser->why_bytes - (size_t)length, format,
+    if (length > 0 && (size_t)length < parser->message_bytes)
+        (void)vsnprintf(parser->message + length, parser->message_bytes - (size_t)length, format,
                         arguments);
     va_end(arguments);
     return false;
@@ -155,9 +155,9 @@ static struct token trim_blanks(const char *text, const char *end)
     return (struct token){text, (size_t)(end - text)};
 }
 
-static int shown_length(struct token token)
+static int quoted_length(struct token token)
 {
-    return token.length < SHOWN_MAX ? (int)token.length : SHOWN_MAX;
+    return token.length < QUOTED_MAX ? (int)token.length : QUOTED_MAX;
 }
 
 static bool parse_name(struct parser *parser, struct token value)
@@ -186,11 +186,11 @@ static bool parse_number(struct parser *parser, const struct field *field, struc
     for (size_t i = 0; i < value.length; i++) {
         if (value.text[i] < '0' || value.text[i] > '9')
             return parse_error(parser, "%s is not a whole number of ns, '%.*s'; use digits only",
-                               field->key, shown_length(value), value.text);
+                               field->key, quoted_length(value), value.text);
         number = number * 10 + (uint64_t)(value.text[i] - '0');
         if (number > SIM_COST_MAX)
             return parse_error(parser, "%s is too large, %.*s ns; use at most %" PRIu64 " ns",
-                               field->key, shown_length(value), value.text, SIM_COST_MAX);
+                               field->key, quoted_length(value), value.text, SIM_COST_MAX);
     }
     *out = number;
     return true;
@@ -238,7 +238,7 @@ static bool parse_line(struct parser *parser, const char *text, const char *end)
     equals = memchr(line.text, '=', line.length);
     if (equals == NULL)
         return parse_error(parser, "no '=' in the line, '%.*s'; write KEY = NUMBER",
-                           shown_length(line), line.text);
+                           quoted_length(line), line.text);
     key = trim_blanks(line.text, equals);
     value = trim_blanks(equals + 1, line.text + line.length);
     if (key.length == 4 && memcmp(key.text, "name", 4) == 0)
@@ -252,7 +252,7 @@ static bool parse_line(struct parser *parser, const char *text, const char *end)
         return parse_numbers(parser, &fields[i], value);
     }
     return parse_error(parser, "unknown key, '%.*s'; docs/simulator.md lists the keys",
-                       shown_length(key), key.text);
+                       quoted_length(key), key.text);
 }
 
 static bool check_complete(const struct parser *parser)
@@ -263,19 +263,19 @@ static bool check_complete(const struct parser *parser)
         if (!parser->has[i])
             missing = fields[i].key;
     if (missing != NULL)
-        (void)snprintf(parser->why, parser->why_bytes,
+        (void)snprintf(parser->message, parser->message_bytes,
                        "missing key, %s; set every key, 0 for a call without cost", missing);
     return missing == NULL;
 }
 
-bool sim_costs_parse(const char *text, size_t length, struct sim_costs *costs, char *why,
-                     size_t why_bytes)
+bool sim_costs_parse(const char *text, size_t length, struct sim_costs *costs, char *message,
+                     size_t message_bytes)
 {
-    struct parser parser = {.why = why, .why_bytes = why_bytes};
+    struct parser parser = {.message = message, .message_bytes = message_bytes};
     const char *const end = text + length;
 
     if (length > 0 && memchr(text, '\0', length) != NULL) {
-        (void)snprintf(why, why_bytes,
+        (void)snprintf(message, message_bytes,
                        "not a text file; give a cost file, format: docs/simulator.md");
         return false;
     }
@@ -305,55 +305,55 @@ static ssize_t read_text(int file, char *text)
     size_t length = 0;
 
     while (length <= SIM_COST_FILE_MAX) {
-        const ssize_t got = read(file, text + length, SIM_COST_FILE_MAX + 1 - length);
+        const ssize_t count = read(file, text + length, SIM_COST_FILE_MAX + 1 - length);
 
-        if (got < 0 && errno == EINTR)
+        if (count < 0 && errno == EINTR)
             continue;
-        if (got < 0)
+        if (count < 0)
             return -1;
-        if (got == 0)
+        if (count == 0)
             break;
-        length += (size_t)got;
+        length += (size_t)count;
     }
     return (ssize_t)length;
 }
 
-static bool read_cost_file(int file, struct sim_costs *costs, char *why, size_t why_bytes)
+static bool read_cost_file(int file, struct sim_costs *costs, char *message, size_t message_bytes)
 {
-    struct stat about;
+    struct stat status;
     bool is_valid = false;
 
-    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
-        (void)snprintf(why, why_bytes,
+    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+        (void)snprintf(message, message_bytes,
                        "not a regular file; give a cost file, format: docs/simulator.md");
         return false;
     }
     char *text = malloc(SIM_COST_FILE_MAX + 1);
     const ssize_t length = text != NULL ? read_text(file, text) : -1;
     if (length < 0)
-        (void)snprintf(why, why_bytes, "cannot read the file, %s", strerror(errno));
+        (void)snprintf(message, message_bytes, "cannot read the file, %s", strerror(errno));
     else if ((size_t)length > SIM_COST_FILE_MAX)
         (void)snprintf(
-            why, why_bytes,
+            message, message_bytes,
             "file exceeds the limit, %zu KiB; give a cost file, format: docs/simulator.md",
             SIM_COST_FILE_MAX >> 10);
     else
-        is_valid = sim_costs_parse(text, (size_t)length, costs, why, why_bytes);
+        is_valid = sim_costs_parse(text, (size_t)length, costs, message, message_bytes);
     free(text);
     return is_valid;
 }
 
-bool sim_costs_read(const char *path, struct sim_costs *costs, char *why, size_t why_bytes)
+bool sim_costs_read(const char *path, struct sim_costs *costs, char *message, size_t message_bytes)
 {
     /* O_NONBLOCK: opening a pipe without a writer must not block. */
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     bool is_valid;
 
     if (file < 0) {
-        (void)snprintf(why, why_bytes, "cannot open the file, %s", strerror(errno));
+        (void)snprintf(message, message_bytes, "cannot open the file, %s", strerror(errno));
         return false;
     }
-    is_valid = read_cost_file(file, costs, why, why_bytes);
+    is_valid = read_cost_file(file, costs, message, message_bytes);
     (void)close(file);
     return is_valid;
 }

@@ -3,8 +3,8 @@
  * Costs: the virtual time that driver calls take.
  *
  * Costs are modeled, from presets or a cost file.  All times are in nanoseconds.  A cost is constant, or linear in the
- * size with a minimum.  Calls that fail because of their arguments, and calls without an entry, are free.  A call takes
- * its median cost.  With a tail seed costs have latency tails: a log-normal distribution with rare spikes.
+ * size with a minimum.  Calls that fail because of their arguments, and calls without an entry, are free.  A cost is the
+ * median.  With a tail seed, costs have latency tails: a log-normal distribution with rare spikes.
  *
  * A cost file has one line per member of struct sim_costs, as below.  Costs by size have up to three numbers: base, per
  * MiB, minimum.  Missing numbers are 0.  Each member occurs once, in any order.  Numbers are at most SIM_COST_MAX; a name
@@ -70,11 +70,11 @@ uint64_t sim_cost_with_tail(uint64_t nanoseconds, uint64_t *state);
 /** Get whether a name is the path of a cost file: it contains a '/' or a '.', unlike the name of a preset. */
 bool sim_cost_is_path(const char *name);
 
-/** Parse a cost file.  Returns false with a message in `why` if it is invalid. */
-bool sim_costs_parse(const char *text, size_t length, struct sim_costs *costs, char *why,
-                     size_t why_bytes);
+/** Parse a cost file.  Returns false with an error message if it is invalid. */
+bool sim_costs_parse(const char *text, size_t length, struct sim_costs *costs, char *message,
+                     size_t message_bytes);
 
 /** Read and parse a cost file.  Returns as sim_costs_parse(). */
-bool sim_costs_read(const char *path, struct sim_costs *costs, char *why, size_t why_bytes);
+bool sim_costs_read(const char *path, struct sim_costs *costs, char *message, size_t message_bytes);
 
 #endif

@@ -81,20 +81,21 @@ CUresult sim_dmabuf_check(uint64_t address, uint64_t bytes, struct sim_conflict 
 {
     const struct sim_range *range = sim_range_find(&sim_machine.addresses, address);
     const uint64_t page = sim_host_page_size();
-    uint64_t left;
+    uint64_t available;
 
     if (range == NULL)
         return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address, "page is not mapped");
     /* Bytes to the end of the range, rounded up to host pages. */
-    left = range->base + (range->bytes + page - 1) / page * page - address;
+    available = range->base + (range->bytes + page - 1) / page * page - address;
     if (range->granule != NULL) {
-        const CUresult result = check_mappings(address, bytes < left ? bytes : left, conflict);
+        const CUresult result =
+            check_mappings(address, bytes < available ? bytes : available, conflict);
 
         if (result != CUDA_SUCCESS)
             return result;
     }
-    if (bytes > left)
-        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address + left,
+    if (bytes > available)
+        return set_conflict(conflict, CUDA_ERROR_INVALID_VALUE, address + available,
                             "page is past the end of the reservation or allocation");
     return CUDA_SUCCESS;
 }
@@ -172,7 +173,7 @@ static void dmabuf_close(struct sim_dmabuf *dmabuf)
     free(dmabuf);
 }
 
-/* A dma-buf does not keep an allocation, unlike in a real driver; a free while it is registered is reported. */
+/* Unlike in a real driver, a dma-buf does not keep an allocation.  A free while the allocation is registered is reported. */
 static void dmabuf_destroy(struct sim_dmabuf *dmabuf)
 {
     for (size_t i = 0; i < dmabuf->count; i++) {

@@ -95,8 +95,8 @@ static CUdriverProcAddressQueryResult find_symbol(const char *name, int version,
     return CU_GET_PROC_ADDRESS_SUCCESS;
 }
 
-/* For an unknown name drivers return CUDA_ERROR_NOT_FOUND, although cuda.h documents success.  *out is NULL and the
- * status has the reason. */
+/* For an unknown name drivers return CUDA_ERROR_NOT_FOUND, although cuda.h documents success.  *out is NULL and *status is
+ * the reason. */
 static CUresult get_proc_address(const char *name, void **out, int version, cuuint64_t flags,
                                  CUdriverProcAddressQueryResult *status)
 {
@@ -121,11 +121,11 @@ SIM_ENTRY(GET_PROC_ADDRESS_V1, cuGetProcAddress,
           (const char *symbol, void **pfn, int version, cuuint64_t flags),
           get_proc_address(symbol, pfn, version, flags, NULL));
 
-/* By number, because older versions of cuda.h lack some of the names. */
+/* Names and strings by error number, because older versions of cuda.h lack some of the names. */
 /* clang-format off */
 static const struct {
     int number;
-    const char *name, *text;
+    const char *name, *string;
 } errors[] = {
     {0, "CUDA_SUCCESS", "no error"},
     {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
@@ -231,18 +231,18 @@ static const struct {
 };
 /* clang-format on */
 
-static CUresult find_error_text(CUresult error, const char **out, bool is_name)
+static CUresult find_error_string(CUresult error, const char **out, bool is_name)
 {
     if (out == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     *out = NULL;
     for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
         if (errors[i].number == (int)error)
-            *out = is_name ? errors[i].name : errors[i].text;
+            *out = is_name ? errors[i].name : errors[i].string;
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_ENTRY(GET_ERROR_NAME, cuGetErrorName, (CUresult error, const char **pStr),
-          find_error_text(error, pStr, true));
+          find_error_string(error, pStr, true));
 SIM_ENTRY(GET_ERROR_STRING, cuGetErrorString, (CUresult error, const char **pStr),
-          find_error_text(error, pStr, false));
+          find_error_string(error, pStr, false));

@@ -22,7 +22,7 @@ CUresult sim_event_create(CUevent *out, unsigned flags)
 {
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
     struct sim_event *event;
-    struct sim_device *at;
+    struct sim_device *state;
     unsigned device;
 
     if (out == NULL || (flags & ~known) != 0 ||
@@ -39,14 +39,14 @@ CUresult sim_event_create(CUevent *out, unsigned flags)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     sim_clock_charge(sim_machine.config.costs.event_create);
-    at = &sim_machine.device[device];
+    state = &sim_machine.device[device];
     event->device = device;
     event->is_timed = (flags & CU_EVENT_DISABLE_TIMING) == 0;
     event->is_interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
-    event->next = at->events;
+    event->next = state->events;
     if (event->next != NULL)
         event->next->prev = event;
-    at->events = event;
+    state->events = event;
     *out = (CUevent)(uintptr_t)event->handle;
     return CUDA_SUCCESS;
 }
@@ -267,7 +267,8 @@ SIM_ENTRY(EVENT_DESTROY, cuEventDestroy_v2, (CUevent hEvent), destroy_event(hEve
 SIM_ENTRY(EVENT_RECORD, cuEventRecord, (CUevent hEvent, CUstream hStream),
           record_event(hEvent, hStream, CU_EVENT_RECORD_DEFAULT));
 SIM_ENTRY(EVENT_RECORD_FLAGS, cuEventRecordWithFlags,
-          (CUevent hEvent, CUstream hStream, unsigned int flags), record_event(hEvent, hStream, flags));
+          (CUevent hEvent, CUstream hStream, unsigned int flags),
+          record_event(hEvent, hStream, flags));
 
 /* Not inlined, so that the fast path of the entry point saves no registers. */
 static __attribute__((noinline)) CUresult query_event_locked(CUevent handle)
@@ -306,4 +307,5 @@ SIM_ENTRY(EVENT_ELAPSED_V2, cuEventElapsedTime_v2,
           (float *pMilliseconds, CUevent hStart, CUevent hEnd),
           get_elapsed_time(pMilliseconds, hStart, hEnd));
 SIM_ENTRY(STREAM_WAIT_EVENT, cuStreamWaitEvent,
-          (CUstream hStream, CUevent hEvent, unsigned int Flags), stream_wait_event(hStream, hEvent, Flags));
+          (CUstream hStream, CUevent hEvent, unsigned int Flags),
+          stream_wait_event(hStream, hEvent, Flags));

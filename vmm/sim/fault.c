@@ -47,7 +47,7 @@ int sim_faults_check_call(struct sim_faults *faults, enum sim_call call, uint64_
             error = error == 0 ? fault->error : error;
         } else if (faults->halfway_error == 0) {
             faults->halfway_error = fault->error;
-            faults->halfway_left = fault->halfway;
+            faults->halfway_remaining = fault->halfway;
         }
     }
     return error;
@@ -55,7 +55,7 @@ int sim_faults_check_call(struct sim_faults *faults, enum sim_call call, uint64_
 
 int sim_faults_check_mapping(struct sim_faults *faults)
 {
-    if (faults->halfway_error == 0 || faults->halfway_left-- != 0)
+    if (faults->halfway_error == 0 || faults->halfway_remaining-- != 0)
         return 0;
     return faults->halfway_error;
 }

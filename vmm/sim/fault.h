@@ -35,9 +35,9 @@ struct sim_fault {
 struct sim_faults {
     struct sim_fault fault[XSEG_SIM_FAULTS];
     unsigned slot_end;
-    /* Halfway fault of the call in progress: its error, or 0, and the mappings that remain. */
+    /* Halfway fault of the call in progress: its error, or 0, and the mappings until it applies. */
     int halfway_error;
-    uint64_t halfway_left;
+    uint64_t halfway_remaining;
 };
 
 /** Get the pointer of the call table for a name; NULL for an unknown name. */

@@ -40,13 +40,13 @@ static bool nodes_contain(const struct sim_nodes *set, CUgraphNode node)
     return false;
 }
 
-bool sim_nodes_add(struct sim_nodes *set, const struct sim_nodes *more)
+bool sim_nodes_add(struct sim_nodes *set, const struct sim_nodes *added)
 {
-    if (!nodes_reserve(set, set->count + more->count))
+    if (!nodes_reserve(set, set->count + added->count))
         return false;
-    for (size_t i = 0; i < more->count; i++)
-        if (!nodes_contain(set, more->node[i]))
-            set->node[set->count++] = more->node[i];
+    for (size_t i = 0; i < added->count; i++)
+        if (!nodes_contain(set, added->node[i]))
+            set->node[set->count++] = added->node[i];
     return true;
 }
 
@@ -172,11 +172,11 @@ static void mark_nodes(const struct sim_nodes *set)
 }
 
 bool sim_graph_is_covered(struct sim_graph *graph, const struct sim_nodes *set,
-                          const struct sim_nodes *other)
+                          const struct sim_nodes *cover)
 {
     bool is_covered = true;
 
-    mark_nodes(other);
+    mark_nodes(cover);
     /* Dependencies are earlier nodes, so one backward pass marks all of them. */
     for (uint64_t i = graph->node_count; i-- > 0;)
         if (graph->node[i]->is_marked)

@@ -83,7 +83,7 @@ struct sim_graph {
 };
 
 /** Add nodes to a set.  Returns false, without effect, on host allocation failure. */
-bool sim_nodes_add(struct sim_nodes *set, const struct sim_nodes *more);
+bool sim_nodes_add(struct sim_nodes *set, const struct sim_nodes *added);
 
 /** Replace a set.  Returns as sim_nodes_add(). */
 bool sim_nodes_assign(struct sim_nodes *set, const struct sim_nodes *from);
@@ -111,9 +111,9 @@ struct sim_graph *sim_graph_find(CUgraph handle);
 /** Get whether all nodes are nodes of a graph. */
 bool sim_graph_contains(const struct sim_graph *graph, const CUgraphNode *nodes, size_t count);
 
-/** Get whether each node of `set` is in `other` or is a direct or indirect dependency of a node in `other`. */
+/** Get whether each node of `set` is in `cover` or is a direct or indirect dependency of a node in `cover`. */
 bool sim_graph_is_covered(struct sim_graph *graph, const struct sim_nodes *set,
-                          const struct sim_nodes *other);
+                          const struct sim_nodes *cover);
 
 /** Release all references of a list. */
 void sim_user_objects_release(struct sim_user_object_ref **list);

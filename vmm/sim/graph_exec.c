@@ -119,7 +119,7 @@ static CUresult retain_user_object(CUuserObject handle, unsigned count)
     return CUDA_SUCCESS;
 }
 
-/* More references than there are is undefined behavior of a real driver. */
+/* In a real driver, a release of more references than the object has is undefined behavior. */
 static CUresult release_user_object(CUuserObject handle, unsigned count)
 {
     struct sim_user_object *object = find_user_object(handle);
@@ -252,12 +252,12 @@ static bool retain_graph_objects(struct graph_exec *graph_exec, const struct sim
 /* Get whether a graph or one of its bodies is the target of a capture. */
 static bool is_graph_capture_target(const struct sim_graph *graph)
 {
-    bool is = graph->is_capture_target;
+    bool is_target = graph->is_capture_target;
 
-    for (uint64_t i = 0; i < graph->node_count && !is; i++)
-        for (unsigned body = 0; body < graph->node[i]->body_count && !is; body++)
-            is = is_graph_capture_target(sim_graph_find(graph->node[i]->body[body]));
-    return is;
+    for (uint64_t i = 0; i < graph->node_count && !is_target; i++)
+        for (unsigned body = 0; body < graph->node[i]->body_count && !is_target; body++)
+            is_target = is_graph_capture_target(sim_graph_find(graph->node[i]->body[body]));
+    return is_target;
 }
 
 static CUresult instantiate_graph(CUgraphExec *out, CUgraph handle, unsigned long long flags)
@@ -353,4 +353,5 @@ SIM_ENTRY(GRAPH_INSTANTIATE, cuGraphInstantiateWithFlags,
           instantiate_graph(phGraphExec, hGraph, flags));
 SIM_ENTRY(GRAPH_LAUNCH, cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream),
           launch_graph(hGraphExec, hStream));
-SIM_ENTRY(GRAPH_EXEC_DESTROY, cuGraphExecDestroy, (CUgraphExec hGraphExec), destroy_graph_exec(hGraphExec));
+SIM_ENTRY(GRAPH_EXEC_DESTROY, cuGraphExecDestroy, (CUgraphExec hGraphExec),
+          destroy_graph_exec(hGraphExec));

@@ -14,19 +14,19 @@ uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation
            (uint64_t)index << SIM_ZERO_BITS;
 }
 
-static int grow_slots(struct sim_handles *handles)
+static bool grow_slots(struct sim_handles *handles)
 {
     const uint32_t capacity = handles->capacity == 0 ? 64 : handles->capacity * 2;
     struct sim_slot *slot;
 
     if (capacity > 1u << SIM_INDEX_BITS)
-        return 0;
+        return false;
     slot = realloc(handles->slot, capacity * sizeof(*slot));
     if (slot == NULL)
-        return 0;
+        return false;
     handles->slot = slot;
     handles->capacity = capacity;
-    return 1;
+    return true;
 }
 
 uint64_t sim_handles_add(struct sim_handles *handles, void *object)

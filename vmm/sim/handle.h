@@ -48,8 +48,7 @@ struct sim_slot {
     uint64_t handle; /* 0: free */
     uint32_t generation;
     uint32_t next_free;
-    uint32_t
-        last_invalidated; /* last generation that was invalidated without being destroyed by a call */
+    uint32_t last_invalidated;   /* last generation whose object no call destroyed */
     struct sim_origin destroyer; /* the call that destroyed the object of the previous generation */
 };
 
@@ -66,8 +65,8 @@ struct sim_handles {
 uint64_t sim_handle_make(enum sim_kind kind, uint32_t index, uint32_t generation);
 
 /** Decompose a handle.  Returns whether it has this kind. */
-static inline int sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index,
-                                   uint32_t *generation)
+static inline bool sim_handle_parts(uint64_t handle, enum sim_kind kind, uint32_t *index,
+                                    uint32_t *generation)
 {
     *index = (uint32_t)(handle >> SIM_ZERO_BITS & ((1u << SIM_INDEX_BITS) - 1));
     *generation = (uint32_t)(handle >> (SIM_ZERO_BITS + SIM_INDEX_BITS));

@@ -163,12 +163,12 @@ uint64_t sim_memory_available(unsigned device)
 
 void sim_memory_charge(unsigned device, uint64_t bytes)
 {
-    struct sim_device *at = &sim_machine.device[device];
+    struct sim_device *state = &sim_machine.device[device];
 
-    at->used += bytes;
-    sim_shared_publish(&sim_machine.shared, device, at->used);
-    if (at->used > at->peak)
-        at->peak = at->used;
+    state->used += bytes;
+    sim_shared_publish(&sim_machine.shared, device, state->used);
+    if (state->used > state->peak)
+        state->peak = state->used;
     sim_host_reclaim();
 }
 

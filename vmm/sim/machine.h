@@ -7,7 +7,8 @@
  *
  *   entry.h           entry points: counters, checks on entry, cuGetProcAddress.
  *   context.h         devices, primary contexts, peer access.
- *   memory.h          physical memory, cuMemAlloc, pinned host memory, contents.
+ *   memory.h          physical memory, cuMemAlloc, pinned host memory.
+ *   contents.h        contents of memory, in memory files.
  *   mapping.h         address ranges, mappings and access rights.
  *   stream.h          streams, queued work and its completion.
  *   operation.h       kernels, copies, fills and host functions.
@@ -28,7 +29,7 @@
  *
  * Clock.  Time is virtual and advances in driver calls only: by the cost of the call (sim_clock_charge()), by a wait of
  * the host, and by xseg_sim_advance().  Work completes when the clock reaches its end.  The clock never reaches
- * SIM_OPEN_ENDED, the end of work that has no end.
+ * SIM_OPEN_ENDED, the end of open-ended work.
  *
  * Completion.  Copies, fills and host functions take effect when their work completes.  They run before the call that
  * observed the completion releases the lock (sim_unlock()), in the order of their ends.  Host functions run without the
@@ -115,7 +116,7 @@ struct sim_device {
     struct sim_stream *streams;
     struct sim_stream *destroyed_streams; /* with work that has not completed */
     struct sim_event *events;
-    /* The memory file (memory.h). */
+    /* The memory file (contents.h). */
     bool has_file;
     int file;
     uint64_t file_bytes; /* size; space is not reused */
@@ -137,8 +138,7 @@ struct sim_machine {
     uint64_t calls[SIM_CALL_COUNT];
     const char *current_call; /* name of the call in progress; NULL: none */
     uint64_t call_number;     /* number of the call in progress, from the start on */
-    bool
-        saw_completion; /* the call in progress observed a completion, so completions must run before it returns */
+    bool saw_completion;      /* the call in progress returns after completions that are running */
     struct sim_faults faults;
     struct sim_accesses accesses;
     struct sim_completions completions;
@@ -229,7 +229,7 @@ void sim_run_completions(void);
 /** Unlock the machine after running completions and releasing the shared machine. */
 void sim_unlock_slow(void);
 
-/** Unlock the machine. */
+/** Unlock the machine.  Completions of completed work run first. */
 static inline void sim_unlock(void)
 {
     if (__builtin_expect(sim_machine.completions.first != NULL ||
@@ -266,9 +266,9 @@ static inline bool sim_work_completed(const struct sim_work *work)
 /** Advance the clock. */
 static inline void sim_clock_advance(uint64_t nanoseconds)
 {
-    const uint64_t left = SIM_OPEN_ENDED - 1 - sim_machine.now;
+    const uint64_t remaining = SIM_OPEN_ENDED - 1 - sim_machine.now;
 
-    sim_machine.now += nanoseconds < left ? nanoseconds : left;
+    sim_machine.now += nanoseconds < remaining ? nanoseconds : remaining;
 }
 
 /** Advance the clock by the cost of the call in progress. */

@@ -262,7 +262,8 @@ SIM_ENTRY_AT(MEM_MAP, cuMemMap,
              (CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
               unsigned long long flags),
              ptr, 0, map_memory(ptr, size, offset, handle, flags));
-SIM_ENTRY_AT(MEM_UNMAP, cuMemUnmap, (CUdeviceptr ptr, size_t size), ptr, 0, unmap_memory(ptr, size));
+SIM_ENTRY_AT(MEM_UNMAP, cuMemUnmap, (CUdeviceptr ptr, size_t size), ptr, 0,
+             unmap_memory(ptr, size));
 SIM_ENTRY_AT(MEM_SET_ACCESS, cuMemSetAccess,
              (CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count), ptr, 0,
              set_access(ptr, size, desc, count));

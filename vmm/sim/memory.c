@@ -214,7 +214,8 @@ SIM_ENTRY(MEM_CREATE, cuMemCreate,
           (CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
            unsigned long long flags),
           create_physical(handle, size, prop, flags));
-SIM_ENTRY(MEM_RELEASE, cuMemRelease, (CUmemGenericAllocationHandle handle), release_physical(handle));
+SIM_ENTRY(MEM_RELEASE, cuMemRelease, (CUmemGenericAllocationHandle handle),
+          release_physical(handle));
 SIM_ENTRY_AT(MEM_RETAIN_HANDLE, cuMemRetainAllocationHandle,
              (CUmemGenericAllocationHandle *handle, void *addr), (uint64_t)(uintptr_t)addr, 0,
              retain_allocation_handle(handle, addr));
@@ -234,7 +235,7 @@ static uint64_t round_to_granule(uint64_t bytes)
 struct sim_range *sim_allocation_create(unsigned device, uint64_t bytes,
                                         const struct sim_store *store)
 {
-    struct sim_range *range = sim_range_create(&sim_machine.addresses, bytes, SIM_GRANULE, 0);
+    struct sim_range *range = sim_range_create(&sim_machine.addresses, bytes, SIM_GRANULE, false);
 
     if (range != NULL) {
         range->device = device;
@@ -344,7 +345,8 @@ static CUresult get_memory_info(size_t *free_bytes, size_t *total_bytes)
     return CUDA_SUCCESS;
 }
 
-SIM_ENTRY(MEM_ALLOC, cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), allocate_memory(dptr, bytesize));
+SIM_ENTRY(MEM_ALLOC, cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize),
+          allocate_memory(dptr, bytesize));
 SIM_ENTRY_AT(MEM_FREE, cuMemFree_v2, (CUdeviceptr dptr), dptr, 0, free_memory(dptr));
 SIM_ENTRY(MEM_GET_INFO, cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes),
           get_memory_info(free_bytes, total_bytes));
@@ -548,7 +550,8 @@ void sim_pinned_destroy_all(void)
 
 SIM_ENTRY(MEM_HOST_ALLOC, cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags),
           allocate_pinned(pp, bytesize, Flags));
-SIM_ENTRY(MEM_FREE_HOST, cuMemFreeHost, (void *p), release_pinned(p, false, CUDA_ERROR_INVALID_VALUE));
+SIM_ENTRY(MEM_FREE_HOST, cuMemFreeHost, (void *p),
+          release_pinned(p, false, CUDA_ERROR_INVALID_VALUE));
 SIM_ENTRY(MEM_HOST_REGISTER, cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags),
           register_host(p, bytesize, Flags));
 SIM_ENTRY(MEM_HOST_UNREGISTER, cuMemHostUnregister, (void *p),

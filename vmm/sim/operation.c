@@ -174,12 +174,12 @@ void sim_completions_discard(unsigned device)
     }
 }
 
-/* Resolve SIM_EITHER, and check that a device address is in a range. */
+/* Resolve SIM_INFERRED, and check that a device address is in a range. */
 static CUresult resolve_side(enum sim_side *side, uint64_t address)
 {
     const bool is_known = sim_range_find(&sim_machine.addresses, address) != NULL;
 
-    if (*side == SIM_EITHER)
+    if (*side == SIM_INFERRED)
         *side = is_known ? SIM_DEVICE : SIM_HOST;
     return (*side == SIM_DEVICE && !is_known) || address == 0 ? CUDA_ERROR_INVALID_VALUE
                                                               : CUDA_SUCCESS;
@@ -193,8 +193,8 @@ static unsigned owning_device(uint64_t address)
                            : sim_range_find(&sim_machine.addresses, address)->device;
 }
 
-/* Copies of allocations are executed by a device that can access them, and each side of a peer copy by its device.
- * Otherwise the stream's device needs access. */
+/* A copy of an allocation is executed by a device that can access it, and each side of a peer copy by its device.  For
+ * other transfers the stream's device needs access. */
 static CUresult check_transfer_side(unsigned device, const struct sim_transfer *transfer,
                                     uint64_t address)
 {
@@ -441,10 +441,10 @@ static uint64_t address_of(const void *pointer)
 }
 
 SIM_ENTRY_AT(MEMCPY, cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), dst, src,
-             submit_copy(NULL, false, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
+             submit_copy(NULL, false, dst, SIM_INFERRED, src, SIM_INFERRED, ByteCount));
 SIM_ENTRY_AT(MEMCPY_ASYNC, cuMemcpyAsync,
              (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), dst, src,
-             submit_copy(hStream, true, dst, SIM_EITHER, src, SIM_EITHER, ByteCount));
+             submit_copy(hStream, true, dst, SIM_INFERRED, src, SIM_INFERRED, ByteCount));
 SIM_ENTRY_AT(MEMCPY_PEER_ASYNC, cuMemcpyPeerAsync,
              (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
               CUcontext srcContext, size_t ByteCount, CUstream hStream),
@@ -452,18 +452,22 @@ SIM_ENTRY_AT(MEMCPY_PEER_ASYNC, cuMemcpyPeerAsync,
              submit_peer_copy(hStream, dstDevice, dstContext, srcDevice, srcContext, ByteCount));
 SIM_ENTRY_AT(MEMCPY_HTOD, cuMemcpyHtoD_v2,
              (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), dstDevice, 0,
-             submit_copy(NULL, false, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
+             submit_copy(NULL, false, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST,
+                         ByteCount));
 SIM_ENTRY_AT(MEMCPY_HTOD_ASYNC, cuMemcpyHtoDAsync_v2,
              (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),
              dstDevice, 0,
-             submit_copy(hStream, true, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST, ByteCount));
+             submit_copy(hStream, true, dstDevice, SIM_DEVICE, address_of(srcHost), SIM_HOST,
+                         ByteCount));
 SIM_ENTRY_AT(MEMCPY_DTOH, cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount),
              srcDevice, 0,
-             submit_copy(NULL, false, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
+             submit_copy(NULL, false, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE,
+                         ByteCount));
 SIM_ENTRY_AT(MEMCPY_DTOH_ASYNC, cuMemcpyDtoHAsync_v2,
              (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), srcDevice,
              0,
-             submit_copy(hStream, true, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE, ByteCount));
+             submit_copy(hStream, true, address_of(dstHost), SIM_HOST, srcDevice, SIM_DEVICE,
+                         ByteCount));
 SIM_ENTRY_AT(MEMCPY_DTOD, cuMemcpyDtoD_v2,
              (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), dstDevice, srcDevice,
              submit_copy(NULL, false, dstDevice, SIM_DEVICE, srcDevice, SIM_DEVICE, ByteCount));

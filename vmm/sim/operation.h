@@ -47,7 +47,8 @@ enum sim_node_type {
     SIM_NODE_CONDITIONAL = 13 /* CU_GRAPH_NODE_TYPE_CONDITIONAL, since CUDA 12.3 */
 };
 
-enum sim_side { SIM_HOST, SIM_DEVICE, SIM_EITHER };
+/* SIM_INFERRED: the address determines the side. */
+enum sim_side { SIM_HOST, SIM_DEVICE, SIM_INFERRED };
 
 struct sim_transfer {
     uint64_t to, from, bytes;

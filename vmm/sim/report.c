@@ -85,21 +85,21 @@ static void print_origin(const struct sim_origin *origin)
                   origin->call, origin->number, origin->thread, origin->time);
 }
 
-void sim_report_begin(const char *what)
+void sim_report_begin(const char *error)
 {
     const struct sim_origin origin = sim_origin_of_call();
 
     (void)fflush(NULL);
-    (void)fprintf(stderr, "xseg-sim: %s: undefined behavior, %s\n  " LABEL, origin.call, what,
+    (void)fprintf(stderr, "xseg-sim: %s: undefined behavior, %s\n  " LABEL, origin.call, error,
                   "call:");
     print_origin(&origin);
 }
 
-void sim_report_line(const char *kind, const struct sim_origin *origin, const char *form, ...)
+void sim_report_line(const char *label, const struct sim_origin *origin, const char *form, ...)
 {
     va_list arguments;
 
-    (void)fprintf(stderr, "  " LABEL, kind);
+    (void)fprintf(stderr, "  " LABEL, label);
     va_start(arguments, form);
     (void)vfprintf(stderr, form, arguments);
     va_end(arguments);

@@ -54,8 +54,8 @@ struct sim_origin {
 /** Get the origin of objects that the call in progress creates. */
 struct sim_origin sim_origin_of_call(void);
 
-/** Begin a report.  `what` is the error and, after a semicolon, the remedy. */
-void sim_report_begin(const char *what);
+/** Begin a report.  `error` is the error and, after a semicolon, the corrective action. */
+void sim_report_begin(const char *error);
 
 /**
  * Write the line of an object.
@@ -63,10 +63,10 @@ void sim_report_begin(const char *what);
  * With an origin the line continues with " by" and the origin, so the description must end with a verb such as
  * "created".
  *
- * @param kind    label.
+ * @param label   the first column.
  * @param origin  origin, or NULL.
  */
-void sim_report_line(const char *kind, const struct sim_origin *origin, const char *form, ...)
+void sim_report_line(const char *label, const struct sim_origin *origin, const char *form, ...)
     __attribute__((format(printf, 3, 4)));
 
 /** Write the lines of a mapping and its memory, or of an allocation. */

@@ -30,41 +30,43 @@ static struct sim_config default_config(void)
     };
 }
 
-/* Get a preset by name, or read a cost file.  Returns false with a message in `why` on failure. */
-static bool find_costs(const char *text, struct sim_costs *costs, char *why, size_t why_bytes)
+/* Get a preset by name, or read a cost file.  Returns false with an error message on failure. */
+static bool find_costs(const char *text, struct sim_costs *costs, char *message,
+                       size_t message_bytes)
 {
     const struct sim_costs *preset = sim_costs_find_preset(text);
-    char problem[192];
+    char reason[192];
 
     if (preset != NULL) {
         *costs = *preset;
         return true;
     }
     if (!sim_cost_is_path(text))
-        (void)snprintf(why, why_bytes,
+        (void)snprintf(message, message_bytes,
                        "unknown preset, '%s'; use none, a100, a100_cold, consumer, rocm_slow, or a "
                        "path of a cost file that contains / or .",
                        text);
-    else if (sim_costs_read(text, costs, problem, sizeof(problem)))
+    else if (sim_costs_read(text, costs, reason, sizeof(reason)))
         return true;
     else
-        (void)snprintf(why, why_bytes, "%.256s, %s", text, problem);
+        (void)snprintf(message, message_bytes, "%.256s, %s", text, reason);
     return false;
 }
 
 /* Get whether the memory of the host fits in that of the machine, which must be integrated. */
 static bool is_host_valid(const struct sim_config *config)
 {
-    const uint64_t most = config->integrated ? config->memory_bytes : 0;
+    const uint64_t limit = config->integrated ? config->memory_bytes : 0;
 
-    return config->host.bytes <= most && config->host.page_cache_bytes <= most - config->host.bytes;
+    return config->host.bytes <= limit &&
+           config->host.page_cache_bytes <= limit - config->host.bytes;
 }
 
 static xseg_status get_config_from_settings(const struct xseg_sim_settings *settings,
                                             struct sim_config *config)
 {
     struct sim_config result = default_config();
-    char why[SIM_MESSAGE_MAX];
+    char message[SIM_MESSAGE_MAX];
 
     if (settings->struct_size != sizeof(*settings))
         return sim_error(XSEG_ERR_ARGUMENT,
@@ -113,8 +115,8 @@ static xseg_status get_config_from_settings(const struct xseg_sim_settings *sett
                          "xseg_sim_reset: host_bytes and page_cache_bytes are invalid, %" PRIu64
                          " and %" PRIu64 " bytes; " HOST_FORM,
                          result.host.bytes, result.host.page_cache_bytes);
-    if (!find_costs(settings->costs, &result.costs, why, sizeof(why)))
-        return sim_error(XSEG_ERR_ARGUMENT, "xseg_sim_reset: costs: %s", why);
+    if (!find_costs(settings->costs, &result.costs, message, sizeof(message)))
+        return sim_error(XSEG_ERR_ARGUMENT, "xseg_sim_reset: costs: %s", message);
     if (settings->shared != NULL && !sim_shared_join(settings->shared, &result))
         return sim_error(XSEG_ERR_ARGUMENT, "xseg_sim_reset: shared: " CANNOT_JOIN,
                          settings->shared);
@@ -147,7 +149,7 @@ static bool parse_whole_number(const char *text, uint64_t low, uint64_t high, ui
     return parse_number(text, low, high, "", number, &end);
 }
 
-/* Parse 0 or 1; the flag becomes whether that is the value `set_by`. */
+/* Parse 0 or 1.  The value `set_by` sets the flag, the other one clears it. */
 static bool parse_flag(const char *text, bool *flag, uint64_t set_by)
 {
     uint64_t number;
@@ -301,7 +303,7 @@ static bool parse_faults(const char *text, struct sim_config *config)
     return true;
 }
 
-/* A variable has a function that parses it, or is a flag of the configuration. */
+/* Variables of the environment.  `parse` is NULL for a variable that sets or clears a flag. */
 static const struct {
     const char *name;
     bool (*parse)(const char *text, struct sim_config *config);
@@ -346,7 +348,7 @@ static bool parse_variable(size_t i, const char *text, struct sim_config *config
                             variables[i].set_by);
 }
 
-/* Write the last error message to standard error if the caller does not get the status. */
+/* Write the last error message to standard error if `report` is set.  Returns the status. */
 static xseg_status report_invalid(bool report, xseg_status status)
 {
     char text[SIM_MESSAGE_MAX];
@@ -360,11 +362,11 @@ static xseg_status report_invalid(bool report, xseg_status status)
 static xseg_status get_environment_costs(struct sim_config *config, bool report)
 {
     const char *text = secure_getenv("XSEG_SIM_COSTS");
-    char why[SIM_MESSAGE_MAX];
+    char message[SIM_MESSAGE_MAX];
 
-    if (text == NULL || *text == '\0' || find_costs(text, &config->costs, why, sizeof(why)))
+    if (text == NULL || *text == '\0' || find_costs(text, &config->costs, message, sizeof(message)))
         return XSEG_OK;
-    return report_invalid(report, sim_error(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS: %s", why));
+    return report_invalid(report, sim_error(XSEG_ERR_ARGUMENT, "XSEG_SIM_COSTS: %s", message));
 }
 
 xseg_status sim_config_from_environment(struct sim_config *config, bool report)

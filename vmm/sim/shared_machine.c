@@ -63,7 +63,7 @@ static bool has_no_process(const struct sim_shared_machine *shared, unsigned exc
 /* Open and lock the shared memory object of a path.  Returns -1 on failure. */
 static int open_locked_region(const char *path)
 {
-    for (int tries = 0; tries < 100; tries++) {
+    for (int attempt = 0; attempt < 100; attempt++) {
         const int file = shm_open(path, O_RDWR | O_CREAT, 0600);
         struct stat status;
 

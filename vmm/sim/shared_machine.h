@@ -2,11 +2,12 @@
 /*
  * Shared machine: processes with the same machine name share the memory of its devices.
  *
- * The processes map one POSIX shared memory object.  It contains the number and the memory of the devices, and the memory
- * of the host of an integrated machine (unified.h), which the first process sets, and a slot per process with the used memory of each device.  A process writes only its own slot.
+ * The processes map one POSIX shared memory object.  It contains the number and the memory of the devices and the memory
+ * of the host of an integrated machine (unified.h), which the first process sets.  A slot per process contains the used
+ * memory of each device.
  *
- * A process holds an exclusive file lock on the byte of its slot.  The lock ends with the process, so the memory of a
- * killed process is free.  The last process to leave removes the object.  The first process that finds no locked slot
+ * A process holds an exclusive file lock on the byte of its slot.  The lock ends with the process, which frees the memory
+ * of a killed process.  The last process to leave removes the object.  The first process that finds no locked slot
  * sets up the object again, because killed processes cannot remove it.
  *
  * Addresses, streams, clock, counters and faults are private to each process.

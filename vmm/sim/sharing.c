@@ -195,7 +195,7 @@ struct fabric_handle {
     char magic[8];
     int64_t process;
     uint64_t file, inode, offset;
-    char rest[24];
+    char unused[24];
 };
 
 _Static_assert(sizeof(struct fabric_handle) == 64, "a fabric handle has 64 bytes");
@@ -383,7 +383,7 @@ static CUresult get_ipc_memory(CUipcMemHandle *out, uint64_t address)
     return CUDA_SUCCESS;
 }
 
-/* Check the kind of a handle, and that it is of another process that is alive. */
+/* Check that a handle has the expected kind, and that its process is alive and is not this process. */
 static CUresult check_ipc_label(const struct ipc_label *label, const char *expected)
 {
     if (memcmp(label->magic, expected, sizeof(label->magic)) != 0)
@@ -512,7 +512,8 @@ SIM_ENTRY_AT(IPC_GET_MEM, cuIpcGetMemHandle, (CUipcMemHandle *pHandle, CUdevicep
 SIM_ENTRY(IPC_OPEN_MEM, cuIpcOpenMemHandle_v2,
           (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags),
           open_ipc_memory(pdptr, handle, Flags));
-SIM_ENTRY_AT(IPC_CLOSE_MEM, cuIpcCloseMemHandle, (CUdeviceptr dptr), dptr, 0, close_ipc_memory(dptr));
+SIM_ENTRY_AT(IPC_CLOSE_MEM, cuIpcCloseMemHandle, (CUdeviceptr dptr), dptr, 0,
+             close_ipc_memory(dptr));
 SIM_ENTRY(IPC_GET_EVENT, cuIpcGetEventHandle, (CUipcEventHandle *pHandle, CUevent event),
           get_ipc_event(pHandle, event));
 SIM_ENTRY(IPC_OPEN_EVENT, cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle),

@@ -2,15 +2,15 @@
 /*
  * Sharing: export and import of physical memory, IPC handles, and dma-bufs.
  *
- * Export (cuMemExportToShareableHandle).  A descriptor is the memory file of the exporter (memory.h), opened anew for
+ * Export (cuMemExportToShareableHandle).  A descriptor is the memory file of the exporter (contents.h), opened anew for
  * each export.  Its file position is the offset of the label of the memory.  The first export writes the label, which
  * contains magic number, size and properties; the contents follow it.  A fabric handle contains the process ID, the
  * descriptor number and inode of the file, and the offset; it does not keep the memory in use.
  *
  * Use by others.  Each exported descriptor locks the first byte of the label, until its last duplicate is closed in any
  * process.  The first import of the memory into a process locks label and contents until the last importing handle is
- * released.  The exporter detects locks with F_OFD_GETLK, and the memory remains charged to the exporter until there is
- * none.  The kernel searches the locks of a file linearly, but coalesces adjacent locks of one open file.  So all imports
+ * released.  The exporter detects locks with F_OFD_GETLK, and the memory remains charged to the exporter while there are
+ * locks.  The kernel searches the locks of a file linearly, but coalesces adjacent locks of one open file.  So all imports
  * from one file use one open file (struct sim_memory_file), and imports of adjacent memory are one lock.
  *
  * IPC (cuIpcGetMemHandle, cuIpcGetEventHandle).  A handle names a process and, for memory, the location of the contents

@@ -47,7 +47,7 @@ static void work_unlink_dependency(struct sim_work *work)
     work->dependency = work->waiter_prev = work->waiter_next = NULL;
 }
 
-/* A predecessor or dependency of the work has a known end.  The last one adds the work to the list. */
+/* Record the end of a predecessor or dependency of the work.  The last such end adds the work to the list. */
 static void work_notify_dependent(struct sim_work *work, uint64_t end, struct sim_work **list)
 {
     work->earliest = max_time(work->earliest, end);
@@ -268,14 +268,14 @@ static struct sim_stream *stream_create(unsigned device, unsigned flags)
 
 static struct sim_stream *legacy_stream(unsigned device)
 {
-    struct sim_device *at = &sim_machine.device[device];
+    struct sim_device *state = &sim_machine.device[device];
 
-    if (at->legacy == NULL) {
-        at->legacy = stream_create(device, CU_STREAM_DEFAULT);
-        if (at->legacy != NULL)
-            at->legacy->is_legacy = at->legacy->is_default = true;
+    if (state->legacy == NULL) {
+        state->legacy = stream_create(device, CU_STREAM_DEFAULT);
+        if (state->legacy != NULL)
+            state->legacy->is_legacy = state->legacy->is_default = true;
     }
-    return at->legacy;
+    return state->legacy;
 }
 
 static struct sim_stream *per_thread_stream(unsigned device)
@@ -320,13 +320,13 @@ CUresult sim_stream_find(CUstream handle, bool must_be_current, struct sim_strea
 }
 
 /* Queue a wait for all work of another stream.  *waited is the number of the last work for which a wait was queued. */
-static bool wait_for_stream(struct sim_stream *stream, const struct sim_stream *other,
+static bool wait_for_stream(struct sim_stream *stream, const struct sim_stream *awaited,
                             uint64_t *waited)
 {
-    if (sim_work_completed(other->queue.last) || other->queue.last->number == *waited)
+    if (sim_work_completed(awaited->queue.last) || awaited->queue.last->number == *waited)
         return true;
-    *waited = other->queue.last->number;
-    return queue_work(&stream->queue, 0, other->queue.last);
+    *waited = awaited->queue.last->number;
+    return queue_work(&stream->queue, 0, awaited->queue.last);
 }
 
 static bool wait_for_blocking_streams(struct sim_stream *legacy, struct sim_stream *list)
@@ -370,28 +370,30 @@ static void stream_retire(struct sim_stream *stream, bool is_destroyed)
 
 void sim_streams_destroy(unsigned device)
 {
-    struct sim_device *at = &sim_machine.device[device];
+    struct sim_device *state = &sim_machine.device[device];
 
-    while (at->streams != NULL) {
-        sim_capture_remove_stream(at->streams);
-        sim_queue_finish(&at->streams->queue);
-        stream_retire(at->streams, false);
+    while (state->streams != NULL) {
+        sim_capture_remove_stream(state->streams);
+        sim_queue_finish(&state->streams->queue);
+        stream_retire(state->streams, false);
     }
-    for (struct sim_stream *stream = at->destroyed_streams; stream != NULL; stream = stream->next)
+    for (struct sim_stream *stream = state->destroyed_streams; stream != NULL;
+         stream = stream->next)
         sim_queue_finish(&stream->queue);
-    free_completed_streams(at);
-    at->legacy = NULL;
+    free_completed_streams(state);
+    state->legacy = NULL;
 }
 
 void sim_streams_wait(unsigned device)
 {
-    struct sim_device *at = &sim_machine.device[device];
+    struct sim_device *state = &sim_machine.device[device];
 
-    for (struct sim_stream *stream = at->streams; stream != NULL; stream = stream->next)
+    for (struct sim_stream *stream = state->streams; stream != NULL; stream = stream->next)
         sim_work_wait(stream->queue.last);
-    for (struct sim_stream *stream = at->destroyed_streams; stream != NULL; stream = stream->next)
+    for (struct sim_stream *stream = state->destroyed_streams; stream != NULL;
+         stream = stream->next)
         sim_work_wait(stream->queue.last);
-    free_completed_streams(at);
+    free_completed_streams(state);
 }
 
 static void advance_past_streams(const struct sim_stream *stream)
@@ -470,7 +472,7 @@ static CUresult synchronize_stream(CUstream handle)
 }
 
 /* Define a query of a stream. */
-#define STREAM_QUERY(name, type, what)                                                        \
+#define STREAM_QUERY(name, type, value)                                                       \
     static CUresult name(CUstream handle, type *out)                                          \
     {                                                                                         \
         struct sim_stream *stream;                                                            \
@@ -478,7 +480,7 @@ static CUresult synchronize_stream(CUstream handle)
             out == NULL ? CUDA_ERROR_INVALID_VALUE : sim_stream_find(handle, false, &stream); \
                                                                                               \
         if (result == CUDA_SUCCESS)                                                           \
-            *out = (what);                                                                    \
+            *out = (value);                                                                   \
         return result;                                                                        \
     }
 STREAM_QUERY(get_stream_id, unsigned long long, stream->id)
@@ -499,7 +501,7 @@ static CUresult get_priority_range(int *least, int *greatest)
 SIM_ENTRY(STREAM_CREATE, cuStreamCreate, (CUstream *phStream, unsigned int Flags),
           create_stream(phStream, Flags));
 
-/* The priority is clamped to the only one. */
+/* Priorities are clamped to the range, which has one value. */
 SIM_EXPORT CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags,
                                                        int priority)
 {

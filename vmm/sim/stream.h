@@ -16,7 +16,7 @@
  * as long as the program makes them.
  *
  * Work is reference counted.  The references are the queue (to its last work), events, executable graphs, recorded
- * accesses (access.h), completions (operation.h), and the work itself as long as its end is unknown.
+ * accesses (access.h), completions (operation.h), and the work itself while its end is unknown.
  *
  * xseg_sim_finish() completes all work of one stream: `finished` is the number of the last such work.  Work of other
  * streams whose end had been computed before keeps that end.
@@ -78,9 +78,8 @@ struct sim_stream {
     bool is_default; /* legacy or per-thread default stream */
     uint64_t thread; /* number of the thread of a per-thread default stream; otherwise 0 */
     struct sim_queue queue;
-    uint64_t legacy_waited; /* number of the last work for which the legacy stream waits */
-    uint64_t
-        waited_legacy; /* number of the last work of the legacy stream for which this stream waits */
+    uint64_t legacy_waited;        /* number of the last work for which the legacy stream waits */
+    uint64_t waited_legacy;        /* number of the last legacy work for which this stream waits */
     struct sim_capture *capture;   /* in which the stream participates, or NULL */
     struct sim_nodes dependencies; /* of the next node that the stream captures */
     struct sim_stream *capture_next;

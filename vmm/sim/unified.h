@@ -6,9 +6,9 @@
  *
  *     memory_bytes = device memory of all processes + host memory + page cache + free memory
  *
- * Host memory is the memory of host programs, which xseg_sim_set_host_memory() sets, and the pinned memory of this
- * process.  The page cache holds contents of files and is reclaimable: an allocation that exceeds the free memory shrinks
- * it.  So MemAvailable of the host is free memory + page cache, but cuMemGetInfo reports the free memory only.
+ * Host memory is the memory of host programs (xseg_sim_set_host_memory()) and the pinned memory of this process.  The
+ * page cache holds contents of files and is reclaimable: an allocation that exceeds the free memory shrinks it.  So
+ * MemAvailable of the host is free memory + page cache, but cuMemGetInfo reports the free memory only.
  *
  * If device memory and host memory exceed memory_bytes, a real host swaps or stops responding, and no call fails.  In
  * strict mode the process then ends with a report; otherwise the allocation runs out of memory.
@@ -38,11 +38,11 @@ uint64_t sim_memory_reported_free(unsigned device);
 /**
  * Get whether a device has memory for an allocation.
  *
- * On an integrated machine in strict mode the process ends with a report instead of a result of false.
+ * On an integrated machine in strict mode, missing memory ends the process with a report.
  */
 bool sim_memory_suffices(unsigned device, uint64_t bytes);
 
-/** Shrink the page cache to the memory that devices and host programs leave. */
+/** Shrink the page cache to the memory that devices and host programs do not use. */
 void sim_host_reclaim(void);
 
 #endif

@@ -51,7 +51,7 @@ enum { ORIGINALS = 4 };
 
 #define LIBRARIES 4
 
-/* Find a function after this library in the load order, else in a loaded library of these names. */
+/* Find a function after this library in the load order, or else in a loaded library with one of the names. */
 static void *find_function(const char *symbol, const char *const libraries[LIBRARIES])
 {
     void *function = dlsym(RTLD_NEXT, symbol);
@@ -66,7 +66,7 @@ static void *find_function(const char *symbol, const char *const libraries[LIBRA
     return function;
 }
 
-/* symbols: the names of the members, in their order */
+/* symbols: the names of the members of struct originals, in their order */
 static struct originals find_originals(const char *const symbols[ORIGINALS],
                                        const char *const libraries[LIBRARIES])
 {
@@ -76,7 +76,8 @@ static struct originals find_originals(const char *const symbols[ORIGINALS],
     for (size_t i = 0; i < ORIGINALS; i++)
         functions[i] = find_function(symbols[i], libraries);
     _Static_assert(sizeof(found) == sizeof(functions), "one member per symbol");
-    memcpy(&found, functions, sizeof(found)); /* C has no cast for this */
+    /* ISO C has no cast to a function pointer. */
+    memcpy(&found, functions, sizeof(found));
     return found;
 }
 
@@ -110,7 +111,7 @@ static struct originals find_driver(void)
 }
 
 /* Wait for the work in the primary context of a device, which need not be current. */
-static int synchronize(int device)
+static int synchronize_device(int device)
 {
     static const char *const symbols[] = {"cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
                                           "cuCtxSynchronize", "cuCtxPopCurrent_v2",
@@ -131,7 +132,8 @@ static int synchronize(int device)
             return SYMBOL_NOT_FOUND;
     }
     _Static_assert(sizeof(driver) == sizeof(functions), "one member per symbol");
-    memcpy(&driver, functions, sizeof(driver)); /* C has no cast for this */
+    /* ISO C has no cast to a function pointer. */
+    memcpy(&driver, functions, sizeof(driver));
     int result = driver.retain(&context, device);
     if (result != 0)
         return result;
@@ -171,13 +173,13 @@ void xseg_ipc_detach(void)
     (void)pthread_rwlock_unlock(&attached.lock);
 }
 
-/* Write a log line with the message of the last error, and convert its status. */
-static int fail(const char *operation, xseg_status status)
+/* Log the message of the last error, and convert its status to an error code of CUDA. */
+static int report_failure(const char *operation, xseg_status status)
 {
-    char text[512] = "";
+    char message[512] = "";
 
-    (void)attached.functions.error_message(text, sizeof(text));
-    (void)fprintf(stderr, "xseg: %s: %s\n", operation, text);
+    (void)attached.functions.error_message(message, sizeof(message));
+    (void)fprintf(stderr, "xseg: %s: %s\n", operation, message);
     switch (status) {
     case XSEG_ERR_HOST_MEMORY:
     case XSEG_ERR_NO_MEMORY:
@@ -194,7 +196,7 @@ static int fail(const char *operation, xseg_status status)
     }
 }
 
-/* Whether an address is expandable memory of the attached allocator.  The lock is held. */
+/* Get whether an address is in expandable memory of the attached allocator.  The caller holds attached.lock. */
 static bool is_expandable(const void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
@@ -204,7 +206,7 @@ static bool is_expandable(const void *ptr)
            block.is_expandable;
 }
 
-/* Whether a handle is a token. */
+/* Get whether a handle contains an export token of xseg. */
 static bool is_token(const struct ipc_handle *handle)
 {
     return memcmp(handle->bytes, "xseg", 4) == 0;
@@ -212,7 +214,7 @@ static bool is_token(const struct ipc_handle *handle)
 
 /* --- Get. --- */
 
-/* Get the handle of expandable memory.  Returns false if the original function serves the call. */
+/* Get the handle of expandable memory.  Returns false if the original function must serve the call. */
 static bool get_token(const char *operation, struct ipc_handle *handle, const void *ptr,
                       int *result)
 {
@@ -221,27 +223,27 @@ static bool get_token(const char *operation, struct ipc_handle *handle, const vo
     if (handle == NULL || ptr == NULL)
         return false;
     (void)pthread_rwlock_rdlock(&attached.lock);
-    const bool is_served = is_expandable(ptr);
-    if (is_served) {
+    const bool is_exported = is_expandable(ptr);
+    if (is_exported) {
         const xseg_status status =
             attached.functions.export_segment(attached.allocator, ptr, &token);
 
-        *result = status == XSEG_OK ? 0 : fail(operation, status);
+        *result = status == XSEG_OK ? 0 : report_failure(operation, status);
         if (status == XSEG_OK)
             memcpy(handle->bytes, token.byte, sizeof(handle->bytes));
     }
     (void)pthread_rwlock_unlock(&attached.lock);
-    return is_served;
+    return is_exported;
 }
 
-static int get(const char *operation, struct originals (*find)(void), struct ipc_handle *handle,
-               void *ptr)
+static int get_handle(const char *operation, struct originals (*find_functions)(void),
+                      struct ipc_handle *handle, void *ptr)
 {
     int result = SYMBOL_NOT_FOUND;
 
     if (get_token(operation, handle, ptr, &result))
         return result;
-    const struct originals original = find();
+    const struct originals original = find_functions();
     return original.get != NULL ? original.get(handle, ptr) : SYMBOL_NOT_FOUND;
 }
 
@@ -260,29 +262,29 @@ static struct opened *all_opened;
 
 static struct opened **find_opened(const void *ptr)
 {
-    struct opened **at = &all_opened;
+    struct opened **link = &all_opened;
 
-    while (*at != NULL && (*at)->ptr != ptr)
-        at = &(*at)->next;
-    return at;
+    while (*link != NULL && (*link)->ptr != ptr)
+        link = &(*link)->next;
+    return link;
 }
 
-/* Count an open of an address, by a record that the caller has allocated. */
+/* Count an open of an address.  Ownership of the record passes to the function. */
 static void add_opened(void *ptr, int device, struct opened *record)
 {
     (void)pthread_mutex_lock(&opened_lock);
-    struct opened **at = find_opened(ptr);
-    if (*at == NULL) {
+    struct opened **link = find_opened(ptr);
+    if (*link == NULL) {
         *record = (struct opened){.ptr = ptr, .device = device};
-        *at = record;
+        *link = record;
     } else {
         free(record);
     }
-    (*at)->count++;
+    (*link)->count++;
     (void)pthread_mutex_unlock(&opened_lock);
 }
 
-/* Find the device of an opened address.  Returns false if the address has no more opens than closes. */
+/* Find the device of an opened address.  Returns false if every open of the address has been closed. */
 static bool find_opened_device(const void *ptr, int *device)
 {
     (void)pthread_mutex_lock(&opened_lock);
@@ -296,9 +298,9 @@ static bool find_opened_device(const void *ptr, int *device)
 static void remove_opened(const void *ptr)
 {
     (void)pthread_mutex_lock(&opened_lock);
-    struct opened **at = find_opened(ptr), *found = *at;
+    struct opened **link = find_opened(ptr), *found = *link;
     if (found != NULL && --found->count == 0) {
-        *at = found->next;
+        *link = found->next;
         free(found);
     }
     (void)pthread_mutex_unlock(&opened_lock);
@@ -324,16 +326,16 @@ static int import_token(const char *operation, const struct originals *original,
     const xseg_status status = attached.functions.import(attached.allocator, device, &token, out);
     if (status != XSEG_OK) {
         free(record);
-        return fail(operation, status);
+        return report_failure(operation, status);
     }
     add_opened(*out, device, record);
     return 0;
 }
 
-static int open_handle(const char *operation, struct originals (*find)(void), void **out,
+static int open_handle(const char *operation, struct originals (*find_functions)(void), void **out,
                        const struct ipc_handle *handle, unsigned flags)
 {
-    const struct originals original = find();
+    const struct originals original = find_functions();
     int result;
 
     if (!is_token(handle))
@@ -356,35 +358,35 @@ static int open_handle(const char *operation, struct originals (*find)(void), vo
 
 /* --- Close. --- */
 
-/* Close imported memory.  Returns false if the original function serves the call. */
+/* Close imported memory.  Returns false if the original function must serve the call. */
 static bool close_import(const char *operation, void *ptr, int *result)
 {
     int device = 0;
 
     (void)pthread_rwlock_rdlock(&attached.lock);
-    /* Queued work may use the memory.  An error of earlier work, or an active capture, is the result. */
-    const bool is_served = attached.allocator != NULL && find_opened_device(ptr, &device);
-    if (is_served)
-        *result = synchronize(device);
-    if (is_served && *result == 0) {
+    /* Wait, because queued work may use the memory.  The wait returns the error of earlier work or of an active capture. */
+    const bool is_imported = attached.allocator != NULL && find_opened_device(ptr, &device);
+    if (is_imported)
+        *result = synchronize_device(device);
+    if (is_imported && *result == 0) {
         const xseg_status status = attached.functions.import_close(attached.allocator, ptr);
 
         if (status == XSEG_OK)
             remove_opened(ptr);
         else
-            *result = fail(operation, status);
+            *result = report_failure(operation, status);
     }
     (void)pthread_rwlock_unlock(&attached.lock);
-    return is_served;
+    return is_imported;
 }
 
-static int close_handle(const char *operation, struct originals (*find)(void), void *ptr)
+static int close_handle(const char *operation, struct originals (*find_functions)(void), void *ptr)
 {
     int result = SYMBOL_NOT_FOUND;
 
     if (close_import(operation, ptr, &result))
         return result;
-    const struct originals original = find();
+    const struct originals original = find_functions();
     return original.close != NULL ? original.close(ptr) : SYMBOL_NOT_FOUND;
 }
 
@@ -392,7 +394,7 @@ static int close_handle(const char *operation, struct originals (*find)(void), v
 
 int cudaIpcGetMemHandle(struct ipc_handle *handle, void *ptr)
 {
-    return get(__func__, find_runtime, handle, ptr);
+    return get_handle(__func__, find_runtime, handle, ptr);
 }
 
 int cudaIpcOpenMemHandle(void **out, struct ipc_handle handle, unsigned flags)
@@ -407,7 +409,7 @@ int cudaIpcCloseMemHandle(void *ptr)
 
 int cuIpcGetMemHandle(struct ipc_handle *handle, void *ptr)
 {
-    return get(__func__, find_driver, handle, ptr);
+    return get_handle(__func__, find_driver, handle, ptr);
 }
 
 int cuIpcOpenMemHandle(void **out, struct ipc_handle handle, unsigned flags)

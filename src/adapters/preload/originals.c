@@ -8,7 +8,7 @@
 
 struct entry {
     const char *name;
-    size_t place;
+    size_t offset;
 };
 
 /* The first entry of each table exists in every runtime or driver. */
@@ -16,7 +16,7 @@ struct entry {
     {                                          \
         name, offsetof(struct runtime, member) \
     }
-static const struct entry of_runtime[] = {
+static const struct entry runtime_entries[] = {
     ENTRY("cudaMalloc", malloc),
     ENTRY("cudaMallocAsync", malloc_async),
     ENTRY("cudaMallocAsync_ptsz", malloc_async_ptsz),
@@ -32,15 +32,15 @@ static const struct entry of_runtime[] = {
     ENTRY("cudaStreamDestroy", stream_destroy),
     ENTRY("cudaGetDriverEntryPoint", entry_point),
     ENTRY("cudaGetDriverEntryPoint_ptsz", entry_point_ptsz),
-    ENTRY("cudaGetDriverEntryPointByVersion", entry_point_of),
-    ENTRY("cudaGetDriverEntryPointByVersion_ptsz", entry_point_of_ptsz),
+    ENTRY("cudaGetDriverEntryPointByVersion", entry_point_by_version),
+    ENTRY("cudaGetDriverEntryPointByVersion_ptsz", entry_point_by_version_ptsz),
 };
 #undef ENTRY
 #define ENTRY(name, member)                   \
     {                                         \
         name, offsetof(struct driver, member) \
     }
-static const struct entry of_driver[] = {
+static const struct entry driver_entries[] = {
     ENTRY("cuMemAlloc_v2", mem_alloc),
     ENTRY("cuMemAllocAsync", mem_alloc_async),
     ENTRY("cuMemAllocAsync_ptsz", mem_alloc_async_ptsz),
@@ -72,15 +72,15 @@ static const struct entry of_driver[] = {
 #undef ENTRY
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* A library that is loaded already and has the symbol; RTLD_NEXT if the symbol is in the global scope. */
-static void *library_with(const char *symbol, const char *const *names, size_t count)
+/* Find a loaded library that has a symbol.  Returns RTLD_NEXT if the symbol is in the global scope. */
+static void *find_library(const char *symbol, const char *const *names, size_t count)
 {
     if (dlsym(RTLD_NEXT, symbol))
         return RTLD_NEXT;
     for (size_t i = 0; i < count; i++) {
         void *library = names[i] ? dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD) : NULL;
         if (library && dlsym(library, symbol))
-            return library; /* stays open, because its functions are called */
+            return library; /* not closed, because its functions are called */
         if (library)
             (void)dlclose(library);
     }
@@ -88,40 +88,43 @@ static void *library_with(const char *symbol, const char *const *names, size_t c
 }
 
 /*
- * Look the entries up and publish the table in `found`.  Threads that look up at the same time find the same functions;
- * the first table is published, the others are discarded.
+ * Look up the entries and publish their table in `found`.  Concurrent lookups find the same functions; the first table is
+ * published, the others are discarded.
  */
-static void find(_Atomic(void *) *found, size_t bytes, const struct entry *entries,
-                 size_t entry_count, const char *const *names, size_t name_count)
+static void find_functions(_Atomic(void *) *found, size_t bytes, const struct entry *entries,
+                           size_t entry_count, const char *const *names, size_t name_count)
 {
-    void *library = library_with(entries[0].name, names, name_count), *none = NULL;
+    void *library = find_library(entries[0].name, names, name_count), *expected = NULL;
     char *table = library ? calloc(1, bytes) : NULL;
 
     for (size_t i = 0; table && i < entry_count; i++) {
         void *symbol = dlsym(library, entries[i].name);
-        memcpy(table + entries[i].place, &symbol, sizeof(symbol)); /* C has no cast for this */
+        /* ISO C has no cast to a function pointer. */
+        memcpy(table + entries[i].offset, &symbol, sizeof(symbol));
     }
-    if (table && !atomic_compare_exchange_strong(found, &none, table))
+    if (table && !atomic_compare_exchange_strong(found, &expected, table))
         free(table);
 }
 
-const struct runtime *runtime_found(void)
+const struct runtime *get_runtime(void)
 {
     static _Atomic(void *) found;
     static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
                                         "libcudart.so"};
 
     if (!atomic_load_explicit(&found, memory_order_acquire))
-        find(&found, sizeof(struct runtime), of_runtime, COUNT(of_runtime), names, COUNT(names));
+        find_functions(&found, sizeof(struct runtime), runtime_entries, COUNT(runtime_entries),
+                       names, COUNT(names));
     return atomic_load(&found);
 }
 
-const struct driver *driver_found(void)
+const struct driver *get_driver(void)
 {
     static _Atomic(void *) found;
     const char *names[] = {secure_getenv("XSEG_DRIVER"), "libcuda.so.1", "libcuda.so"};
 
     if (!atomic_load_explicit(&found, memory_order_acquire))
-        find(&found, sizeof(struct driver), of_driver, COUNT(of_driver), names, COUNT(names));
+        find_functions(&found, sizeof(struct driver), driver_entries, COUNT(driver_entries), names,
+                       COUNT(names));
     return atomic_load(&found);
 }

@@ -5,7 +5,7 @@
 
 #include "xseg/allocator.h"
 
-/* Each is NULL if the runtime has no such function. */
+/* Functions of the runtime and of the driver.  A member is NULL if the library has no such function. */
 struct runtime {
     int (*malloc)(void **out, size_t bytes);
     int (*malloc_async)(void **out, size_t bytes, xseg_stream stream);
@@ -23,10 +23,10 @@ struct runtime {
     int (*entry_point)(const char *symbol, void **function, unsigned long long flags, int *status);
     int (*entry_point_ptsz)(const char *symbol, void **function, unsigned long long flags,
                             int *status);
-    int (*entry_point_of)(const char *symbol, void **function, unsigned version,
-                          unsigned long long flags, int *status);
-    int (*entry_point_of_ptsz)(const char *symbol, void **function, unsigned version,
-                               unsigned long long flags, int *status);
+    int (*entry_point_by_version)(const char *symbol, void **function, unsigned version,
+                                  unsigned long long flags, int *status);
+    int (*entry_point_by_version_ptsz)(const char *symbol, void **function, unsigned version,
+                                       unsigned long long flags, int *status);
 };
 
 struct driver {
@@ -61,12 +61,12 @@ struct driver {
 };
 
 /*
- * The functions, looked up after this library in the load order, else in a runtime or driver that was opened for only a
- * part of the process, such as by a Python module.  NULL: no such library is loaded so far.
+ * Get the functions.  They are looked up after this library in the load order, then in a loaded runtime or driver that is
+ * not in the global scope (RTLD_LOCAL), such as that of a Python module.  Returns NULL while no such library is loaded.
  *
- * Lock-free, so that a forked child can call them whatever the parent's threads were doing.
+ * Lock-free, because in a forked child another thread of the parent may have held a lock at the fork.
  */
-const struct runtime *runtime_found(void);
-const struct driver *driver_found(void);
+const struct runtime *get_runtime(void);
+const struct driver *get_driver(void);
 
 #endif

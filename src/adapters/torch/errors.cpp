@@ -18,7 +18,7 @@
 namespace xseg_torch
 {
 
-std::string error_text(xseg_status status)
+std::string error_message(xseg_status status)
 {
     size_t length = xseg_error_message(nullptr, 0);
     if (length == 0) {
@@ -26,12 +26,12 @@ std::string error_text(xseg_status status)
     }
     std::vector<char> buffer(length + 1);
     xseg_error_message(buffer.data(), buffer.size());
-    std::string text = buffer.data();
-    size_t end = text.rfind("xseg_", 0) == 0 ? text.find(": ") : std::string::npos;
-    return end == std::string::npos ? text : text.substr(end + 2);
+    std::string message = buffer.data();
+    size_t end = message.rfind("xseg_", 0) == 0 ? message.find(": ") : std::string::npos;
+    return end == std::string::npos ? message : message.substr(end + 2);
 }
 
-std::string size_text(uint64_t bytes)
+std::string size_string(uint64_t bytes)
 {
     const struct {
         uint64_t limit, unit;
@@ -63,66 +63,67 @@ static_assert(sizeof(std::exception_ptr) == sizeof(void *) &&
                   alignof(std::exception_ptr) == alignof(void *),
               "an exception_ptr is a pointer");
 
-KeptException::~KeptException()
+StoredException::~StoredException()
 {
     if (object != nullptr) {
         destroy_exception_ptr(&object);
     }
 }
 
-KeptException KeptException::current()
+StoredException StoredException::current()
 {
     /* Initialized in place: the pointer is neither copied nor destroyed. */
     alignas(std::exception_ptr) unsigned char storage[sizeof(std::exception_ptr)];
-    KeptException kept;
+    StoredException stored;
 
     new (storage) std::exception_ptr(std::current_exception());
-    std::memcpy(&kept.object, storage, sizeof(kept.object));
-    return kept;
+    std::memcpy(&stored.object, storage, sizeof(stored.object));
+    return stored;
 }
 
-void KeptException::rethrow() const
+void StoredException::rethrow() const
 {
     rethrow_exception_ptr(&object);
 }
 
-/* `exception`: thrown by a callback since the request began; no exception can pass through the library. */
+/* The last failed request of the thread.  `exception` was thrown by a callback during the request, because no exception can
+ * propagate through the library. */
 static thread_local struct {
     uint64_t bytes, segment_bytes;
-    KeptException exception;
-    bool is_new; /* the exception was thrown before record_failure() was called for the request */
+    StoredException exception;
+    bool is_new; /* the exception was thrown before record_failure() recorded the request */
 } last_failed;
 
 void record_failure(const struct xseg_oom_info *info)
 {
     if (last_failed.bytes != info->bytes && !last_failed.is_new) {
-        last_failed.exception = KeptException();
+        last_failed.exception = StoredException();
     }
     last_failed.is_new = false;
     last_failed.bytes = info->bytes;
     last_failed.segment_bytes = info->segment_bytes;
 }
 
-void keep_current_exception()
+void store_current_exception()
 {
-    if (!last_failed.exception.is_held()) {
-        last_failed.exception = KeptException::current();
+    if (!last_failed.exception.has_value()) {
+        last_failed.exception = StoredException::current();
         last_failed.is_new = true;
     }
 }
 
-/* The exception of a callback during a request that has failed. */
-static KeptException take_exception(size_t bytes)
+/* Get the exception of a callback during a failed request, and clear it. */
+static StoredException extract_exception(size_t bytes)
 {
-    KeptException exception = std::move(last_failed.exception);
+    StoredException exception = std::move(last_failed.exception);
     last_failed.is_new = false;
     if (last_failed.bytes != bytes) {
-        return KeptException();
+        return StoredException();
     }
     return exception;
 }
 
-/* Whether the last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
+/* The last failed request of the thread was rejected (throw_on_cudamalloc_oom). */
 static thread_local bool is_rejected;
 
 void record_rejection(const struct xseg_oom_info *info)
@@ -158,21 +159,21 @@ void log_out_of_memory(const struct xseg_oom_info *info)
               << " bytes (free: " << memory.free << ", total: " << memory.total << ").";
 }
 
-/* The bytes that PyTorch's message reports: those of the segment that it would have allocated. */
-static uint64_t tried_bytes(size_t bytes)
+/* Get the bytes that PyTorch's message reports: the size of the segment that the request would have allocated. */
+static uint64_t attempted_bytes(size_t bytes)
 {
     return last_failed.bytes == bytes ? last_failed.segment_bytes : bytes;
 }
 
 void check(xseg_status status, const char *operation)
 {
-    TORCH_CHECK(status == XSEG_OK, "xseg.torch: ", operation, ": ", error_text(status));
+    TORCH_CHECK(status == XSEG_OK, "xseg.torch: ", operation, ": ", error_message(status));
 }
 
 void warn(xseg_status status, const char *operation)
 {
     if (status != XSEG_OK && status != XSEG_ERR_FORKED && status != XSEG_ERR_DEVICE_LOST) {
-        TORCH_WARN("xseg.torch: ", operation, ": ", error_text(status));
+        TORCH_WARN("xseg.torch: ", operation, ": ", error_message(status));
     }
 }
 
@@ -194,8 +195,8 @@ static void throw_forked(const std::string &text)
 }
 
 /*
- * NVML, as far as it reports the processes of a device.  The header of NVML comes with a CUDA toolkit, not with PyTorch, so
- * the types are declared here.  The library stays loaded.
+ * The functions of NVML that report the processes of a device.  The header of NVML is part of a CUDA toolkit and not of
+ * PyTorch, so the types are declared here.  The library remains loaded.
  */
 namespace nvml
 {
@@ -214,30 +215,31 @@ struct Functions {
     int (*processes)(void *device, unsigned *count, struct Process *processes);
 };
 
-template <class Function> static void find(void *library, const char *name, Function &function)
+template <class Function>
+static void find_function(void *library, const char *name, Function &function)
 {
     function = reinterpret_cast<Function>(dlsym(library, name));
 }
 
-/* Returns: null pointers if NVML is missing or cannot be initialized */
-static Functions load()
+/* Load NVML.  Returns null pointers if it is missing or cannot be initialized. */
+static Functions load_functions()
 {
     Functions functions = {};
     void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (library != nullptr) {
-        find(library, "nvmlInit_v2", functions.init);
-        find(library, "nvmlDeviceGetHandleByPciBusId_v2", functions.device_by_bus);
-        find(library, "nvmlDeviceGetComputeRunningProcesses", functions.processes);
+        find_function(library, "nvmlInit_v2", functions.init);
+        find_function(library, "nvmlDeviceGetHandleByPciBusId_v2", functions.device_by_bus);
+        find_function(library, "nvmlDeviceGetComputeRunningProcesses", functions.processes);
     }
     bool is_usable = functions.init != nullptr && functions.device_by_bus != nullptr &&
                      functions.processes != nullptr && functions.init() == SUCCESS;
     return is_usable ? functions : Functions{};
 }
 
-/* The processes that use a device; empty if NVML does not report them. */
+/* Get the processes that use a device; empty if NVML does not report them. */
 static std::vector<Process> processes_of(DeviceIndex device)
 {
-    static const Functions functions = load();
+    static const Functions functions = load_functions();
     char bus[32] = "";
     void *handle = nullptr;
     if (functions.init == nullptr) {
@@ -266,22 +268,22 @@ static std::vector<Process> processes_of(DeviceIndex device)
 
 } // namespace nvml
 
-/* Sentences as in PyTorch's message, such as "Process 12 has 1.00 GiB memory in use. " */
-static std::string process_text(DeviceIndex device)
+/* Get the sentences of PyTorch's message about processes, such as "Process 12 has 1.00 GiB memory in use. " */
+static std::string process_message(DeviceIndex device)
 {
-    std::ostringstream text;
+    std::ostringstream message;
     for (const nvml::Process &process : nvml::processes_of(device)) {
         if (process.bytes == UINT64_MAX) {
             continue;
         }
         if (process.id == static_cast<unsigned>(getpid())) {
-            text << "Including non-PyTorch memory, this process";
+            message << "Including non-PyTorch memory, this process";
         } else {
-            text << "Process " << process.id;
+            message << "Process " << process.id;
         }
-        text << " has " << size_text(process.bytes) << " memory in use. ";
+        message << " has " << size_string(process.bytes) << " memory in use. ";
     }
-    return text.str();
+    return message.str();
 }
 
 static bool add_private(void *context, const struct xseg_block_info *block)
@@ -293,28 +295,28 @@ static bool add_private(void *context, const struct xseg_block_info *block)
 }
 
 /* PyTorch counts cached memory of private pools as allocated.  Blocks of a paused pool are allocated without memory. */
-static std::string usage_text(struct xseg_allocator *library, const struct xseg_scope &where,
-                              const struct xseg_statistics &statistics)
+static std::string usage_message(struct xseg_allocator *library, const struct xseg_scope &scope,
+                                 const struct xseg_statistics &statistics)
 {
     uint64_t private_bytes = 0;
-    if (xseg_for_each_block(library, &where, add_private, &private_bytes) != XSEG_OK) {
+    if (xseg_for_each_block(library, &scope, add_private, &private_bytes) != XSEG_OK) {
         private_bytes = 0;
     }
     uint64_t reserved = statistics.reserved_bytes[XSEG_STAT_ALL].current;
     uint64_t allocated = statistics.allocated_bytes[XSEG_STAT_ALL].current + private_bytes;
-    std::ostringstream text;
-    text << "Of the allocated memory " << size_text(allocated) << " is allocated by PyTorch, ";
+    std::ostringstream message;
+    message << "Of the allocated memory " << size_string(allocated) << " is allocated by PyTorch, ";
     if (private_bytes > 0) {
-        text << "with " << size_text(private_bytes)
-             << " allocated in private pools (e.g., CUDA Graphs), ";
+        message << "with " << size_string(private_bytes)
+                << " allocated in private pools (e.g., CUDA Graphs), ";
     }
-    text << "and " << size_text(reserved > allocated ? reserved - allocated : 0)
-         << " is reserved by PyTorch but unallocated.";
-    return text.str();
+    message << "and " << size_string(reserved > allocated ? reserved - allocated : 0)
+            << " is reserved by PyTorch but unallocated.";
+    return message.str();
 }
 
-/* PyTorch's advice.  The library's message names a setting only if the setting would have served the request. */
-static std::string advice_text(xseg_status status)
+/* Get PyTorch's advice.  The library's message names a setting only if the setting would have served the request. */
+static std::string advice_message(xseg_status status)
 {
     if (!config_info().expandable_segments) {
         return " If reserved but unallocated memory is large try setting "
@@ -332,41 +334,44 @@ static std::string advice_text(xseg_status status)
 }
 
 /* PyTorch's message, followed by the library's. */
-static std::string out_of_memory_text(struct xseg_allocator *library, xseg_status status,
-                                      DeviceIndex device, size_t bytes, const std::string &text)
+static std::string out_of_memory_message(struct xseg_allocator *library, xseg_status status,
+                                         DeviceIndex device, size_t bytes,
+                                         const std::string &library_message)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = device;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = device;
     struct xseg_statistics statistics = {sizeof(statistics)};
-    std::ostringstream sentence;
-    sentence << "CUDA out of memory. ";
+    std::ostringstream message;
+    message << "CUDA out of memory. ";
     if (std::exchange(is_rejected, false)) {
-        sentence << "Allocation was preemptively rejected because it would exceed "
-                    "per_process_memory_fraction limit. "
-                 << "Requested size: " << size_text(tried_bytes(bytes)) << ". xseg.torch: " << text;
-        return sentence.str();
+        message << "Allocation was preemptively rejected because it would exceed "
+                   "per_process_memory_fraction limit. "
+                << "Requested size: " << size_string(attempted_bytes(bytes))
+                << ". xseg.torch: " << library_message;
+        return message.str();
     }
-    sentence << "Tried to allocate " << size_text(tried_bytes(bytes)) << ".";
-    if (xseg_stats_get(library, &where, &statistics) == XSEG_OK) {
-        sentence << " GPU " << static_cast<int>(device) << " has a total capacity of "
-                 << size_text(statistics.device_bytes) << " of which "
-                 << size_text(device_memory(device).free) << " is free. " << process_text(device);
+    message << "Tried to allocate " << size_string(attempted_bytes(bytes)) << ".";
+    if (xseg_stats_get(library, &scope, &statistics) == XSEG_OK) {
+        message << " GPU " << static_cast<int>(device) << " has a total capacity of "
+                << size_string(statistics.device_bytes) << " of which "
+                << size_string(device_memory(device).free) << " is free. "
+                << process_message(device);
         if (statistics.limit_bytes != UINT64_MAX) {
-            sentence << size_text(statistics.limit_bytes) << " allowed; ";
+            message << size_string(statistics.limit_bytes) << " allowed; ";
         }
-        sentence << usage_text(library, where, statistics);
+        message << usage_message(library, scope, statistics);
     }
-    sentence << advice_text(status) << " xseg.torch: " << text;
-    return sentence.str();
+    message << advice_message(status) << " xseg.torch: " << library_message;
+    return message.str();
 }
 
 Failure failure_of(struct xseg_allocator *library, xseg_status status, DeviceIndex device,
                    size_t bytes)
 {
-    std::string text = error_text(status);
+    std::string text = error_message(status);
     if (is_out_of_memory(status)) {
-        return {status, out_of_memory_text(library, status, device, bytes, text),
-                take_exception(bytes)};
+        return {status, out_of_memory_message(library, status, device, bytes, text),
+                extract_exception(bytes)};
     }
     if (status == XSEG_ERR_FORKED) {
         return {status, "xseg.torch: " + text};
@@ -377,7 +382,7 @@ Failure failure_of(struct xseg_allocator *library, xseg_status status, DeviceInd
 
 void raise(const Failure &failure)
 {
-    if (failure.exception.is_held()) {
+    if (failure.exception.has_value()) {
         failure.exception.rethrow();
     }
     if (failure.status == XSEG_ERR_FORKED) {

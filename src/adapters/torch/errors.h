@@ -18,11 +18,11 @@
 namespace xseg_torch
 {
 
-/** The message of the calling thread's last failed call, without the name of the library's function. */
-std::string error_text(xseg_status status);
+/** Get the message of the calling thread's last failed call, without the name of the library's function. */
+std::string error_message(xseg_status status);
 
-/** Sizes as PyTorch writes them, such as "2.00 GiB". */
-std::string size_text(uint64_t bytes);
+/** Format a size as PyTorch does, such as "2.00 GiB". */
+std::string size_string(uint64_t bytes);
 
 /** Record the details of a request of the calling thread that fails unless an observer frees memory. */
 void record_failure(const struct xseg_oom_info *info);
@@ -32,22 +32,24 @@ void record_failure(const struct xseg_oom_info *info);
  * functions that libstdc++ exports since GCC 11, and wheels run with the libstdc++ of GCC 8.  This class calls the
  * destructor that every libstdc++ exports, and never copies.
  */
-class KeptException
+class StoredException
 {
   public:
-    KeptException() = default;
-    KeptException(KeptException &&other) noexcept : object(std::exchange(other.object, nullptr)) {}
-    KeptException &operator=(KeptException &&other) noexcept
+    StoredException() = default;
+    StoredException(StoredException &&other) noexcept : object(std::exchange(other.object, nullptr))
+    {
+    }
+    StoredException &operator=(StoredException &&other) noexcept
     {
         std::swap(object, other.object);
         return *this;
     }
-    ~KeptException();
+    ~StoredException();
 
-    /** The exception that the calling thread handles. */
-    static KeptException current();
+    /** Get the exception that the calling thread handles. */
+    static StoredException current();
 
-    bool is_held() const
+    bool has_value() const
     {
         return object != nullptr;
     }
@@ -58,27 +60,27 @@ class KeptException
     void *object = nullptr; /* the content of a std::exception_ptr: a reference to the exception */
 };
 
-/** Keep the exception that the calling thread handles, which a callback has thrown during a request.  raise() throws the first one
- * if the request fails. */
-void keep_current_exception();
+/** Store the exception that the calling thread handles, which a callback has thrown during a request.  If the request fails,
+ * raise() throws the first stored exception. */
+void store_current_exception();
 
-/** Throws c10::Error with the library's message unless the status is XSEG_OK.  operation: of PyTorch */
+/** Throw c10::Error with the library's message unless the status is XSEG_OK.  operation: the function of PyTorch */
 void check(xseg_status status, const char *operation);
 
-/** Warns with the library's message, except in a forked child and on a lost device, where every free fails. */
+/** Warn with the library's message, except in a forked child and on a lost device, where every free fails. */
 void warn(xseg_status status, const char *operation);
 
-/** Like record_failure(), for a request that was rejected (throw_on_cudamalloc_oom) and has PyTorch's message for that. */
+/** As record_failure(), for a request that was rejected (throw_on_cudamalloc_oom), for which PyTorch has its own message. */
 void record_rejection(const struct xseg_oom_info *info);
 
-/** Log an out-of-memory of the device, like PyTorch at level INFO (TORCH_CPP_LOG_LEVEL). */
+/** Log an out-of-memory error of the device at level INFO (TORCH_CPP_LOG_LEVEL), as PyTorch does. */
 void log_out_of_memory(const struct xseg_oom_info *info);
 
 /** A failed request. */
 struct Failure {
     xseg_status status;
     std::string text;
-    KeptException exception{}; /* of a callback; raise() throws it instead */
+    StoredException exception{}; /* of a callback; raise() throws it instead */
 };
 
 /**

@@ -32,7 +32,7 @@ struct ForeignStream {
 struct Block {
     DeviceIndex device;
     std::vector<ForeignStream> streams;
-    bool is_allocated_on_proxy; /* that of streams[0], whose use needs no record */
+    bool is_allocated_on_proxy; /* on the proxy of streams[0], whose use needs no record */
 };
 
 struct Foreign {
@@ -59,7 +59,7 @@ cudaStream_t proxy_of(DeviceIndex device, const ForeignStream &stream)
     return found;
 }
 
-void add(void *ptr, DeviceIndex device, const ForeignStream &stream, bool is_allocated_on_proxy)
+void add_use(void *ptr, DeviceIndex device, const ForeignStream &stream, bool is_allocated_on_proxy)
 {
     auto [found, is_new] =
         foreign().blocks.try_emplace(ptr, Block{device, {}, is_allocated_on_proxy});
@@ -80,7 +80,7 @@ bool is_capturing(const ForeignStream &stream)
     return status != cudaStreamCaptureStatusNone;
 }
 
-/* Whether a stream belongs to a device, whose events can then be recorded on it. */
+/* Get whether a stream belongs to a device.  Only then an event of the device can be recorded on it. */
 bool has_stream(DeviceIndex device, cudaStream_t stream)
 {
     c10::cuda::CUDAGuard guard(device);
@@ -95,7 +95,7 @@ bool has_stream(DeviceIndex device, cudaStream_t stream)
 }
 
 /* Make a proxy wait for the work that is queued on a stream. */
-void wait_for(cudaStream_t waiter, DeviceIndex device, const ForeignStream &stream)
+void make_proxy_wait(cudaStream_t proxy, DeviceIndex device, const ForeignStream &stream)
 {
     cudaEvent_t event = nullptr;
     {
@@ -104,7 +104,7 @@ void wait_for(cudaStream_t waiter, DeviceIndex device, const ForeignStream &stre
         C10_CUDA_CHECK(cudaEventRecord(event, stream.handle));
     }
     c10::cuda::CUDAGuard guard(device);
-    C10_CUDA_CHECK(cudaStreamWaitEvent(waiter, event, 0));
+    C10_CUDA_CHECK(cudaStreamWaitEvent(proxy, event, 0));
     C10_CUDA_CHECK_WARN(cudaEventDestroy(event)); /* the driver frees it after its completion */
 }
 
@@ -113,26 +113,26 @@ void wait_for(cudaStream_t waiter, DeviceIndex device, const ForeignStream &stre
 void record_foreign_use(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream)
 {
     Held<std::mutex> lock(foreign().mutex);
-    add(ptr, device, {stream.stream(), stream.device_index()}, false);
+    add_use(ptr, device, {stream.stream(), stream.device_index()}, false);
 }
 
 xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device,
                              cudaStream_t stream, void **ptr)
 {
-    for (DeviceIndex other = 0; other < installed()->device_count(); other++) {
-        if (other == device || !has_stream(other, stream)) {
+    for (DeviceIndex candidate = 0; candidate < installed()->device_count(); candidate++) {
+        if (candidate == device || !has_stream(candidate, stream)) {
             continue;
         }
-        ForeignStream found{stream, other};
-        cudaStream_t waiter;
+        ForeignStream found{stream, candidate};
+        cudaStream_t proxy;
         {
             Held<std::mutex> lock(foreign().mutex);
-            waiter = proxy_of(device, found);
+            proxy = proxy_of(device, found);
         }
-        xseg_status status = xseg_alloc(library, device, bytes, waiter, ptr);
+        xseg_status status = xseg_alloc(library, device, bytes, proxy, ptr);
         if (status == XSEG_OK) {
             Held<std::mutex> lock(foreign().mutex);
-            add(*ptr, device, found, true);
+            add_use(*ptr, device, found, true);
         }
         return status;
     }
@@ -154,10 +154,10 @@ bool wait_for_foreign(struct xseg_allocator *library, void *ptr)
             return false;
         }
         for (const ForeignStream &stream : block.streams) {
-            cudaStream_t waiter = proxy_of(block.device, stream);
-            wait_for(waiter, block.device, stream);
+            cudaStream_t proxy = proxy_of(block.device, stream);
+            make_proxy_wait(proxy, block.device, stream);
             if (!block.is_allocated_on_proxy || !(stream == block.streams[0])) {
-                warn(xseg_record_stream(library, ptr, waiter), "free");
+                warn(xseg_record_stream(library, ptr, proxy), "free");
             }
         }
     } catch (const std::exception &failure) {
@@ -183,8 +183,8 @@ void free_deferred(struct xseg_allocator *library)
     }
 }
 
-/* Let `device` access the memory of `owner`.  The CUDA runtime does so for its allocations; the library sets the access rights of
- * mapped memory. */
+/* Allow `device` to access the memory of `owner`.  The CUDA runtime enables access to its allocations; the library sets the
+ * access rights of mapped memory. */
 void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex owner)
 {
     check_device(device);

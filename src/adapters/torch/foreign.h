@@ -18,11 +18,12 @@ namespace xseg_torch
 /** Record that a stream of another device uses a block. */
 void record_foreign_use(void *ptr, DeviceIndex device, c10::cuda::CUDAStream stream);
 
-/** Allocate on a device for a stream; XSEG_ERR_ARGUMENT unless the stream is one of another device. */
+/** Allocate on a device for a stream of another device.  Returns XSEG_ERR_ARGUMENT if no other device has the stream. */
 xseg_status allocate_foreign(struct xseg_allocator *library, size_t bytes, DeviceIndex device,
                              cudaStream_t stream, void **ptr);
 
-/** Before a block is freed: make its proxy streams wait.  False: a stream is capturing, and free_deferred() will free the block. */
+/** Before a block is freed, make its proxy streams wait.  Returns false if a stream is capturing; free_deferred() then frees the
+ * block. */
 bool wait_for_foreign(struct xseg_allocator *library, void *ptr);
 
 /** Free the blocks whose free was deferred, unless a stream is still capturing. */

@@ -50,7 +50,8 @@ struct AdapterEvents {
     std::mutex mutex;
     std::deque<Annotation> annotations;
     std::map<DeviceIndex, std::deque<TraceEntry>> early;
-    /* Time and old value of the last increase of max_entries: PyTorch's ring does not contain more events from before. */
+    /* Time of the last increase of max_entries, and the previous value: PyTorch's ring contains at most that many events from
+     * before that time. */
     time_t raised_at = 0;
     size_t raised_from = SIZE_MAX;
 };
@@ -61,7 +62,7 @@ AdapterEvents &adapter_events()
     return *the_events;
 }
 
-/* The time of day, in microseconds. */
+/* Get the time of day, in microseconds. */
 time_t time_now()
 {
     struct timespec now;
@@ -70,7 +71,7 @@ time_t time_now()
 }
 
 /* The caller holds the lock of adapter_events(). */
-template <class Entry> void push(std::deque<Entry> &ring, Entry entry)
+template <class Entry> void push_entry(std::deque<Entry> &ring, Entry entry)
 {
     entry.time_.t_ = time_now();
     ring.push_back(std::move(entry));
@@ -79,8 +80,8 @@ template <class Entry> void push(std::deque<Entry> &ring, Entry entry)
     }
 }
 
-/* The value of history_skip for the actions of the library.  The adapter implements the others. */
-std::string skipped(const std::vector<std::string> &actions)
+/* Get the value of history_skip for the actions of the library.  The adapter implements the other actions. */
+std::string library_skip_list(const std::vector<std::string> &actions)
 {
     static const char *const known[] = {
         "alloc",        "free_requested", "free_completed", "segment_alloc",
@@ -120,12 +121,12 @@ struct ThreadLabel {
 };
 thread_local ThreadLabel label;
 
-/* A string that the library cannot store is only missing in snapshots. */
-void warn_missing_text(xseg_status status)
+/* Warn about a string that the library cannot store.  The only effect is that snapshots lack the string. */
+void warn_missing_string(xseg_status status)
 {
     if (status != XSEG_OK && status != XSEG_ERR_FORKED) {
         TORCH_WARN_ONCE("xseg.torch: annotation or metadata is missing in snapshots: ",
-                        error_text(status));
+                        error_message(status));
     }
 }
 
@@ -138,7 +139,7 @@ bool add_id(void *context, const struct xseg_history_entry *entry)
 /* Discard the notes whose events were overwritten. */
 void discard_old_notes(Allocator *allocator)
 {
-    if (!has_many_notes()) {
+    if (!is_note_scan_due()) {
         return;
     }
     uint64_t round = begin_discarding_notes();
@@ -147,7 +148,7 @@ void discard_old_notes(Allocator *allocator)
     discard_notes(round, status == XSEG_OK ? &used : nullptr);
 }
 
-/* The difference of the time of day and the clock of events, in nanoseconds. */
+/* Get the difference of the time of day and the clock of events, in nanoseconds. */
 int64_t clock_offset()
 {
     struct timespec real, monotonic;
@@ -157,8 +158,8 @@ int64_t clock_offset()
 }
 
 template <class Entry>
-void set_texts(Entry &entry, const std::string &compile_context, const std::string &user_metadata,
-               const std::string &internal = "")
+void set_metadata(Entry &entry, const std::string &compile_context,
+                  const std::string &user_metadata, const std::string &internal = "")
 {
     if constexpr (requires { entry.internal_metadata_; }) {
         entry.internal_metadata_ = internal;
@@ -171,24 +172,25 @@ void set_texts(Entry &entry, const std::string &compile_context, const std::stri
     }
 }
 
-struct Walk {
+struct EventVisit {
     DeviceIndex device;
     int64_t offset;
     std::vector<TraceEntry> entries;
 };
 
-std::string context_text(const Note &note)
+std::string compile_context_of(const Note &note)
 {
     return note.compile_context.empty() ? NO_COMPILE_CONTEXT : note.compile_context;
 }
 
-template <class Entry> bool add_block_note(Walk *walk, const Note &note, time_t time)
+template <class Entry> bool add_block_note(EventVisit *visit, const Note &note, time_t time)
 {
     if constexpr (requires { Entry::ANNOTATE; }) {
-        walk->entries.push_back(make_entry(Entry::ANNOTATE, walk->device, note.address, note.bytes,
-                                           static_cast<cudaStream_t>(note.stream), note.pool));
-        walk->entries.back().time_.t_ = time;
-        set_texts(walk->entries.back(), NO_COMPILE_CONTEXT, note.metadata);
+        visit->entries.push_back(make_entry(Entry::ANNOTATE, visit->device, note.address,
+                                            note.bytes, static_cast<cudaStream_t>(note.stream),
+                                            note.pool));
+        visit->entries.back().time_.t_ = time;
+        set_metadata(visit->entries.back(), NO_COMPILE_CONTEXT, note.metadata);
     }
     return true;
 }
@@ -196,32 +198,32 @@ template <class Entry> bool add_block_note(Walk *walk, const Note &note, time_t 
 TraceEntry snapshot_entry(DeviceIndex device, const Note &note)
 {
     TraceEntry entry = make_entry(TraceEntry::SNAPSHOT, device, 0, note.bytes, nullptr, {0, 0});
-    set_texts(entry, context_text(note), note.metadata);
+    set_metadata(entry, compile_context_of(note), note.metadata);
     return entry;
 }
 
-bool add_annotation(Walk *walk, const struct xseg_history_entry *entry, time_t time)
+bool add_annotation(EventVisit *visit, const struct xseg_history_entry *entry, time_t time)
 {
     std::optional<Note> note = note_of(entry->label);
     if (!note) {
         return true;
     }
     if (note->kind == NoteKind::BLOCK) {
-        return add_block_note<TraceEntry>(walk, *note, time);
+        return add_block_note<TraceEntry>(visit, *note, time);
     }
     if (note->kind == NoteKind::SNAPSHOT) {
-        walk->entries.push_back(snapshot_entry(walk->device, *note));
-        walk->entries.back().time_.t_ = time;
+        visit->entries.push_back(snapshot_entry(visit->device, *note));
+        visit->entries.back().time_.t_ = time;
     }
     return true;
 }
 
 bool add_event(void *context, const struct xseg_history_entry *entry)
 {
-    Walk *walk = static_cast<Walk *>(context);
-    time_t time = (static_cast<int64_t>(entry->time_ns) + walk->offset) / 1000;
+    EventVisit *visit = static_cast<EventVisit *>(context);
+    time_t time = (static_cast<int64_t>(entry->time_ns) + visit->offset) / 1000;
     if (entry->action == XSEG_HISTORY_ANNOTATION) {
-        return add_annotation(walk, entry, time);
+        return add_annotation(visit, entry, time);
     }
     static const TraceEntry::Action actions[] = {
         TraceEntry::ALLOC,          TraceEntry::FREE_REQUESTED,
@@ -235,23 +237,23 @@ bool add_event(void *context, const struct xseg_history_entry *entry)
     /* An out-of-memory entry has the free bytes in the place of the address. */
     size_t address =
         entry->action == XSEG_HISTORY_OOM ? entry->bytes : reinterpret_cast<size_t>(entry->base);
-    TraceEntry made = make_entry(actions[action], walk->device, address, entry->requested,
-                                 entry->stream, {entry->pool_id[0], entry->pool_id[1]});
-    made.time_.t_ = time;
-    made.context_ = context_of(entry->frames);
+    TraceEntry trace_entry = make_entry(actions[action], visit->device, address, entry->requested,
+                                        entry->stream, {entry->pool_id[0], entry->pool_id[1]});
+    trace_entry.time_.t_ = time;
+    trace_entry.context_ = context_of(entry->frames);
     std::optional<Note> note = note_of(entry->label);
     std::string foreign = entry->label == nullptr ? "" : entry->label;
-    set_texts(made, note ? context_text(*note) : NO_COMPILE_CONTEXT,
-              note ? note->metadata : foreign, note ? note->internal_metadata : "");
-    walk->entries.push_back(std::move(made));
+    set_metadata(trace_entry, note ? compile_context_of(*note) : NO_COMPILE_CONTEXT,
+                 note ? note->metadata : foreign, note ? note->internal_metadata : "");
+    visit->entries.push_back(std::move(trace_entry));
     return true;
 }
 
 } // namespace
 
 template <class Entry>
-static Entry make(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes,
-                  cudaStream_t stream, MempoolId_t pool)
+static Entry construct_entry(TraceEntry::Action action, DeviceIndex device, size_t address,
+                             size_t bytes, cudaStream_t stream, MempoolId_t pool)
 {
     using Time = decltype(c10::getApproximateTime());
     if constexpr (std::is_constructible_v<Entry, TraceEntry::Action, DeviceIndex, size_t, size_t,
@@ -265,37 +267,37 @@ static Entry make(TraceEntry::Action action, DeviceIndex device, size_t address,
 TraceEntry make_entry(TraceEntry::Action action, DeviceIndex device, size_t address, size_t bytes,
                       cudaStream_t stream, MempoolId_t pool)
 {
-    return make<TraceEntry>(action, device, address, bytes, stream, pool);
+    return construct_entry<TraceEntry>(action, device, address, bytes, stream, pool);
 }
 
 std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device)
 {
-    Walk walk{device, clock_offset(), {}};
+    EventVisit visit{device, clock_offset(), {}};
     time_t raised_at;
     size_t raised_from;
     {
         std::lock_guard<std::mutex> lock(adapter_events().mutex);
         const std::deque<TraceEntry> &early = adapter_events().early[device];
-        walk.entries.assign(early.begin(), early.end());
+        visit.entries.assign(early.begin(), early.end());
         raised_at = adapter_events().raised_at;
         raised_from = adapter_events().raised_from;
     }
     if (allocator->is_open(device)) {
-        check(xseg_for_each_event(allocator->library(), device, add_event, &walk, nullptr),
+        check(xseg_for_each_event(allocator->library(), device, add_event, &visit, nullptr),
               "memory_snapshot");
     }
     auto raised =
-        std::find_if(walk.entries.begin(), walk.entries.end(),
+        std::find_if(visit.entries.begin(), visit.entries.end(),
                      [&](const TraceEntry &entry) { return entry.time_.t_ >= raised_at; });
-    if (static_cast<size_t>(raised - walk.entries.begin()) > raised_from) {
-        walk.entries.erase(walk.entries.begin(), raised - static_cast<ptrdiff_t>(raised_from));
+    if (static_cast<size_t>(raised - visit.entries.begin()) > raised_from) {
+        visit.entries.erase(visit.entries.begin(), raised - static_cast<ptrdiff_t>(raised_from));
     }
     /* The library has this many entries for each stream of a pool; PyTorch has one ring per device. */
-    if (walk.entries.size() > max_entries.load()) {
-        walk.entries.erase(walk.entries.begin(),
-                           walk.entries.end() - static_cast<ptrdiff_t>(max_entries.load()));
+    if (visit.entries.size() > max_entries.load()) {
+        visit.entries.erase(visit.entries.begin(),
+                            visit.entries.end() - static_cast<ptrdiff_t>(max_entries.load()));
     }
-    return std::move(walk.entries);
+    return std::move(visit.entries);
 }
 
 std::vector<Annotation> time_annotations()
@@ -306,7 +308,7 @@ std::vector<Annotation> time_annotations()
 
 void set_thread_label(Allocator *allocator)
 {
-    /* Until the library is open, the thread keeps the strings; init() sets the label. */
+    /* Until the library is open, the thread stores the strings; init() sets the label. */
     if (allocator->library() == nullptr || allocator->is_forked()) {
         return;
     }
@@ -316,14 +318,14 @@ void set_thread_label(Allocator *allocator)
     note.internal_metadata = internal_metadata;
     bool is_empty =
         note.metadata.empty() && note.compile_context.empty() && note.internal_metadata.empty();
-    RetainedNote held = is_empty ? RetainedNote() : retain_note(std::move(note));
-    xseg_status status = xseg_history_label(allocator->library(),
-                                            held.id == 0 ? nullptr : held.text.c_str(), nullptr);
+    RetainedNote retained = is_empty ? RetainedNote() : retain_note(std::move(note));
+    xseg_status status = xseg_history_label(
+        allocator->library(), retained.id == 0 ? nullptr : retained.text.c_str(), nullptr);
     if (status == XSEG_OK) {
-        label.set(held.id);
+        label.set(retained.id);
     } else {
-        release_note(held.id, false);
-        warn_missing_text(status);
+        release_note(retained.id, false);
+        warn_missing_string(status);
     }
     discard_old_notes(allocator);
 }
@@ -345,13 +347,14 @@ InternalMetadata::~InternalMetadata()
     }
 }
 
-static void annotate(Allocator *allocator, DeviceIndex device, Note note)
+static void record_note(Allocator *allocator, DeviceIndex device, Note note)
 {
     if (is_recording.load() && allocator->is_open(device) && !allocator->is_forked()) {
-        RetainedNote held = retain_note(std::move(note));
-        xseg_status status = xseg_history_annotate(allocator->library(), device, held.text.c_str());
-        release_note(held.id, status == XSEG_OK);
-        warn_missing_text(status);
+        RetainedNote retained = retain_note(std::move(note));
+        xseg_status status =
+            xseg_history_annotate(allocator->library(), device, retained.text.c_str());
+        release_note(retained.id, status == XSEG_OK);
+        warn_missing_string(status);
         discard_old_notes(allocator);
     }
 }
@@ -367,10 +370,10 @@ void record_snapshot(Allocator *allocator, DeviceIndex device, size_t active_byt
     note.metadata = metadata;
     note.compile_context = compile_contexts.empty() ? "" : compile_contexts.back();
     if (allocator->is_open(device)) {
-        annotate(allocator, device, std::move(note));
+        record_note(allocator, device, std::move(note));
     } else {
         std::lock_guard<std::mutex> lock(adapter_events().mutex);
-        push(adapter_events().early[device], snapshot_entry(device, note));
+        push_entry(adapter_events().early[device], snapshot_entry(device, note));
     }
 }
 
@@ -410,7 +413,8 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
     if (enabled) {
         size_t events = std::min(std::max(entries, EVENTS_MIN), EVENTS_MAX);
         keys = std::string("history:all,history_stacks:") + stacks_of(when) +
-               ",history_events:" + std::to_string(events) + ",history_skip:" + skipped(skip);
+               ",history_events:" + std::to_string(events) +
+               ",history_skip:" + library_skip_list(skip);
         set_recorder(when == RecordContext::NEVER ? nullptr : recorder);
     }
     bool was_recording = is_recording.exchange(is_recording.load() || enabled);
@@ -421,10 +425,10 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t ent
     check(status, "recordHistory");
     if (enabled) {
         std::lock_guard<std::mutex> lock(adapter_events().mutex);
-        size_t before = max_entries.exchange(std::max<size_t>(entries, 1));
-        if (entries > before) {
+        size_t previous = max_entries.exchange(std::max<size_t>(entries, 1));
+        if (entries > previous) {
             adapter_events().raised_at = time_now();
-            adapter_events().raised_from = before;
+            adapter_events().raised_from = previous;
         }
     }
     if (clear || !enabled) {
@@ -459,13 +463,13 @@ void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::s
     }
     {
         std::lock_guard<std::mutex> lock(adapter_events().mutex);
-        push(adapter_events().annotations, std::move(entry));
+        push_entry(adapter_events().annotations, std::move(entry));
     }
     /* In snapshots of the library, an annotation is a string. */
     Note note;
     note.kind = NoteKind::TIME;
     note.metadata = annotation.empty() ? "" : annotation[0].second;
-    annotate(this, device, std::move(note));
+    record_note(this, device, std::move(note));
 }
 
 void Allocator::pushCompileContext(std::string &text)
@@ -516,7 +520,7 @@ void Allocator::annotateMemory(const void *ptr, const std::string &text)
     note.bytes = block.requested;
     note.stream = block.stream;
     note.pool = id_of_pool(block.fallback_pool != nullptr ? block.fallback_pool : block.pool);
-    annotate(this, static_cast<DeviceIndex>(block.device), std::move(note));
+    record_note(this, static_cast<DeviceIndex>(block.device), std::move(note));
 }
 
 } // namespace xseg_torch

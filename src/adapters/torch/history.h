@@ -10,16 +10,16 @@
 namespace xseg_torch
 {
 
-/** The newest events of a device, at most the entries of recordHistory(), as PyTorch's entries, the oldest first. */
+/** Get the newest events of a device as PyTorch's entries, the oldest first; at most the entries of recordHistory(). */
 std::vector<TraceEntry> trace_entries(Allocator *allocator, DeviceIndex device);
 
-/** The newest annotations of a time, at most the entries of recordHistory(), the oldest first. */
+/** Get the newest annotations of a time, the oldest first; at most the entries of recordHistory(). */
 std::vector<Annotation> time_annotations();
 
 /** Record a snapshot as an event, which the next snapshot contains. */
 void record_snapshot(Allocator *allocator, DeviceIndex device, size_t active_bytes);
 
-/** Attach the calling thread's metadata and compile context to its events.  Before init() the thread only keeps them. */
+/** Attach the calling thread's metadata and compile context to its events.  Before init() the thread only stores them. */
 void set_thread_label(Allocator *allocator);
 
 /** While an object exists, events of the calling thread contain the name of the PyTorch function that causes them. */

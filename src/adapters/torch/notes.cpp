@@ -15,23 +15,23 @@ namespace xseg_torch
 namespace
 {
 
-constexpr size_t SHOWN = 90;        /* maximum bytes of the excerpt before the ID */
+constexpr size_t EXCERPT_MAX = 90;  /* maximum bytes of the excerpt before the ID */
 constexpr size_t NOTES_MIN = 16384; /* minimum number of notes that triggers a scan of the events */
 
-struct Kept {
+struct StoredNote {
     Note note;
     std::string text;
-    unsigned holders = 1;
-    uint64_t round = 0; /* in which the note was released */
+    unsigned references = 1;
+    uint64_t round = 0; /* round in which the note was released */
 };
 
 struct Notes {
     std::mutex mutex;
-    std::map<uint64_t, Kept> by_id;
+    std::map<uint64_t, StoredNote> by_id;
     std::map<std::tuple<std::string, std::string, std::string>, uint64_t> labels;
-    std::vector<uint64_t> vacant; /* IDs to reuse */
+    std::vector<uint64_t> free_ids; /* IDs to reuse */
     uint64_t last = 0, round = 0;
-    size_t many = NOTES_MIN;
+    size_t scan_threshold = NOTES_MIN;
 };
 
 Notes &notes()
@@ -46,32 +46,33 @@ std::tuple<std::string, std::string, std::string> key_of(const Note &note)
     return {note.metadata, note.compile_context, note.internal_metadata};
 }
 
-/* A string of the library ends at a NUL, so the excerpt does as well. */
-std::string text_of(const Note &note, uint64_t id)
+/* The excerpt ends at a NUL, as strings of the library do. */
+std::string note_string(const Note &note, uint64_t id)
 {
-    std::string shown = note.metadata.empty() ? note.compile_context : note.metadata;
-    shown = shown.substr(0, shown.find('\0'));
+    std::string excerpt = note.metadata.empty() ? note.compile_context : note.metadata;
+    excerpt = excerpt.substr(0, excerpt.find('\0'));
     std::string text = "#" + std::to_string(id);
-    return shown.empty() ? text : shown.substr(0, SHOWN) + " " + text;
+    return excerpt.empty() ? text : excerpt.substr(0, EXCERPT_MAX) + " " + text;
 }
 
 uint64_t new_id(Notes &all)
 {
-    if (all.vacant.empty()) {
+    if (all.free_ids.empty()) {
         return ++all.last;
     }
-    uint64_t id = all.vacant.back();
-    all.vacant.pop_back();
+    uint64_t id = all.free_ids.back();
+    all.free_ids.pop_back();
     return id;
 }
 
-std::map<uint64_t, Kept>::iterator discard(Notes &all, std::map<uint64_t, Kept>::iterator kept)
+std::map<uint64_t, StoredNote>::iterator
+discard_note(Notes &all, std::map<uint64_t, StoredNote>::iterator stored)
 {
-    if (kept->second.note.kind == NoteKind::LABEL) {
-        all.labels.erase(key_of(kept->second.note));
+    if (stored->second.note.kind == NoteKind::LABEL) {
+        all.labels.erase(key_of(stored->second.note));
     }
-    all.vacant.push_back(kept->first);
-    return all.by_id.erase(kept);
+    all.free_ids.push_back(stored->first);
+    return all.by_id.erase(stored);
 }
 
 } // namespace
@@ -83,19 +84,19 @@ RetainedNote retain_note(Note note)
     if (note.kind == NoteKind::LABEL) {
         auto found = all.labels.find(key_of(note));
         if (found != all.labels.end()) {
-            Kept &kept = all.by_id.at(found->second);
-            kept.holders++;
-            return {found->second, kept.text};
+            StoredNote &stored = all.by_id.at(found->second);
+            stored.references++;
+            return {found->second, stored.text};
         }
     }
     uint64_t id = new_id(all);
     if (note.kind == NoteKind::LABEL) {
         all.labels[key_of(note)] = id;
     }
-    Kept kept;
-    kept.text = text_of(note, id);
-    kept.note = std::move(note);
-    return {id, all.by_id.emplace(id, std::move(kept)).first->second.text};
+    StoredNote stored;
+    stored.text = note_string(note, id);
+    stored.note = std::move(note);
+    return {id, all.by_id.emplace(id, std::move(stored)).first->second.text};
 }
 
 void release_note(uint64_t id, bool is_in_events)
@@ -105,10 +106,10 @@ void release_note(uint64_t id, bool is_in_events)
     }
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
-    auto kept = all.by_id.find(id);
-    kept->second.round = all.round;
-    if (--kept->second.holders == 0 && !is_in_events) {
-        discard(all, kept);
+    auto stored = all.by_id.find(id);
+    stored->second.round = all.round;
+    if (--stored->second.references == 0 && !is_in_events) {
+        discard_note(all, stored);
     }
 }
 
@@ -133,18 +134,18 @@ std::optional<Note> note_of(const char *text)
     return found->second.note;
 }
 
-bool has_many_notes()
+bool is_note_scan_due()
 {
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
-    return all.by_id.size() >= all.many;
+    return all.by_id.size() >= all.scan_threshold;
 }
 
 uint64_t begin_discarding_notes()
 {
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
-    all.many = SIZE_MAX; /* only one thread scans */
+    all.scan_threshold = SIZE_MAX; /* only one thread scans */
     return ++all.round;
 }
 
@@ -152,12 +153,12 @@ void discard_notes(uint64_t round, const std::unordered_set<uint64_t> *used)
 {
     Notes &all = notes();
     std::lock_guard<std::mutex> lock(all.mutex);
-    for (auto kept = all.by_id.begin(); used != nullptr && kept != all.by_id.end();) {
-        bool is_kept =
-            kept->second.holders > 0 || kept->second.round >= round || used->count(kept->first) > 0;
-        kept = is_kept ? std::next(kept) : discard(all, kept);
+    for (auto stored = all.by_id.begin(); used != nullptr && stored != all.by_id.end();) {
+        bool is_used = stored->second.references > 0 || stored->second.round >= round ||
+                       used->count(stored->first) > 0;
+        stored = is_used ? std::next(stored) : discard_note(all, stored);
     }
-    all.many = std::max(NOTES_MIN, 2 * all.by_id.size());
+    all.scan_threshold = std::max(NOTES_MIN, 2 * all.by_id.size());
 }
 
 } // namespace xseg_torch

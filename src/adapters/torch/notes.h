@@ -42,16 +42,16 @@ RetainedNote retain_note(Note note);
 /** Release a note.  If is_in_events is false, no event has its string, and the note can be discarded immediately. */
 void release_note(uint64_t id, bool is_in_events);
 
-/** The note of a string; none for strings of other callers. */
+/** Get the note of a string; empty for strings of other callers. */
 std::optional<Note> note_of(const char *text);
 
-/** The ID at the end of a string; 0 for none. */
+/** Get the ID at the end of a string, or 0. */
 uint64_t note_id_of(const char *text);
 
-/** Whether the number of notes has reached the limit at which events are scanned for unused notes. */
-bool has_many_notes();
+/** Get whether the number of notes has reached the threshold of a scan of the events for unused notes. */
+bool is_note_scan_due();
 
-/** Begin to discard; returns the round for discard_notes().  Notes that are released from now on are kept. */
+/** Begin to discard notes.  Returns the round for discard_notes(), which keeps notes that are released from now on. */
 uint64_t begin_discarding_notes();
 
 /** Discard the notes that are not retained and whose IDs are not in `used`.  NULL discards none. */

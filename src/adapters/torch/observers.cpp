@@ -48,7 +48,7 @@ bool on_low_memory(void *, const struct xseg_oom_info *info)
             has_freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
         }
     } catch (...) {
-        keep_current_exception();
+        store_current_exception();
     }
     return has_freed;
 }
@@ -56,19 +56,20 @@ bool on_low_memory(void *, const struct xseg_oom_info *info)
 /* The memory profiler records an event for each failed request. */
 void report_to_profiler(struct xseg_allocator *library, const struct xseg_oom_info *info)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = info->device;
-    struct xseg_statistics now = {sizeof(now)};
-    if (!c10::memoryProfilingEnabled() || xseg_stats_get(library, &where, &now) != XSEG_OK) {
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = info->device;
+    struct xseg_statistics statistics = {sizeof(statistics)};
+    if (!c10::memoryProfilingEnabled() || xseg_stats_get(library, &scope, &statistics) != XSEG_OK) {
         return;
     }
     try {
         c10::reportOutOfMemoryToProfiler(
-            static_cast<int64_t>(info->block_bytes), now.allocated_bytes[XSEG_STAT_ALL].current,
-            now.reserved_bytes[XSEG_STAT_ALL].current,
+            static_cast<int64_t>(info->block_bytes),
+            statistics.allocated_bytes[XSEG_STAT_ALL].current,
+            statistics.reserved_bytes[XSEG_STAT_ALL].current,
             c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(info->device)));
-    } catch (const std::exception &problem) {
-        TORCH_WARN("xseg.torch: cannot report an out-of-memory to the profiler: ", problem.what());
+    } catch (const std::exception &failure) {
+        TORCH_WARN("xseg.torch: cannot report an out-of-memory to the profiler: ", failure.what());
     }
 }
 
@@ -89,17 +90,18 @@ void on_out_of_memory(void *context, const struct xseg_oom_info *info)
             observer(info->device, info->segment_bytes, info->allowed_bytes, info->free_bytes);
         }
     } catch (...) {
-        keep_current_exception();
+        store_current_exception();
     }
 }
 
 void on_rejected(void *context, const struct xseg_oom_info *info)
 {
     record_rejection(info);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = info->device;
-    struct xseg_statistics now = {sizeof(now)};
-    if (xseg_stats_get(static_cast<struct xseg_allocator *>(context), &where, &now) != XSEG_OK) {
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = info->device;
+    struct xseg_statistics statistics = {sizeof(statistics)};
+    if (xseg_stats_get(static_cast<struct xseg_allocator *>(context), &scope, &statistics) !=
+        XSEG_OK) {
         return;
     }
     std::vector<RejectionObserver> copies;
@@ -109,26 +111,26 @@ void on_rejected(void *context, const struct xseg_oom_info *info)
     }
     try {
         for (const RejectionObserver &observer : copies) {
-            observer(info->device, info->segment_bytes, now.reserved_bytes[XSEG_STAT_ALL].current,
-                     now.device_bytes);
+            observer(info->device, info->segment_bytes,
+                     statistics.reserved_bytes[XSEG_STAT_ALL].current, statistics.device_bytes);
         }
     } catch (...) {
-        keep_current_exception();
+        store_current_exception();
     }
 }
 
-void call(AllocatorTraceTracker *tracker, const TraceEntry &entry)
+void call_tracker(AllocatorTraceTracker *tracker, const TraceEntry &entry)
 {
     try {
         (*tracker)(entry);
-    } catch (const std::exception &problem) {
-        TORCH_WARN("xseg.torch: trace tracker failed: ", problem.what());
+    } catch (const std::exception &failure) {
+        TORCH_WARN("xseg.torch: trace tracker failed: ", failure.what());
     }
 }
 
 /* Segments are reported by `on_map` and `on_unmap`, which run after mapping and before unmapping: NCCL must deregister memory
  * before it is unmapped. */
-void trace(void *context, const struct xseg_trace_entry *entry)
+void on_trace(void *context, const struct xseg_trace_entry *entry)
 {
     static const TraceEntry::Action actions[] = {TraceEntry::ALLOC, TraceEntry::FREE_REQUESTED,
                                                  TraceEntry::FREE_COMPLETED};
@@ -140,20 +142,20 @@ void trace(void *context, const struct xseg_trace_entry *entry)
     TraceEntry::Action action = is_out_of_memory ? TraceEntry::OOM : actions[entry->action];
     size_t address = is_out_of_memory ? free_at_last_oom[entry->device].load()
                                       : reinterpret_cast<size_t>(entry->base);
-    call(static_cast<AllocatorTraceTracker *>(context),
-         make_entry(action, static_cast<DeviceIndex>(entry->device), address, entry->bytes,
-                    entry->stream, id_of_pool(entry->pool)));
+    call_tracker(static_cast<AllocatorTraceTracker *>(context),
+                 make_entry(action, static_cast<DeviceIndex>(entry->device), address, entry->bytes,
+                            entry->stream, id_of_pool(entry->pool)));
 }
 
 void notify_mapping(void *context, const struct xseg_mapping *mapping, TraceEntry::Action action)
 {
-    call(static_cast<AllocatorTraceTracker *>(context),
-         make_entry(action, static_cast<DeviceIndex>(mapping->device),
-                    reinterpret_cast<size_t>(mapping->base), mapping->bytes, mapping->stream,
-                    id_of_pool(mapping->pool)));
+    call_tracker(static_cast<AllocatorTraceTracker *>(context),
+                 make_entry(action, static_cast<DeviceIndex>(mapping->device),
+                            reinterpret_cast<size_t>(mapping->base), mapping->bytes,
+                            mapping->stream, id_of_pool(mapping->pool)));
 }
 
-/* Trackers that register memory, such as NCCL's hooks, only handle whole segments.  A single-page segment is one. */
+/* Trackers that register memory, such as NCCL's hooks, handle whole segments only.  A single-page segment is whole. */
 bool is_part(const struct xseg_mapping *mapping)
 {
     return mapping->is_expandable && !mapping->is_single_page;
@@ -171,12 +173,12 @@ void on_unmap(void *context, const struct xseg_mapping *mapping)
                    is_part(mapping) ? TraceEntry::SEGMENT_UNMAP : TraceEntry::SEGMENT_FREE);
 }
 
-void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
+void add_tracker(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
 {
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
     observer.context = tracker;
-    observer.on_trace = trace;
+    observer.on_trace = on_trace;
     observer.on_map = on_map;
     observer.on_unmap = on_unmap;
     check(xseg_observer_add(library, &observer, &id), "attachAllocatorTraceTracker");
@@ -184,7 +186,7 @@ void track(struct xseg_allocator *library, AllocatorTraceTracker *tracker)
 
 } // namespace
 
-void observe(struct xseg_allocator *library)
+void add_observers(struct xseg_allocator *library)
 {
     struct xseg_observer observer = {sizeof(observer)};
     uint64_t id = 0;
@@ -195,12 +197,12 @@ void observe(struct xseg_allocator *library)
     check(xseg_observer_add(library, &observer, &id), "torch.cuda.init");
     Held<std::mutex> lock(observers().mutex);
     for (AllocatorTraceTracker *tracker : observers().trackers) {
-        track(library, tracker);
+        add_tracker(library, tracker);
     }
     observers().library = library;
 }
 
-void stop_observing()
+void remove_observers()
 {
     Held<std::mutex> lock(observers().mutex);
     observers().library = nullptr;
@@ -220,11 +222,11 @@ void Allocator::attachOomRejectionObserver(RejectionObserver observer)
 
 void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker)
 {
-    auto *kept = new AllocatorTraceTracker(std::move(tracker));
+    auto *added = new AllocatorTraceTracker(std::move(tracker));
     Held<std::mutex> lock(observers().mutex);
-    observers().trackers.push_back(kept);
+    observers().trackers.push_back(added);
     if (observers().library != nullptr) {
-        track(observers().library, kept);
+        add_tracker(observers().library, added);
     }
 }
 

@@ -8,11 +8,11 @@
 namespace xseg_torch
 {
 
-/** Register with an opened library, for existing and future observers. */
-void observe(struct xseg_allocator *library);
+/** Register PyTorch's existing and future observers with an opened library. */
+void add_observers(struct xseg_allocator *library);
 
-/** The library is about to be closed; the observers are kept for the next one. */
-void stop_observing();
+/** Detach from a library that is about to be closed.  The observers remain for the next library. */
+void remove_observers();
 
 } // namespace xseg_torch
 

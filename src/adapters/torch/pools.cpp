@@ -97,28 +97,28 @@ constexpr bool HAS_MARKS = false;
 constexpr bool HAS_MARKS = Marks<CUDAAllocator>::value;
 #endif
 
-Pool *find(DeviceIndex device, MempoolId_t id)
+Pool *find_pool(DeviceIndex device, MempoolId_t id)
 {
     auto found = table().pools.find({device, id});
     return found == table().pools.end() ? nullptr : found->second.get();
 }
 
-Pool *find_held(DeviceIndex device, MempoolId_t id, const char *operation)
+Pool *find_retained(DeviceIndex device, MempoolId_t id, const char *operation)
 {
-    Pool *pool = find(device, id);
+    Pool *pool = find_pool(device, id);
     TORCH_CHECK(pool != nullptr && pool->use_count > 0, "xseg.torch: ", operation,
                 ": no such memory pool, ID (", id.first, ", ", id.second, ") on device ",
                 static_cast<int>(device));
     return pool;
 }
 
-std::string text_of(MempoolId_t id)
+std::string pool_name(MempoolId_t id)
 {
     return "torch (" + std::to_string(id.first) + ", " + std::to_string(id.second) + ")";
 }
 
 /* PyTorch counts by ID: a pool continues the statistics of earlier pools with its ID. */
-void add(Groups &sums, const struct xseg_statistics &pool)
+void add_statistics(Groups &sums, const struct xseg_statistics &pool)
 {
     for (size_t group = 0; group < sums.size(); group++) {
         const struct xseg_stat &each = pool.reserved_bytes[group];
@@ -129,16 +129,17 @@ void add(Groups &sums, const struct xseg_statistics &pool)
     }
 }
 
-/* Read the statistics of a pool.  Its ID has statistics from now on if the pool has had memory. */
-bool read(struct xseg_allocator *library, const Pool *pool, struct xseg_statistics *now)
+/* Get the statistics of a pool.  If the pool has had memory, its ID has statistics from now on. */
+bool read_statistics(struct xseg_allocator *library, const Pool *pool,
+                     struct xseg_statistics *statistics)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.pool = pool->handle;
-    *now = {sizeof(*now)};
-    if (xseg_stats_get(library, &where, now) != XSEG_OK) {
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.pool = pool->handle;
+    *statistics = {sizeof(*statistics)};
+    if (xseg_stats_get(library, &scope, statistics) != XSEG_OK) {
         return false;
     }
-    if (now->reserved_bytes[XSEG_STAT_ALL].allocated > 0) {
+    if (statistics->reserved_bytes[XSEG_STAT_ALL].allocated > 0) {
         table().past_statistics.try_emplace({pool->device, pool->id});
     }
     return true;
@@ -152,7 +153,7 @@ void on_pool_destroyed(void *context, const struct xseg_statistics *last)
     Key key{pool->device, pool->id};
     if (last->reserved_bytes[XSEG_STAT_ALL].allocated > 0 ||
         table().past_statistics.count(key) > 0) {
-        add(table().past_statistics[key], *last);
+        add_statistics(table().past_statistics[key], *last);
     }
     auto found = table().pools.find(key);
     if (found != table().pools.end() && found->second.get() == pool) {
@@ -168,7 +169,7 @@ void *memory_alloc(void *context, size_t bytes, int device, xseg_stream)
         c10::cuda::CUDAGuard guard(static_cast<DeviceIndex>(device));
         return static_cast<CUDAAllocator *>(context)->raw_alloc(bytes);
     } catch (...) {
-        keep_current_exception();
+        store_current_exception();
         return nullptr;
     }
 }
@@ -177,14 +178,14 @@ void memory_free(void *context, void *ptr, size_t, int, xseg_stream)
 {
     try {
         static_cast<CUDAAllocator *>(context)->raw_delete(ptr);
-    } catch (const std::exception &problem) {
+    } catch (const std::exception &failure) {
         TORCH_WARN("xseg.torch: allocator of a memory pool failed to free a block: ",
-                   problem.what());
+                   failure.what());
     }
 }
 
-Pool *create(Allocator *allocator, DeviceIndex device, MempoolId_t id,
-             std::shared_ptr<CUDAAllocator> memory, const std::string &name, Memory kind)
+Pool *create_pool(Allocator *allocator, DeviceIndex device, MempoolId_t id,
+                  std::shared_ptr<CUDAAllocator> memory, const std::string &name, Memory kind)
 {
     auto pool = std::make_unique<Pool>();
     pool->device = device;
@@ -204,20 +205,21 @@ Pool *create(Allocator *allocator, DeviceIndex device, MempoolId_t id,
     check(xseg_pool_create(allocator->library(), device, &options, &pool->handle),
           "create memory pool");
     table().destroyed_at_release.erase({device, id});
-    Pool *made = pool.get();
+    Pool *created = pool.get();
     table().pools[{device, id}] = std::move(pool);
-    return made;
+    return created;
 }
 
 /* Destroy a released pool without memory, which the library does in a trim. */
 void destroy_if_empty(Allocator *allocator, const Pool *pool)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.pool = pool->handle;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.pool = pool->handle;
     struct xseg_trim_options options = {sizeof(options)};
-    struct xseg_statistics now;
-    if (read(allocator->library(), pool, &now) && now.reserved_bytes[XSEG_STAT_ALL].current == 0) {
-        warn(xseg_trim(allocator->library(), &where, &options, nullptr), "destroy memory pool");
+    struct xseg_statistics statistics;
+    if (read_statistics(allocator->library(), pool, &statistics) &&
+        statistics.reserved_bytes[XSEG_STAT_ALL].current == 0) {
+        warn(xseg_trim(allocator->library(), &scope, &options, nullptr), "destroy memory pool");
     }
 }
 
@@ -225,13 +227,13 @@ Pool *create_or_retain(Allocator *allocator, DeviceIndex device, MempoolId_t id,
                        std::shared_ptr<CUDAAllocator> memory)
 {
     allocator->check_device(device);
-    Pool *pool = find(device, id);
+    Pool *pool = find_pool(device, id);
     if (pool != nullptr && pool->use_count == 0) {
         destroy_if_empty(allocator, pool);
-        pool = find(device, id);
+        pool = find_pool(device, id);
     }
     if (pool == nullptr) {
-        pool = create(allocator, device, id, std::move(memory), text_of(id), Memory::PLAIN);
+        pool = create_pool(allocator, device, id, std::move(memory), pool_name(id), Memory::PLAIN);
     } else {
         TORCH_CHECK(pool->use_count > 0, "xseg.torch: memory pool was released, ID (", id.first,
                     ", ", id.second, "); create a new MemPool");
@@ -243,14 +245,14 @@ Pool *create_or_retain(Allocator *allocator, DeviceIndex device, MempoolId_t id,
 }
 
 /* Release a reference.  The pool may be destroyed afterwards. */
-void release(Pool *pool)
+void release_pool(Pool *pool)
 {
     if (--pool->use_count == 0) {
         check(xseg_pool_release(pool->handle), "releasePool");
     }
 }
 
-bool accepts(void *context, xseg_stream stream)
+bool route_accepts(void *context, xseg_stream stream)
 {
     /* The library calls this function, so no exception may propagate.  PyTorch's filter throws if CUDA has failed, which the
      * caller's next call of CUDA reports. */
@@ -280,9 +282,9 @@ struct xseg_pool *create_named_pool(Allocator *allocator, DeviceIndex device, Me
 {
     Lock lock;
     allocator->check_device(device);
-    TORCH_CHECK(find(device, id) == nullptr, "xseg.torch: memory pool exists already, ID (",
+    TORCH_CHECK(find_pool(device, id) == nullptr, "xseg.torch: memory pool exists already, ID (",
                 id.first, ", ", id.second, ")");
-    Pool *pool = create(allocator, device, id, nullptr, name, memory);
+    Pool *pool = create_pool(allocator, device, id, nullptr, name, memory);
     pool->use_count++;
     return pool->handle;
 }
@@ -318,19 +320,19 @@ void trim_released_pools(Allocator *allocator, MempoolId_t id,
         }
     }
     for (const Key &key : keys) {
-        const Pool *pool = find(key.first, key.second);
+        const Pool *pool = find_pool(key.first, key.second);
         if (pool != nullptr && pool->use_count == 0) {
-            struct xseg_scope where = XSEG_SCOPE_ALL;
-            where.pool = pool->handle;
-            check(xseg_trim(allocator->library(), &where, &options, nullptr), "empty_cache");
+            struct xseg_scope scope = XSEG_SCOPE_ALL;
+            scope.pool = pool->handle;
+            check(xseg_trim(allocator->library(), &scope, &options, nullptr), "empty_cache");
         }
     }
 }
 
-struct xseg_pool *held_pool(DeviceIndex device, MempoolId_t id)
+struct xseg_pool *retained_pool(DeviceIndex device, MempoolId_t id)
 {
     Lock lock;
-    Pool *pool = find(device, id);
+    Pool *pool = find_pool(device, id);
     return pool != nullptr && pool->use_count > 0 ? pool->handle : nullptr;
 }
 
@@ -341,7 +343,7 @@ struct xseg_pool *routed_pool(DeviceIndex device, cudaStream_t stream)
     for (const auto &[key, pool] : table().pools) {
         if (key.first == device && pool->is_routed &&
             (found == nullptr || pool->route_order > found->route_order) &&
-            accepts(pool.get(), stream)) {
+            route_accepts(pool.get(), stream)) {
             found = pool.get();
         }
     }
@@ -364,34 +366,34 @@ MempoolId_t id_of_pool(const struct xseg_pool *handle)
 std::map<MempoolId_t, Groups> pool_statistics(struct xseg_allocator *library, DeviceIndex device)
 {
     Lock lock;
-    std::map<MempoolId_t, struct xseg_statistics> held;
+    std::map<MempoolId_t, struct xseg_statistics> current;
     for (const auto &[key, pool] : table().pools) {
-        struct xseg_statistics now;
-        if (key.first == device && read(library, pool.get(), &now)) {
-            held[key.second] = now;
+        struct xseg_statistics statistics;
+        if (key.first == device && read_statistics(library, pool.get(), &statistics)) {
+            current[key.second] = statistics;
         }
     }
     std::map<MempoolId_t, Groups> found;
     for (const auto &[key, sums] : table().past_statistics) {
         if (key.first == device) {
             Groups &total = found[key.second] = sums;
-            if (held.count(key.second) > 0) {
-                add(total, held[key.second]);
+            if (current.count(key.second) > 0) {
+                add_statistics(total, current[key.second]);
             }
         }
     }
     return found;
 }
 
-void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, unsigned what)
+void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, unsigned reset)
 {
     Lock lock;
     for (const auto &[key, pool] : table().pools) {
-        struct xseg_scope where = XSEG_SCOPE_ALL;
-        where.pool = pool->handle;
-        struct xseg_statistics now;
-        if (key.first == device && read(library, pool.get(), &now)) {
-            xseg_status status = xseg_stats_reset(library, &where, what);
+        struct xseg_scope scope = XSEG_SCOPE_ALL;
+        scope.pool = pool->handle;
+        struct xseg_statistics statistics;
+        if (key.first == device && read_statistics(library, pool.get(), &statistics)) {
+            xseg_status status = xseg_stats_reset(library, &scope, reset);
             if (status != XSEG_ERR_ARGUMENT) {
                 check(status, "reset memory pool statistics");
             }
@@ -399,18 +401,19 @@ void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, u
     }
     for (auto &[key, sums] : table().past_statistics) {
         for (struct xseg_stat &stat : sums) {
-            if (key.first == device && what & XSEG_RESET_PEAK) {
+            if (key.first == device && reset & XSEG_RESET_PEAK) {
                 stat.peak = stat.current;
             }
-            if (key.first == device && what & XSEG_RESET_ACCUMULATED) {
+            if (key.first == device && reset & XSEG_RESET_ACCUMULATED) {
                 stat.allocated = stat.freed = 0;
             }
         }
     }
 }
 
-/* The adapter counts the capture before and after the library does, so no import is closed in between. */
-static xseg_status begin_mark(struct xseg_allocator *library, DeviceIndex device)
+/* The adapter counts the capture before the library does, and until after the library has ended it, so that no import is
+ * closed in between. */
+static xseg_status begin_capture(struct xseg_allocator *library, DeviceIndex device)
 {
     count_capture(device, true);
     xseg_status status = xseg_capture_mark(library, device);
@@ -420,7 +423,7 @@ static xseg_status begin_mark(struct xseg_allocator *library, DeviceIndex device
     return status;
 }
 
-static void end_mark(struct xseg_allocator *library, DeviceIndex device)
+static void end_capture(struct xseg_allocator *library, DeviceIndex device)
 {
     check(xseg_capture_unmark(library, device), "markCaptureEnd");
     count_capture(device, false);
@@ -432,7 +435,7 @@ static void end_mark(struct xseg_allocator *library, DeviceIndex device)
 static bool end_route(DeviceIndex device, MempoolId_t id)
 {
     Lock lock;
-    Pool *pool = find(device, id);
+    Pool *pool = find_pool(device, id);
     TORCH_CHECK(pool != nullptr && pool->is_routed,
                 "endAllocatePool: not currently recording to mempool_id");
     check(xseg_route_end(pool->handle), "endAllocateToPool");
@@ -452,17 +455,17 @@ void begin_route(Allocator *allocator, DeviceIndex device, MempoolId_t id,
         pool->filter = std::move(filter);
         pool->route = route;
         pool->route_order = next_order();
-        status = xseg_route_begin(pool->handle, accepts, pool);
+        status = xseg_route_begin(pool->handle, route_accepts, pool);
     }
     if (status == XSEG_OK && counts_as_capture(route, HAS_MARKS)) {
-        status = begin_mark(allocator->library(), device);
+        status = begin_capture(allocator->library(), device);
         if (status != XSEG_OK) {
             warn(xseg_route_end(pool->handle), "beginAllocateToPool");
         }
     }
     if (status != XSEG_OK) {
-        std::string text = error_text(status);
-        release(pool);
+        std::string text = error_message(status);
+        release_pool(pool);
         TORCH_CHECK(!was_routed, "beginAllocateToPool: already recording to mempool_id (", id.first,
                     ", ", id.second, ")");
         TORCH_CHECK(false, "xseg.torch: beginAllocateToPool: ", text);
@@ -479,20 +482,20 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t id,
 void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t id)
 {
     if (!is_forked() && end_route(device, id)) {
-        end_mark(library_, device);
+        end_capture(library_, device);
     }
 }
 
 void Allocator::markCaptureBegin(DeviceIndex device)
 {
     open_device(device);
-    check(begin_mark(library_, device), "markCaptureBegin");
+    check(begin_capture(library_, device), "markCaptureBegin");
 }
 
 void Allocator::markCaptureEnd(DeviceIndex device)
 {
     if (!is_forked()) {
-        end_mark(library_, device);
+        end_capture(library_, device);
     }
 }
 
@@ -502,8 +505,8 @@ void Allocator::releasePool(DeviceIndex device, MempoolId_t id)
         return;
     }
     Lock lock;
-    release(find_held(device, id, "releasePool"));
-    if (find(device, id) == nullptr) {
+    release_pool(find_retained(device, id, "releasePool"));
+    if (find_pool(device, id) == nullptr) {
         table().destroyed_at_release.insert({device, id});
     }
 }
@@ -514,7 +517,7 @@ int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t id)
         return 1; /* the destructor of a MemPool requires that this is the only reference */
     }
     Lock lock;
-    const Pool *pool = find(device, id);
+    const Pool *pool = find_pool(device, id);
     return pool == nullptr ? 0 : pool->use_count;
 }
 
@@ -547,7 +550,7 @@ void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t id, bool use_on_oom)
         return;
     }
     Lock lock;
-    check(xseg_pool_set(find_held(device, id, "setUseOnOOM")->handle, XSEG_POOL_USE_ON_OOM,
+    check(xseg_pool_set(find_retained(device, id, "setUseOnOOM")->handle, XSEG_POOL_USE_ON_OOM,
                         use_on_oom),
           "setUseOnOOM");
 }
@@ -558,7 +561,7 @@ void Allocator::setNoSplit(DeviceIndex device, MempoolId_t id)
         return;
     }
     Lock lock;
-    check(xseg_pool_set(find_held(device, id, "setNoSplit")->handle, XSEG_POOL_NO_SPLIT, true),
+    check(xseg_pool_set(find_retained(device, id, "setNoSplit")->handle, XSEG_POOL_NO_SPLIT, true),
           "setNoSplit");
 }
 
@@ -568,7 +571,7 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t id,
     Lock lock;
     std::vector<void *> blocks(expected.begin(), expected.end());
     bool is_equal = false;
-    const Pool *pool = find(device, id);
+    const Pool *pool = find_pool(device, id);
     TORCH_CHECK(pool != nullptr, "Could not find pool of id (", id.first, ", ", id.second,
                 ") on device ", static_cast<int>(device));
     check(xseg_pool_check_live(pool->handle, blocks.data(), blocks.size(), &is_equal),
@@ -596,7 +599,7 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address)
     }
     if (status != XSEG_OK) {
         Failure failed = failure_of(library_, status, device, bytes);
-        TORCH_CHECK(status == XSEG_ERR_FORKED || failed.exception.is_held(),
+        TORCH_CHECK(status == XSEG_ERR_FORKED || failed.exception.has_value(),
                     "Could not allocate CUDA storage at exact address ", address, ": ",
                     failed.text);
         raise(failed);
@@ -620,19 +623,19 @@ struct Checkpoint final : public AllocatorState {
     }
 };
 
-struct Moved {
+struct RestoredBlocks {
     std::vector<void *> freed, allocated;
 };
 
-void add_moved(void *context, void *ptr, bool was_freed)
+void add_restored_block(void *context, void *ptr, bool was_freed)
 {
-    Moved *moved = static_cast<Moved *>(context);
-    (was_freed ? moved->freed : moved->allocated).push_back(ptr);
+    RestoredBlocks *blocks = static_cast<RestoredBlocks *>(context);
+    (was_freed ? blocks->freed : blocks->allocated).push_back(ptr);
 }
 
-struct xseg_pool *pool_of(DeviceIndex device, MempoolId_t id)
+struct xseg_pool *require_pool(DeviceIndex device, MempoolId_t id)
 {
-    struct xseg_pool *pool = held_pool(device, id);
+    struct xseg_pool *pool = retained_pool(device, id);
     TORCH_CHECK(pool != nullptr, "Could not find pool of id (", id.first, ", ", id.second, ")");
     return pool;
 }
@@ -643,7 +646,7 @@ std::shared_ptr<AllocatorState> Allocator::getCheckpointState(DeviceIndex device
 {
     auto state = std::make_shared<Checkpoint>();
     state->id = id;
-    check(xseg_pool_checkpoint(pool_of(device, id), &state->blocks), "getCheckpointState");
+    check(xseg_pool_checkpoint(require_pool(device, id), &state->blocks), "getCheckpointState");
     return state;
 }
 
@@ -655,15 +658,16 @@ CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device,
         checkpoint != nullptr,
         "xseg.torch: setCheckpointPoolState: checkpoint of another allocator; pass a checkpoint "
         "that getCheckpointState() of xseg returned");
-    Moved moved;
-    check(xseg_pool_restore(pool_of(device, checkpoint->id), checkpoint->blocks, add_moved, &moved),
+    RestoredBlocks blocks;
+    check(xseg_pool_restore(require_pool(device, checkpoint->id), checkpoint->blocks,
+                            add_restored_block, &blocks),
           "setCheckpointPoolState");
     CheckpointDelta delta;
-    for (void *ptr : moved.freed) {
+    for (void *ptr : blocks.freed) {
         warn(close_export_if_any(library(), ptr), "setCheckpointPoolState");
     }
-    delta.ptrs_freed = std::move(moved.freed);
-    for (void *ptr : moved.allocated) {
+    delta.ptrs_freed = std::move(blocks.freed);
+    for (void *ptr : blocks.allocated) {
         delta.dataptrs_allocd.emplace_back(ptr, ptr, cached_deleter(),
                                            c10::Device(c10::DeviceType::CUDA, device));
     }

@@ -2,8 +2,8 @@
 /*
  * Table of PyTorch's private pools by ID (MempoolId_t), and the library's pools that implement them.
  *
- * PyTorch counts references to a pool.  At zero the pool is released: it serves no more requests, and its entry is removed after the
- * library has released its memory.  The statistics of a pool outlive it, under its ID.
+ * PyTorch counts references to a pool.  At zero the pool is released: it serves no more requests, and its entry is removed
+ * after the library has released its memory.  The statistics of a pool remain under its ID after it is destroyed.
  *
  * A recursive lock guards the table.  Allocations and frees do not take it, except the last free of a released pool.  It is held
  * during calls of the library, which calls `on_destroy` without holding its locks.
@@ -43,10 +43,10 @@ void count_syncs_of_destroyed_pools(Allocator *allocator, MempoolId_t id);
 void trim_released_pools(Allocator *allocator, MempoolId_t id,
                          const struct xseg_trim_options &options);
 
-/** The pool that PyTorch retains under an ID; NULL if there is none. */
-struct xseg_pool *held_pool(DeviceIndex device, MempoolId_t id);
+/** Get the pool that PyTorch retains under an ID, or NULL. */
+struct xseg_pool *retained_pool(DeviceIndex device, MempoolId_t id);
 
-/** The pool to which PyTorch's routes send an allocation on a stream; NULL: the default pool. */
+/** Get the pool that serves an allocation on a stream by PyTorch's routes; NULL: the default pool. */
 struct xseg_pool *routed_pool(DeviceIndex device, cudaStream_t stream);
 
 /** The ID of a pool; {0, 0} for the default pool and for pools that are not PyTorch's. */
@@ -59,7 +59,7 @@ using Groups = std::array<struct xseg_stat, XSEG_STAT_GROUPS>;
 std::map<MempoolId_t, Groups> pool_statistics(struct xseg_allocator *library, DeviceIndex device);
 
 /** Reset the statistics of pool_statistics(), as xseg_stats_reset() does. */
-void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, unsigned what);
+void reset_pool_statistics(struct xseg_allocator *library, DeviceIndex device, unsigned reset);
 
 /** The origin of a route: a capture or pool of PyTorch, or a tag. */
 enum class Route { PYTORCH, TAG };

@@ -28,7 +28,7 @@ using Config = caching::CUDAAllocatorConfig;
 
 struct KeyValue {
     std::string value;
-    bool is_named;
+    bool is_set;
 };
 using Keys = std::map<std::string, KeyValue>;
 
@@ -36,8 +36,8 @@ std::mutex the_mutex;
 struct xseg_allocator *the_library;     /* NULL until it is open */
 std::vector<std::string> early_strings; /* strings that were set before the library was opened */
 std::string acknowledged;               /* acknowledged_settings() */
-std::atomic<double> the_fraction{1};    /* fraction of devices that are not open */
-std::atomic<double> the_rejection{
+std::atomic<double> the_fraction{1};    /* memory fraction of devices that are not open */
+std::atomic<double> the_rejection_fraction{
     -1}; /* fraction of a string after the library was opened; -1: none */
 
 bool add_key(void *context, const struct xseg_config_key *key)
@@ -51,7 +51,7 @@ Keys read_keys(const char *config, const char **source)
 {
     Keys keys;
     xseg_status status = xseg_config_keys(config, source, add_key, &keys);
-    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_text(status));
+    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_message(status));
     return keys;
 }
 
@@ -83,38 +83,38 @@ template <class Any> std::string last_settings()
     }
 }
 
-std::string configuration(struct xseg_allocator *library)
+std::string get_configuration(struct xseg_allocator *library)
 {
-    size_t needed = 0;
-    check(xseg_config_get(library, nullptr, 0, &needed), "configuration");
-    std::vector<char> text(needed + 256); /* another thread may change the configuration */
-    check(xseg_config_get(library, text.data(), text.size(), nullptr), "configuration");
-    return text.data();
+    size_t length = 0;
+    check(xseg_config_get(library, nullptr, 0, &length), "configuration");
+    std::vector<char> buffer(length + 256); /* another thread may change the configuration */
+    check(xseg_config_get(library, buffer.data(), buffer.size(), nullptr), "configuration");
+    return buffer.data();
 }
 
 /*
- * A string without per_process_memory_fraction, which PyTorch only applies when CUDA is initialized.  Blanks replace the key, so
- * that the columns of error messages match the original string.
+ * Get a string without per_process_memory_fraction, which PyTorch only applies when CUDA is initialized.  Blanks replace the
+ * key, so that the columns of error messages match the original string.
  */
 std::string without_fraction(const std::string &settings)
 {
-    std::string kept = settings;
+    std::string result = settings;
     int depth = 0;
     size_t begin = 0;
     for (size_t at = 0; at <= settings.size(); at++) {
-        char mark = at < settings.size() ? settings[at] : ',';
-        depth += (mark == '[') - (mark == ']');
-        if (mark != ',' || (depth != 0 && at < settings.size())) {
+        char character = at < settings.size() ? settings[at] : ',';
+        depth += (character == '[') - (character == ']');
+        if (character != ',' || (depth != 0 && at < settings.size())) {
             continue;
         }
         size_t end = std::min(at + 1, settings.size());
         if (settings.substr(begin, at - begin).find("per_process_memory_fraction") !=
             std::string::npos) {
-            kept.replace(begin, end - begin, end - begin, ' ');
+            result.replace(begin, end - begin, end - begin, ' ');
         }
         begin = end;
     }
-    return kept;
+    return result;
 }
 
 /*
@@ -124,35 +124,36 @@ std::string without_fraction(const std::string &settings)
 std::string with_resets(const std::string &settings, const std::string &large_segment)
 {
     Keys keys = read_keys(settings.c_str(), nullptr);
-    std::string text = settings.substr(0, settings.find_last_not_of(", \t\n\v\f\r") + 1);
+    std::string result = settings.substr(0, settings.find_last_not_of(", \t\n\v\f\r") + 1);
     auto reset = [&](const char *key, const std::string &value) {
-        if (!keys.at(key).is_named) {
-            text += (text.empty() ? "" : ",") + std::string(key) + ":" + value;
+        if (!keys.at(key).is_set) {
+            result += (result.empty() ? "" : ",") + std::string(key) + ":" + value;
         }
     };
     reset("max_split_size_mb", "-1");
     reset("roundup_power2_divisions", "[16384:0,>:0]");
     reset("garbage_collection_threshold", "off");
     /* A string that names large_segment_size_mb alone sets this key in the library. */
-    if (!keys.at("large_segment_size_mb").is_named) {
+    if (!keys.at("large_segment_size_mb").is_set) {
         reset("max_non_split_rounding_mb", large_segment);
     }
-    return text;
+    return result;
 }
 
 void configure(struct xseg_allocator *library, const std::string &settings)
 {
     xseg_status status = xseg_config_set(library, settings.c_str());
-    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_text(status));
+    TORCH_CHECK_VALUE(status == XSEG_OK, "xseg.torch: ", error_message(status));
 }
 
 std::string large_segment_of(struct xseg_allocator *library)
 {
-    return read_keys(configuration(library).c_str(), nullptr).at("large_segment_size_mb").value;
+    return read_keys(get_configuration(library).c_str(), nullptr).at("large_segment_size_mb").value;
 }
 
-/* Whether expandable_segments:False is ignored.  Before the library is opened, a string is part of the start configuration. */
-bool keeps_expandable()
+/* Get whether expandable_segments:False is ignored.  Before the library is opened, a string is part of its initial
+ * configuration, so it is not ignored. */
+bool ignores_classic_segments()
 {
     const char *value = std::getenv("XSEG_TORCH_KEEP_EXPANDABLE");
     Held<std::mutex> lock(the_mutex);
@@ -160,15 +161,16 @@ bool keeps_expandable()
         !serves_ipc()) {
         return false;
     }
-    Keys keys = read_keys(configuration(the_library).c_str(), nullptr);
+    Keys keys = read_keys(get_configuration(the_library).c_str(), nullptr);
     return keys.at("expandable_segments").value == "True" && keys.at("exportable").value == "True";
 }
 
-/* A string with expandable_segments:True instead of False. */
+/* Get a string with expandable_segments:True instead of False. */
 std::string with_expandable(const std::string &settings)
 {
-    static const std::string blanks = " \t\n\v\f\r", key = "expandable_segments", no = "False";
-    std::string kept;
+    static const std::string blanks = " \t\n\v\f\r", key = "expandable_segments",
+                             disabled = "False";
+    std::string result;
     size_t begin = 0, end;
     do {
         end = std::min(settings.find(',', begin), settings.size());
@@ -178,20 +180,20 @@ std::string with_expandable(const std::string &settings)
             colon == std::string::npos ? colon : entry.find_first_not_of(blanks, colon + 1);
         if (value != std::string::npos && name < colon &&
             entry.substr(name, entry.find_last_not_of(blanks, colon - 1) + 1 - name) == key &&
-            entry.substr(value, entry.find_last_not_of(blanks) + 1 - value) == no) {
-            entry.replace(value, no.size(), "True");
+            entry.substr(value, entry.find_last_not_of(blanks) + 1 - value) == disabled) {
+            entry.replace(value, disabled.size(), "True");
         }
-        kept += entry + (end < settings.size() ? "," : "");
+        result += entry + (end < settings.size() ? "," : "");
         begin = end + 1;
     } while (end < settings.size());
-    return kept;
+    return result;
 }
 
-/* The string to apply instead of a string of the program. */
+/* Get the string to apply instead of a string of the program. */
 std::string effective_settings(const std::string &settings)
 {
-    std::string kept = with_expandable(settings);
-    return kept != settings && keeps_expandable() ? kept : settings;
+    std::string expandable = with_expandable(settings);
+    return expandable != settings && ignores_classic_segments() ? expandable : settings;
 }
 
 void acknowledge(const std::string &settings, const std::string &effective)
@@ -200,7 +202,8 @@ void acknowledge(const std::string &settings, const std::string &effective)
     acknowledged = settings == effective ? "" : settings;
 }
 
-/* PyTorch's parser requires that the allocator has the name after `backend:`.  xseg has the name of the default then. */
+/* PyTorch's parser requires that the name of the allocator is the value of `backend:`.  While it parses, xseg has the name of
+ * the default backend. */
 thread_local bool is_parsing;
 
 class Parsing
@@ -228,12 +231,13 @@ template <class Any> std::function<void(const std::string &)> parser_of_pytorch(
     }
 }
 
-/* PyTorch's settings: the values that no later string resets ("" if no string can express the value), and the last string. */
+/* PyTorch's settings: the last string, and the values of keys that a later string does not reset.  A value that no string can
+ * express is "". */
 struct SettingValues {
     std::map<std::string, std::string> values;
     std::string last;
 };
-SettingValues accepted; /* after the last string that both sides accepted */
+SettingValues accepted; /* after the last string that PyTorch and the library accepted */
 
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
 
@@ -284,18 +288,19 @@ void add_newer_values([[maybe_unused]] std::map<std::string, std::string> &value
 SettingValues current_values()
 {
     using Any = c10::CachingAllocator::AcceleratorAllocatorConfig;
-    SettingValues now{{}, last_settings<Config>()};
-    now.values["max_non_split_rounding_mb"] = text_of_bytes(Any::max_non_split_rounding_size());
-    now.values["expandable_segments"] = text_of_bool(Config::expandable_segments());
-    now.values["pinned_use_background_threads"] =
+    SettingValues current{{}, last_settings<Config>()};
+    current.values["max_non_split_rounding_mb"] = text_of_bytes(Any::max_non_split_rounding_size());
+    current.values["expandable_segments"] = text_of_bool(Config::expandable_segments());
+    current.values["pinned_use_background_threads"] =
         text_of_bool(Any::pinned_use_background_threads());
-    now.values["release_lock_on_cudamalloc"] = text_of_bool(Config::release_lock_on_cudamalloc());
-    now.values["pinned_use_cuda_host_register"] =
+    current.values["release_lock_on_cudamalloc"] =
+        text_of_bool(Config::release_lock_on_cudamalloc());
+    current.values["pinned_use_cuda_host_register"] =
         text_of_bool(Config::pinned_use_cuda_host_register());
-    now.values["pinned_num_register_threads"] =
+    current.values["pinned_num_register_threads"] =
         std::to_string(Config::pinned_num_register_threads());
-    add_newer_values<Any, Config>(now.values);
-    return now;
+    add_newer_values<Any, Config>(current.values);
+    return current;
 }
 
 #else
@@ -309,9 +314,9 @@ SettingValues current_values()
 
 void record_accepted()
 {
-    SettingValues now = current_values();
+    SettingValues current = current_values();
     Held<std::mutex> lock(the_mutex);
-    accepted = std::move(now);
+    accepted = std::move(current);
 }
 
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
@@ -358,13 +363,13 @@ bool is_unnamed_default(const std::string &value)
     return value == "off" || value == "unlimited";
 }
 
-/* The string for PyTorch: the keys of XSEG_ALLOC_CONF that PyTorch has, and expandable_segments. */
-std::string for_pytorch(const Keys &keys, bool is_own_string)
+/* Get the string for PyTorch: the keys of XSEG_ALLOC_CONF that PyTorch has, and expandable_segments. */
+std::string pytorch_settings(const Keys &keys, bool is_own_string)
 {
     std::string settings = is_own_string ? "" : last_settings<Config>();
     for (const char *key : shared_keys) {
         auto found = keys.find(key);
-        if (is_own_string && found != keys.end() && found->second.is_named &&
+        if (is_own_string && found != keys.end() && found->second.is_set &&
             is_known_to_pytorch(key) && !is_unnamed_default(found->second.value)) {
             settings +=
                 (settings.empty() ? "" : ",") + std::string(key) + ":" + found->second.value;
@@ -381,48 +386,48 @@ void record_fraction(const Keys &keys)
 
 void set_rejection(struct xseg_allocator *library, int device, double fraction)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    where.device = device;
-    check(xseg_limits_get(library, &where, &limits), "per_process_memory_fraction");
+    scope.device = device;
+    check(xseg_limits_get(library, &scope, &limits), "per_process_memory_fraction");
     limits.has_fraction = false;
     limits.has_rejection_fraction = true;
     limits.rejection_fraction = fraction;
-    check(xseg_limits_set(library, &where, &limits), "per_process_memory_fraction");
+    check(xseg_limits_set(library, &scope, &limits), "per_process_memory_fraction");
 }
 
-/* Set the fraction past which throw_on_cudamalloc_oom rejects requests, if a string names per_process_memory_fraction. */
+/* If a string sets per_process_memory_fraction, record the fraction above which throw_on_cudamalloc_oom rejects requests. */
 void record_rejection_fraction(struct xseg_allocator *library, const std::string &settings)
 {
     Keys keys = read_keys(settings.c_str(), nullptr);
     const KeyValue &fraction = keys.at("per_process_memory_fraction");
     size_t count = 0;
-    if (!fraction.is_named) {
+    if (!fraction.is_set) {
         return;
     }
-    the_rejection.store(std::strtod(fraction.value.c_str(), nullptr));
+    the_rejection_fraction.store(std::strtod(fraction.value.c_str(), nullptr));
     check(xseg_device_stats_get(library, nullptr, sizeof(struct xseg_device_stats), 0, &count),
           "per_process_memory_fraction");
-    std::vector<struct xseg_device_stats> figures(count);
-    check(xseg_device_stats_get(library, figures.data(), sizeof(struct xseg_device_stats), count,
+    std::vector<struct xseg_device_stats> devices(count);
+    check(xseg_device_stats_get(library, devices.data(), sizeof(struct xseg_device_stats), count,
                                 nullptr),
           "per_process_memory_fraction");
-    for (const struct xseg_device_stats &device : figures) {
+    for (const struct xseg_device_stats &device : devices) {
         if (device.is_open) {
-            set_rejection(library, device.device, the_rejection.load());
+            set_rejection(library, device.device, the_rejection_fraction.load());
         }
     }
 }
 
 /*
- * Whether memory is exportable and accessible to network adapters is fixed when it is created.  So the keys are set even for classic
- * segments, which may become expandable.  They are set while segments are expandable, to avoid the warning about keys
+ * Memory is made exportable and accessible to network adapters at its creation.  So the keys are also set for classic segments,
+ * because later segments may be expandable.  They are set while segments are expandable, to avoid the warning about keys
  * without effect.
  */
 void add_keys(struct xseg_allocator *library, const std::string &keys)
 {
     bool is_expandable =
-        read_keys(configuration(library).c_str(), nullptr).at("expandable_segments").value ==
+        read_keys(get_configuration(library).c_str(), nullptr).at("expandable_segments").value ==
         "True";
     configure(library, "expandable_segments:True" + keys);
     if (!is_expandable) {
@@ -437,8 +442,8 @@ std::string added_keys()
     const char *value = std::getenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
     bool is_shared = value == nullptr || std::strcmp(value, "0") != 0;
     Keys keys = read_keys(nullptr, nullptr);
-    std::string added = is_shared && !keys.at("exportable").is_named ? ",exportable:True" : "";
-    return added + (keys.at("rdma").is_named ? "" : ",rdma:True");
+    std::string added = is_shared && !keys.at("exportable").is_set ? ",exportable:True" : "";
+    return added + (keys.at("rdma").is_set ? "" : ",rdma:True");
 }
 
 void synchronize_settings()
@@ -449,9 +454,9 @@ void synchronize_settings()
     bool is_expandable = keys.at("expandable_segments").value == "True";
     /* PyTorch must parse its variable now, while its own allocator has the name of `backend:`. */
     (void)Config::instance();
-    bool is_other = is_own_string || Config::expandable_segments() != is_expandable;
-    caching::setAllocatorSettings(is_other ? for_pytorch(keys, is_own_string)
-                                           : last_settings<Config>());
+    bool differs = is_own_string || Config::expandable_segments() != is_expandable;
+    caching::setAllocatorSettings(differs ? pytorch_settings(keys, is_own_string)
+                                          : last_settings<Config>());
     record_fraction(keys);
     register_settings_hook();
     record_accepted();
@@ -467,13 +472,13 @@ void apply_settings(struct xseg_allocator *library)
     for (const std::string &settings : early_strings) {
         configure(library, with_resets(settings, large_segment_of(library)));
     }
-    record_fraction(read_keys(configuration(library).c_str(), nullptr));
+    record_fraction(read_keys(get_configuration(library).c_str(), nullptr));
     the_library = library;
 }
 
 void begin_device(struct xseg_allocator *library, int device)
 {
-    double fraction = the_rejection.load();
+    double fraction = the_rejection_fraction.load();
     if (fraction >= 0) {
         set_rejection(library, device, fraction);
     }
@@ -484,7 +489,7 @@ void detach_settings()
     Held<std::mutex> lock(the_mutex);
     the_library = nullptr;
     acknowledged.clear();
-    the_rejection.store(-1);
+    the_rejection_fraction.store(-1);
 }
 
 std::string Allocator::name()
@@ -509,13 +514,13 @@ std::string acknowledged_settings()
     return acknowledged;
 }
 
-/* The value of the last entry with a key, without blanks; "" if no entry has it. */
+/* Get the value of the last entry with a key, without blanks; "" if no entry has the key. */
 static std::string value_of(const std::string &settings, const std::string &key)
 {
-    std::string text, value;
-    std::copy_if(settings.begin(), settings.end(), std::back_inserter(text),
-                 [](char one) { return std::strchr(" \t\n\v\f\r", one) == nullptr; });
-    std::istringstream entries(text);
+    std::string compact, value;
+    std::copy_if(settings.begin(), settings.end(), std::back_inserter(compact),
+                 [](char character) { return std::strchr(" \t\n\v\f\r", character) == nullptr; });
+    std::istringstream entries(compact);
     for (std::string entry; std::getline(entries, entry, ',');) {
         if (entry.compare(0, key.size() + 1, key + ":") == 0) {
             value = entry.substr(key.size() + 1);
@@ -524,7 +529,8 @@ static std::string value_of(const std::string &settings, const std::string &key)
     return value;
 }
 
-/* Reject a wrong value before PyTorch applies the rest of a string: a string cannot restore all of PyTorch's defaults. */
+/* Reject an invalid value before PyTorch applies other keys of the string, because no string restores all of PyTorch's
+ * defaults. */
 static void check_keys_of_pytorch(const std::string &settings)
 {
     for (const char *key :
@@ -536,8 +542,8 @@ static void check_keys_of_pytorch(const std::string &settings)
     }
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
     if (std::string backend = value_of(settings, "backend"); !backend.empty()) {
-        parse_own("backend:" +
-                  backend); /* throws PyTorch's error before the rest of the string is applied */
+        /* Throws PyTorch's error before other keys of the string are applied. */
+        parse_own("backend:" + backend);
     }
 #endif
 }
@@ -549,12 +555,12 @@ void check_settings(const std::string &settings)
                       nul + 1, "; end the string before it");
     if (xseg_status status = xseg_config_keys(settings.c_str(), nullptr, nullptr, nullptr);
         status != XSEG_OK) {
-        std::string text = error_text(status);
-        /* Programs may search for PyTorch's message, so it comes first. */
-        const char *words = text.find(": unknown key, ") != std::string::npos
-                                ? "Unrecognized key in the allocator config: "
-                                : "";
-        TORCH_CHECK_VALUE(false, words, "xseg.torch: ", text);
+        std::string message = error_message(status);
+        /* The message begins with PyTorch's, for which programs may search. */
+        const char *prefix = message.find(": unknown key, ") != std::string::npos
+                                 ? "Unrecognized key in the allocator config: "
+                                 : "";
+        TORCH_CHECK_VALUE(false, prefix, "xseg.torch: ", message);
     }
     check_keys_of_pytorch(settings);
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
@@ -567,7 +573,7 @@ void check_settings(const std::string &settings)
         at = std::min(settings.find_first_not_of("0123456789", at), settings.size());
     }
     for (const auto &[key, value] : read_keys(settings.c_str(), nullptr)) {
-        if (!value.is_named) {
+        if (!value.is_set) {
             continue;
         }
         TORCH_CHECK_VALUE(
@@ -582,19 +588,19 @@ void check_settings(const std::string &settings)
 void restore_settings()
 {
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
-    SettingValues now = current_values(), before;
+    SettingValues current = current_values(), previous;
     {
         Held<std::mutex> lock(the_mutex);
-        before = accepted;
+        previous = accepted;
     }
     std::string changed;
-    for (const auto &[key, value] : before.values) {
-        if (!value.empty() && now.values[key] != value) {
+    for (const auto &[key, value] : previous.values) {
+        if (!value.empty() && current.values[key] != value) {
             changed += (changed.empty() ? "" : ",") + key + ":" + value;
         }
     }
     /* The last string restores the keys that every string resets. */
-    for (const std::string &settings : {changed, before.last}) {
+    for (const std::string &settings : {changed, previous.last}) {
         c10::CachingAllocator::AcceleratorAllocatorConfig::instance().parseArgs(settings);
         parse_own(settings);
     }
@@ -606,7 +612,7 @@ void follow_settings(const std::string &settings)
     check_settings(settings);
     Held<std::mutex> lock(the_mutex);
     if (the_library != nullptr) {
-        /* Like PyTorch after CUDA was initialized: the limit is unchanged, and a fraction only affects rejections. */
+        /* As in PyTorch after CUDA was initialized, a fraction does not change the limit, but only affects rejections. */
         configure(the_library,
                   with_resets(without_fraction(settings), large_segment_of(the_library)));
         record_rejection_fraction(the_library, settings);
@@ -616,7 +622,7 @@ void follow_settings(const std::string &settings)
 }
 
 /* Limits of pinned memory, which PyTorch 2.15 has in the settings of all accelerators. */
-template <class Any, class Info> static void set_pinned_bounds([[maybe_unused]] Info &info)
+template <class Any, class Info> static void set_pinned_limits([[maybe_unused]] Info &info)
 {
     if constexpr (requires { info.max_cached_size = Any::pinned_max_cached_size(); }) {
         info.max_cached_size = Any::pinned_max_cached_size();
@@ -626,7 +632,7 @@ template <class Any, class Info> static void set_pinned_bounds([[maybe_unused]] 
     }
 }
 
-template <class Any, class Info> static void set_newer(Info &info)
+template <class Any, class Info> static void set_newer_fields(Info &info)
 {
     if constexpr (requires {
                       info.graph_capture_record_stream_reuse =
@@ -646,25 +652,25 @@ caching::AllocatorConfigInfo config_info()
     info.release_lock_on_malloc = Config::release_lock_on_cudamalloc();
     info.pinned_use_host_register = Config::pinned_use_cuda_host_register();
     info.last_allocator_settings = last_settings<Config>();
-    if (std::string set = acknowledged_settings(); !set.empty()) {
+    if (std::string acknowledged_string = acknowledged_settings(); !acknowledged_string.empty()) {
         info.expandable_segments = false;
-        info.last_allocator_settings = set;
+        info.last_allocator_settings = acknowledged_string;
     }
     info.roundup_power2_divisions = Config::roundup_power2_divisions();
-    set_newer<Config>(info);
+    set_newer_fields<Config>(info);
 #if XSEG_TORCH_HAS_ALLOCATOR_CONFIG
-    set_pinned_bounds<c10::CachingAllocator::AcceleratorAllocatorConfig>(info);
+    set_pinned_limits<c10::CachingAllocator::AcceleratorAllocatorConfig>(info);
 #endif
     return info;
 }
 
 /* PyTorch stores the limit in bytes, and returns the fraction of these bytes. */
-static double whole_bytes(struct xseg_allocator *library, const struct xseg_scope &where,
-                          double fraction)
+static double round_fraction(struct xseg_allocator *library, const struct xseg_scope &scope,
+                             double fraction)
 {
-    struct xseg_statistics now = {sizeof(now)};
-    check(xseg_stats_get(library, &where, &now), "get_per_process_memory_fraction");
-    double total = static_cast<double>(now.device_bytes);
+    struct xseg_statistics statistics = {sizeof(statistics)};
+    check(xseg_stats_get(library, &scope, &statistics), "get_per_process_memory_fraction");
+    double total = static_cast<double>(statistics.device_bytes);
     return static_cast<double>(static_cast<uint64_t>(fraction * total)) / total;
 }
 
@@ -674,26 +680,26 @@ double Allocator::getMemoryFraction(DeviceIndex device)
     if (!is_open(device)) {
         return the_fraction.load();
     }
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = device;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = device;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    check(xseg_limits_get(library_, &where, &limits), "get_per_process_memory_fraction");
-    return limits.fraction == 1 ? 1 : whole_bytes(library_, where, limits.fraction);
+    check(xseg_limits_get(library_, &scope, &limits), "get_per_process_memory_fraction");
+    return limits.fraction == 1 ? 1 : round_fraction(library_, scope, limits.fraction);
 }
 
-/* Replaces the fraction of the string, also for garbage collection, and may exceed it. */
+/* The fraction replaces the fraction of the string, also for garbage collection, and may exceed it. */
 void Allocator::setMemoryFraction(double fraction, DeviceIndex device)
 {
     TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction,
                 ". Please set within [0, 1].");
     open_device(device);
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = device;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = device;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
-    check(xseg_limits_get(library_, &where, &limits), "set_per_process_memory_fraction");
+    check(xseg_limits_get(library_, &scope, &limits), "set_per_process_memory_fraction");
     limits.fraction = fraction;
     limits.has_fraction = true;
-    check(xseg_limits_set(library_, &where, &limits), "set_per_process_memory_fraction");
+    check(xseg_limits_set(library_, &scope, &limits), "set_per_process_memory_fraction");
 }
 
 } // namespace xseg_torch

@@ -26,32 +26,32 @@ std::string added_keys();
 /** Apply the added keys, and the strings since synchronize_settings(), to an opened library. */
 void apply_settings(struct xseg_allocator *library);
 
-/** Apply settings of all devices from strings after the library was opened.  Called before the first use of a device. */
+/** Before the first use of a device, apply the rejection fraction of strings that were set after the library was opened. */
 void begin_device(struct xseg_allocator *library, int device);
 
-/** The library is about to be closed; later strings are kept for the next one. */
+/** Detach from a library that is about to be closed.  Later strings apply to the next library. */
 void detach_settings();
 
 /** Apply a string of torch.cuda.memory._set_allocator_settings() after PyTorch has applied it. */
 void follow_settings(const std::string &settings);
 
-/** Throws c10::ValueError for a string that the library or PyTorch would reject; nothing changes. */
+/** Check a string without applying it.  Throws c10::ValueError if the library or PyTorch would reject it. */
 void check_settings(const std::string &settings);
 
 /**
- * The last string, if `expandable_segments:False` in it was ignored, because XSEG_TORCH_KEEP_EXPANDABLE is 1; "": otherwise.
- * Snapshots and torch._C._accelerator_getAllocatorSettings() contain this string and expandable_segments:False until the next
- * string, so that a program that restores the settings sees what it has set.
+ * Get the last string if its `expandable_segments:False` was ignored because XSEG_TORCH_KEEP_EXPANDABLE is 1; otherwise "".
+ * Until the next string, snapshots and torch._C._accelerator_getAllocatorSettings() contain this string and
+ * expandable_segments:False, because a program may save and restore the settings that it has set.
  */
 std::string acknowledged_settings();
 
 /** Restore PyTorch's settings after a string was rejected. */
 void restore_settings();
 
-/** Apply such a string to PyTorch and to the library, for versions of PyTorch that do not notify the adapter. */
+/** Apply a string of _set_allocator_settings() to PyTorch and to the library, for versions that do not notify the adapter. */
 void set_settings(const std::string &settings);
 
-/** The configuration for snapshots. */
+/** Get the configuration for snapshots. */
 caching::AllocatorConfigInfo config_info();
 
 } // namespace xseg_torch

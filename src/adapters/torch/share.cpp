@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * IPC of tensors.  The first byte of a handle specifies the rest:
+ * IPC of tensors.  The first byte of a handle is the kind of the other bytes:
  *
  *     'x'  an export token (xseg/share.h) of the run of pages that contains the tensor's block
  *     'c'  the CUDA runtime's handle of the classic segment that contains the block
@@ -31,7 +31,7 @@ constexpr char BY_SEGMENT = 'c';
 
 /* Memory of another process, open in this one. */
 struct Import {
-    struct xseg_allocator *library; /* NULL: a segment of the runtime's */
+    struct xseg_allocator *library; /* NULL: a classic segment, opened by the CUDA runtime */
     void *ptr;
     DeviceIndex device;
 };
@@ -64,11 +64,11 @@ Export export_block(struct xseg_allocator *library, void *base)
     if (found != shares().exported.end()) {
         return found->second;
     }
-    Export made;
-    check(xseg_export(library, base, &made.token, &made.offset), "shareIpcHandle");
-    shares().exported.emplace(base, made);
+    Export created;
+    check(xseg_export(library, base, &created.token, &created.offset), "shareIpcHandle");
+    shares().exported.emplace(base, created);
     attached_count.fetch_add(1);
-    return made;
+    return created;
 }
 
 std::string export_segment(void *base)
@@ -79,8 +79,8 @@ std::string export_segment(void *base)
 }
 
 /*
- * Close imported memory; false: its device has an active capture.  Work on any stream may use the memory, so the function
- * synchronizes the device, which would invalidate a capture.  It is a deleter, which must not throw.
+ * Close imported memory.  Returns false if its device has an active capture.  Work on any stream may use the memory, so the
+ * function synchronizes the device, which would invalidate a capture.  A deleter calls the function, so it must not throw.
  */
 bool close_import(const Import &import)
 {
@@ -117,7 +117,7 @@ void defer_close(const Import &import)
     shares().has_deferred.store(true);
 }
 
-std::shared_ptr<void> own_import(const Import &import)
+std::shared_ptr<void> make_import_owner(const Import &import)
 {
     return std::shared_ptr<void>(import.ptr, [import](void *) {
         if (!close_import(import)) {
@@ -142,7 +142,7 @@ std::shared_ptr<void> import_segment(const std::string &payload)
     C10_CUDA_CHECK(cudaIpcOpenMemHandle(&ptr, handle, cudaIpcMemLazyEnablePeerAccess));
     DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return own_import({nullptr, ptr, device});
+    return make_import_owner({nullptr, ptr, device});
 }
 
 std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payload)
@@ -158,22 +158,22 @@ std::shared_ptr<void> import_run(Allocator *allocator, const std::string &payloa
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     allocator->open_device(device);
     check(xseg_import(allocator->library(), device, &token, &ptr), "getIpcDevPtr");
-    return own_import({allocator->library(), ptr, device});
+    return make_import_owner({allocator->library(), ptr, device});
 }
 
-/* The memory that a handle was opened to, if it is still open. */
+/* Get the open memory of a handle, or NULL. */
 std::shared_ptr<void> find_import(const std::string &handle)
 {
     auto found = shares().imported.find(handle);
     return found == shares().imported.end() ? nullptr : found->second.lock();
 }
 
-/* Record the memory that a handle was opened to, unless another thread has opened it first. */
+/* Record the opened memory of a handle, or get the memory that another thread has opened concurrently. */
 std::shared_ptr<void> register_import(const std::string &handle,
                                       const std::shared_ptr<void> &opened)
 {
-    if (std::shared_ptr<void> other = find_import(handle)) {
-        return other;
+    if (std::shared_ptr<void> existing = find_import(handle)) {
+        return existing;
     }
     for (auto at = shares().imported.begin(); at != shares().imported.end();) {
         at = at->second.expired() ? shares().imported.erase(at) : std::next(at);
@@ -268,10 +268,11 @@ ShareableHandle Allocator::shareIpcHandle(void *ptr)
         return {static_cast<char *>(ptr) - static_cast<char *>(block.segment_base),
                 BY_SEGMENT + export_segment(block.segment_base)};
     }
-    Export made = export_block(library_, block.base);
-    std::string payload(reinterpret_cast<const char *>(made.token.byte), sizeof made.token.byte);
+    Export created = export_block(library_, block.base);
+    std::string payload(reinterpret_cast<const char *>(created.token.byte),
+                        sizeof created.token.byte);
     return {static_cast<char *>(ptr) - static_cast<char *>(block.base) +
-                static_cast<ptrdiff_t>(made.offset),
+                static_cast<ptrdiff_t>(created.offset),
             BY_TOKEN + payload};
 }
 
@@ -284,8 +285,8 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
     close_deferred_imports();
     {
         Held<std::mutex> lock(shares().mutex);
-        if (std::shared_ptr<void> held = find_import(handle)) {
-            return held;
+        if (std::shared_ptr<void> existing = find_import(handle)) {
+            return existing;
         }
         /* The CUDA runtime opens a segment only once per process, so the lock is held. */
         if (handle[0] == BY_SEGMENT) {
@@ -294,12 +295,12 @@ std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle)
     }
     /* The other process may take seconds to reply, so no lock is held. */
     std::shared_ptr<void> opened = import_run(this, handle.substr(1));
-    std::shared_ptr<void> kept;
+    std::shared_ptr<void> registered;
     {
         Held<std::mutex> lock(shares().mutex);
-        kept = register_import(handle, opened);
+        registered = register_import(handle, opened);
     }
-    return kept;
+    return registered;
 }
 
 } // namespace xseg_torch

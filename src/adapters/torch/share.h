@@ -24,17 +24,17 @@ inline xseg_status close_export_if_any(struct xseg_allocator *library, void *ptr
                                                                : close_export(library, ptr);
 }
 
-/** Serve CUDA's legacy IPC of the library's memory, if libxseg-ipc.so is loaded (xseg/ipc.h); and stop. */
+/** Begin or end to serve CUDA's legacy IPC of the library's memory, if libxseg-ipc.so is loaded (xseg/ipc.h). */
 void attach_ipc(struct xseg_allocator *library);
 void detach_ipc(void);
 
-/** Whether libxseg-ipc.so serves the library's memory and the dynamic linker finds its functions before the CUDA runtime's. */
+/** Get whether libxseg-ipc.so serves the library's memory, and the dynamic linker finds its functions before the CUDA runtime's. */
 bool serves_ipc();
 
 /** Count the begin or the end of a capture on a device.  Imports that are released during a capture are closed afterwards. */
 void count_capture(DeviceIndex device, bool begins);
 
-/** Close imports whose last tensor was freed during a capture.  Imports that cannot be closed yet are kept for the next call. */
+/** Close imports whose last tensor was freed during a capture.  Imports that cannot be closed yet remain for the next call. */
 void close_deferred_imports();
 
 } // namespace xseg_torch

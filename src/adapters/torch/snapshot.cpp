@@ -137,9 +137,8 @@ SnapshotInfo Allocator::snapshot(MempoolId_t id, bool include_traces)
         }
     }
     std::sort(result.segments.begin(), result.segments.end(),
-              [](const SegmentInfo &one, const SegmentInfo &other) {
-                  return one.device != other.device ? one.device < other.device
-                                                    : one.address < other.address;
+              [](const SegmentInfo &a, const SegmentInfo &b) {
+                  return a.device != b.device ? a.device < b.device : a.address < b.address;
               });
     for (int device = 0; device < device_count_; device++) {
         result.device_traces.push_back(include_traces

@@ -35,7 +35,7 @@ void copy_pools(Stats &to, struct xseg_allocator *library, DeviceIndex device)
     }
 }
 
-template <class Stats> void copy_numbers(Stats &to, const struct xseg_statistics &from)
+template <class Stats> void copy_counters(Stats &to, const struct xseg_statistics &from)
 {
     to.num_alloc_retries = static_cast<int64_t>(from.num_alloc_retries);
     to.num_ooms = static_cast<int64_t>(from.num_ooms);
@@ -48,11 +48,11 @@ template <class Stats> void copy_numbers(Stats &to, const struct xseg_statistics
     }
 }
 
-struct xseg_scope of_device(DeviceIndex device)
+struct xseg_scope device_scope(DeviceIndex device)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
-    where.device = device;
-    return where;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
+    scope.device = device;
+    return scope;
 }
 
 } // namespace
@@ -60,50 +60,50 @@ struct xseg_scope of_device(DeviceIndex device)
 DeviceStats Allocator::getDeviceStats(DeviceIndex device)
 {
     check_device(device);
-    struct xseg_statistics now = {sizeof(now)};
-    struct xseg_scope where = of_device(device);
-    now.max_split_size = UINT64_MAX;
+    struct xseg_statistics statistics = {sizeof(statistics)};
+    struct xseg_scope scope = device_scope(device);
+    statistics.max_split_size = UINT64_MAX;
     /* A query must not create a context on the device. */
     if (is_open(device)) {
-        check(xseg_stats_get(library_, &where, &now), "memory_stats");
+        check(xseg_stats_get(library_, &scope, &statistics), "memory_stats");
     }
     DeviceStats stats;
-    copy_groups(stats.allocation, now.allocation);
-    copy_groups(stats.segment, now.segment);
-    copy_groups(stats.active, now.active);
-    copy_groups(stats.inactive_split, now.inactive_split);
-    copy_groups(stats.allocated_bytes, now.allocated_bytes);
-    copy_groups(stats.reserved_bytes, now.reserved_bytes);
-    copy_groups(stats.active_bytes, now.active_bytes);
-    copy_groups(stats.inactive_split_bytes, now.inactive_split_bytes);
-    copy_groups(stats.requested_bytes, now.requested_bytes);
-    copy_stat(stats.oversize_allocations, now.oversize_allocations);
-    copy_stat(stats.oversize_segments, now.oversize_segments);
-    copy_numbers(stats, now);
+    copy_groups(stats.allocation, statistics.allocation);
+    copy_groups(stats.segment, statistics.segment);
+    copy_groups(stats.active, statistics.active);
+    copy_groups(stats.inactive_split, statistics.inactive_split);
+    copy_groups(stats.allocated_bytes, statistics.allocated_bytes);
+    copy_groups(stats.reserved_bytes, statistics.reserved_bytes);
+    copy_groups(stats.active_bytes, statistics.active_bytes);
+    copy_groups(stats.inactive_split_bytes, statistics.inactive_split_bytes);
+    copy_groups(stats.requested_bytes, statistics.requested_bytes);
+    copy_stat(stats.oversize_allocations, statistics.oversize_allocations);
+    copy_stat(stats.oversize_segments, statistics.oversize_segments);
+    copy_counters(stats, statistics);
     stats.num_sync_all_streams += syncs_[device].load(std::memory_order_relaxed);
     copy_pools(stats, library_, device);
     return stats;
 }
 
-static void reset(Allocator *allocator, DeviceIndex device, unsigned what)
+static void reset_statistics(Allocator *allocator, DeviceIndex device, unsigned reset)
 {
     allocator->check_device(device);
     if (allocator->is_open(device) && !allocator->is_forked()) {
-        struct xseg_scope where = of_device(device);
-        check(xseg_stats_reset(allocator->library(), &where, what), "reset_memory_stats");
-        reset_pool_statistics(allocator->library(), device, what);
+        struct xseg_scope scope = device_scope(device);
+        check(xseg_stats_reset(allocator->library(), &scope, reset), "reset_memory_stats");
+        reset_pool_statistics(allocator->library(), device, reset);
     }
 }
 
 void Allocator::resetAccumulatedStats(DeviceIndex device)
 {
-    reset(this, device, XSEG_RESET_ACCUMULATED);
+    reset_statistics(this, device, XSEG_RESET_ACCUMULATED);
     syncs_[device].store(0, std::memory_order_relaxed);
 }
 
 void Allocator::resetPeakStats(DeviceIndex device)
 {
-    reset(this, device, XSEG_RESET_PEAK);
+    reset_statistics(this, device, XSEG_RESET_PEAK);
 }
 
 #ifdef XSEG_TORCH_SEGMENT_SIZES
@@ -133,8 +133,8 @@ std::vector<caching::StreamSegmentSize> Allocator::getExpandableSegmentSizes(Dev
 {
     check_device(device);
     Sizes sizes;
-    struct xseg_scope where = of_device(device);
-    check(xseg_for_each_block(library_, &where, add_segment, &sizes), "getExpandableSegmentSizes");
+    struct xseg_scope scope = device_scope(device);
+    check(xseg_for_each_block(library_, &scope, add_segment, &sizes), "getExpandableSegmentSizes");
     return sizes.found;
 }
 

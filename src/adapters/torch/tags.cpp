@@ -20,7 +20,7 @@ struct Tag {
     DeviceIndex device;
     MempoolId_t id;
     struct xseg_pool *pool;
-    unsigned entered = 0; /* entries by all threads */
+    unsigned entry_count = 0; /* entries by all threads */
 };
 
 struct Tags {
@@ -35,12 +35,12 @@ Tags &tags()
 }
 
 struct Entry {
-    Tag *tag;       /* nullptr: the tags before it are suspended */
+    Tag *tag;       /* nullptr: earlier entries are suspended */
     uint64_t order; /* relative to routes (next_order()) */
-    bool is_label;  /* by label_tag(); only the first entry can be one */
+    bool is_label;  /* entry of label_tag(), which is the first entry */
 };
 
-thread_local std::vector<Entry> entered; /* entries of this thread, the innermost last */
+thread_local std::vector<Entry> entries; /* entries of this thread, the innermost last */
 
 /* Releases the label tag at the end of the thread. */
 struct LabelEnd {
@@ -54,7 +54,7 @@ thread_local LabelEnd label_end;
 /* The innermost tag of the calling thread on a device; nullptr: none. */
 const Entry *innermost(DeviceIndex device)
 {
-    for (auto entry = entered.rbegin(); entry != entered.rend() && entry->tag != nullptr; ++entry) {
+    for (auto entry = entries.rbegin(); entry != entries.rend() && entry->tag != nullptr; ++entry) {
         if (entry->tag->device == device) {
             return &*entry;
         }
@@ -99,7 +99,7 @@ struct xseg_pool *make_tag(Allocator *allocator, DeviceIndex device, const std::
 static Tag *retain_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     Tag *tag = tags().by_pool.at(pool).get();
-    if (tag->entered == 0) {
+    if (tag->entry_count == 0) {
         begin_route(
             allocator, tag->device, tag->id,
             [tag](cudaStream_t) {
@@ -108,13 +108,13 @@ static Tag *retain_tag(Allocator *allocator, struct xseg_pool *pool)
             },
             Route::TAG);
     }
-    tag->entered++;
+    tag->entry_count++;
     return tag;
 }
 
 static void release_tag(Allocator *allocator, Tag *tag)
 {
-    if (--tag->entered == 0) {
+    if (--tag->entry_count == 0) {
         allocator->endAllocateToPool(tag->device, tag->id);
         allocator->releasePool(tag->device, tag->id);
     }
@@ -124,43 +124,43 @@ void enter_tag(Allocator *allocator, struct xseg_pool *pool)
 {
     check_not_forked(allocator);
     Held<std::mutex> lock(tags().mutex);
-    entered.push_back({retain_tag(allocator, pool), next_order(), false});
+    entries.push_back({retain_tag(allocator, pool), next_order(), false});
 }
 
 void leave_tag(Allocator *allocator)
 {
-    TORCH_CHECK(!entered.empty() && entered.back().tag != nullptr && !entered.back().is_label,
+    TORCH_CHECK(!entries.empty() && entries.back().tag != nullptr && !entries.back().is_label,
                 "xseg.torch: thread is in no tag, or its tags are suspended; leave "
                 "xseg.torch.suspended() first");
     if (allocator->is_forked()) {
-        entered.pop_back();
+        entries.pop_back();
         return;
     }
     Held<std::mutex> lock(tags().mutex);
-    Tag *tag = entered.back().tag;
-    entered.pop_back();
+    Tag *tag = entries.back().tag;
+    entries.pop_back();
     release_tag(allocator, tag);
 }
 
 void label_tag(Allocator *allocator, struct xseg_pool *pool)
 {
-    bool has_label = !entered.empty() && entered.front().is_label;
+    bool has_label = !entries.empty() && entries.front().is_label;
     if (pool != nullptr) {
         check_not_forked(allocator);
     }
     if (allocator->is_forked()) {
-        entered.erase(entered.begin(), entered.begin() + has_label);
+        entries.erase(entries.begin(), entries.begin() + has_label);
         return;
     }
     Held<std::mutex> lock(tags().mutex);
     if (pool != nullptr) {
-        entered.insert(entered.begin() + has_label,
+        entries.insert(entries.begin() + has_label,
                        {retain_tag(allocator, pool), next_order(), true});
         label_end.is_needed = true;
     }
     if (has_label) {
-        Tag *tag = entered.front().tag;
-        entered.erase(entered.begin());
+        Tag *tag = entries.front().tag;
+        entries.erase(entries.begin());
         release_tag(allocator, tag);
     }
 }
@@ -179,11 +179,11 @@ LabelEnd::~LabelEnd()
 void suspend_tags(bool is_suspended)
 {
     if (is_suspended) {
-        entered.push_back({nullptr, 0, false});
+        entries.push_back({nullptr, 0, false});
     } else {
-        TORCH_CHECK(!entered.empty() && entered.back().tag == nullptr,
+        TORCH_CHECK(!entries.empty() && entries.back().tag == nullptr,
                     "xseg.torch: tags of this thread are not suspended");
-        entered.pop_back();
+        entries.pop_back();
     }
 }
 

@@ -31,7 +31,7 @@ void leave_tag(Allocator *allocator);
  */
 void label_tag(Allocator *allocator, struct xseg_pool *pool);
 
-/** The order of the innermost tag of the calling thread on a device (next_order()); 0: the thread is in no tag. */
+/** Get the order (next_order()) of the innermost tag of the calling thread on a device; 0 if the thread is in no tag. */
 uint64_t tag_order(DeviceIndex device);
 
 /** Suspend or resume the tags of the calling thread. */

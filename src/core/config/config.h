@@ -159,7 +159,7 @@ struct xseg_config {
     bool has_free_checks;    /* derived: a free has work to do without the arena lock */
     bool has_call_epilogue;  /* derived: the end of every slow-path call has work to do */
     bool has_alloc_epilogue; /* derived: the end of an allocation or free has such work */
-    bool records_blocks;     /* derived: blocks have origins, see arena/recorder.h */
+    bool records_blocks;     /* derived: blocks have origins, see recorder.h */
     bool has_fast_frees;     /* derived: frees take the fast path */
     bool has_fast_allocs;    /* derived: allocations take the fast path, see alloc.h */
     bool debug_fill;

@@ -42,11 +42,11 @@ struct option_values;
 
 struct command {
     const char *name; /* NULL: the tool itself */
-    int (*run)(
-        const struct option_values *arguments); /* returns an exit status; NULL: the tool itself */
-    const char *sentence;                       /* one line; no capital, no period */
-    const char *usage;                          /* operands, after `[OPTION]...`; "": none */
-    const char *needs;                          /* completes "needs ..." */
+    /* Returns an exit status; NULL: the tool itself. */
+    int (*run)(const struct option_values *arguments);
+    const char *summary;           /* one line; no capital, no period */
+    const char *usage;             /* operands, after `[OPTION]...`; "": none */
+    const char *required_operands; /* completes "needs ..." */
     enum command_operands operands;
     int min_operands, max_operands;
     uint8_t options[COMMAND_OPTIONS]; /* enum option_id; OPTION_NONE ends the list */

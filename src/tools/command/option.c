@@ -9,8 +9,10 @@
 #include "src/tools/output/message.h"
 #include "src/tools/output/text.h"
 
-#define LETTERS (3 * OPTION_COUNT + 3) /* of getopt: "+:", each option, "::", and the terminator */
-#define LONG    256 /* getopt_long() returns LONG + enum option_id for a long option */
+/* The size of the string for getopt: "+:", each option with "::", and the terminator. */
+#define LETTERS_MAX (3 * OPTION_COUNT + 3)
+/* getopt_long() returns LONG_OPTION + enum option_id for a long option. */
+#define LONG_OPTION 256
 
 bool option_error(const char *option, const char *problem)
 {
@@ -59,13 +61,13 @@ static bool read_word(const struct option_row *row, const char *text, uint64_t *
             *out = i;
             return true;
         }
-    /* No word has a '/' or a '.', so a misspelled word is not taken for a file. */
+    /* No word has a '/' or a '.', so a misspelled word is not read as a file. */
     *out = OPTION_WORDS;
     return (row->takes == OPTION_TAKES_CHOICE && strpbrk(text, "/.") != NULL) ||
            word_error(row, text);
 }
 
-/* Read decimal digits; a number of more than 64 bits is UINT64_MAX.  Returns the rest of the text. */
+/* Read decimal digits; a number of more than 64 bits is UINT64_MAX.  Returns the text after the digits. */
 static const char *read_digits(const char *text, uint64_t *out)
 {
     uint64_t number = 0;
@@ -134,7 +136,8 @@ static bool read_value(const struct option_row *row, struct option_value *value)
 }
 
 /* Fill in the arguments of getopt_long(). */
-static void list_options(const struct command *command, char *letters, struct option *longs)
+static void fill_getopt_tables(const struct command *command, char *letters,
+                               struct option *long_options)
 {
     for (const uint8_t *id = command->options; *id != OPTION_NONE; id++) {
         const struct option_row *row = &option_table[*id];
@@ -142,7 +145,7 @@ static void list_options(const struct command *command, char *letters, struct op
                                  : row->is_optional                 ? optional_argument
                                                                     : required_argument;
 
-        *longs++ = (struct option){row->name, has_argument, NULL, LONG + *id};
+        *long_options++ = (struct option){row->name, has_argument, NULL, LONG_OPTION + *id};
         if (!row->letter)
             continue;
         *letters++ = row->letter;
@@ -150,36 +153,36 @@ static void list_options(const struct command *command, char *letters, struct op
             *letters++ = ':';
     }
     *letters = '\0';
-    *longs = (struct option){0};
+    *long_options = (struct option){0};
 }
 
 /* Convert a result of getopt_long() to enum option_id; OPTION_NONE: the command has no such option. */
-static unsigned id_of(const struct command *command, int option)
+static unsigned find_option_id(const struct command *command, int option)
 {
-    if (option > LONG)
-        return (unsigned)(option - LONG);
+    if (option > LONG_OPTION)
+        return (unsigned)(option - LONG_OPTION);
     for (const uint8_t *id = command->options; *id != OPTION_NONE; id++)
         if (option_table[*id].letter == option)
             return *id;
     return OPTION_NONE;
 }
 
-static bool is_ambiguous(const struct option *longs, const char *name, size_t length)
+static bool is_ambiguous(const struct option *long_options, const char *name, size_t length)
 {
     unsigned count = 0;
 
-    for (; longs->name; longs++)
-        count += strncmp(longs->name, name, length) == 0;
+    for (; long_options->name; long_options++)
+        count += strncmp(long_options->name, name, length) == 0;
     return count > 1;
 }
 
-static void name_error(const struct option *longs, const char *argument, int length)
+static void name_error(const struct option *long_options, const char *argument, int length)
 {
     struct suggestion suggestion;
 
     suggestion_init(&suggestion, argument + 2, (size_t)length - 2);
-    for (; longs->name; longs++)
-        suggestion_consider(&suggestion, longs->name);
+    for (; long_options->name; long_options++)
+        suggestion_consider(&suggestion, long_options->name);
     if (suggestion.name)
         message_error("unrecognized option '%.*s'; did you mean --%s?", length, argument,
                       suggestion.name);
@@ -187,11 +190,11 @@ static void name_error(const struct option *longs, const char *argument, int len
         message_error("unrecognized option '%.*s'", length, argument);
 }
 
-/* Print the error of getopt_long() with the text of getopt(3), which would print the argument unescaped. */
-static bool parse_error(const struct command *command, const struct option *longs, int option,
-                        const char *argument)
+/* Print the error of getopt_long() with the text of getopt(3).  getopt(3) itself would print the argument unescaped. */
+static bool parse_error(const struct command *command, const struct option *long_options,
+                        int option, const char *argument)
 {
-    const unsigned id = optopt != 0 ? id_of(command, optopt) : OPTION_NONE;
+    const unsigned id = optopt != 0 ? find_option_id(command, optopt) : OPTION_NONE;
     const bool is_long = strncmp(argument, "--", 2) == 0;
     const int length = (int)strcspn(argument, "=");
 
@@ -201,10 +204,10 @@ static bool parse_error(const struct command *command, const struct option *long
         message_error("invalid option -- '%c'", optopt);
     else if (id != OPTION_NONE)
         message_error("option '--%s' doesn't allow an argument", option_table[id].name);
-    else if (is_ambiguous(longs, argument + 2, (size_t)length - 2))
+    else if (is_ambiguous(long_options, argument + 2, (size_t)length - 2))
         message_error("option '%.*s' is ambiguous", length, argument);
     else
-        name_error(longs, argument, length);
+        name_error(long_options, argument, length);
     message_print("`%s --help` lists the options", message_program());
     return false;
 }
@@ -216,7 +219,8 @@ static bool check_operands(const struct command *command, const struct option_va
     if (values->of[OPTION_HELP].given || values->of[OPTION_VERSION].given)
         return true;
     if (values->operand_count < command->min_operands) {
-        message_error("needs %s; `%s --help` prints the usage", command->needs, message_program());
+        message_error("needs %s; `%s --help` prints the usage", command->required_operands,
+                      message_program());
         return false;
     }
     if (values->operand_count <= command->max_operands)
@@ -232,12 +236,12 @@ static bool check_operands(const struct command *command, const struct option_va
 bool option_parse(const struct command *command, int count, char **arguments,
                   struct option_values *out)
 {
-    char letters[LETTERS] = "+:";
-    struct option longs[OPTION_COUNT + 1];
-    /* '+' ends the options of the tool at the name of the command, whose arguments follow, and those of `xseg run` at the
-     * name of the program. */
+    char letters[LETTERS_MAX] = "+:";
+    struct option long_options[OPTION_COUNT + 1];
+    /* '+' ends the options at the first operand: the options of the tool at the name of the command, and the options of
+     * `xseg run` at the name of the program. */
     const bool ends_at_operand = command->run == NULL || command->operands == COMMAND_PROGRAM;
-    const char *const from = letters + (ends_at_operand ? 0 : 1);
+    const char *const short_options = letters + (ends_at_operand ? 0 : 1);
     int option;
 
     *out = (struct option_values){0};
@@ -245,12 +249,12 @@ bool option_parse(const struct command *command, int count, char **arguments,
         out->of[id].number = option_table[id].default_number;
     optind = 0; /* restart getopt_long() */
     opterr = 0;
-    list_options(command, letters + 2, longs);
-    while ((option = getopt_long(count, arguments, from, longs, NULL)) != -1) {
-        const unsigned id = id_of(command, option);
+    fill_getopt_tables(command, letters + 2, long_options);
+    while ((option = getopt_long(count, arguments, short_options, long_options, NULL)) != -1) {
+        const unsigned id = find_option_id(command, option);
 
         if (id == OPTION_NONE)
-            return parse_error(command, longs, option, arguments[optind - 1]);
+            return parse_error(command, long_options, option, arguments[optind - 1]);
         out->of[id].given = true;
         out->of[id].text = optarg;
         if (!read_value(&option_table[id], &out->of[id]))

@@ -15,8 +15,8 @@
 struct option_value {
     bool given;
     const char *text; /* the argument; NULL: none */
-    uint64_t
-        number; /* of an argument that is a word, a number or a size; the default if the option is not given */
+    /* Of an argument that is a word, a number or a size; the default if the option is not given. */
+    uint64_t number;
 };
 
 /* The command line of a command. */
@@ -41,7 +41,7 @@ static inline uint64_t option_number(const struct option_values *values, enum op
     return values->of[id].number;
 }
 
-/* The device ordinal of an option; -1: the option is not given. */
+/* Get the device ordinal of an option; -1: the option is not given. */
 static inline int option_device(const struct option_values *values, enum option_id id)
 {
     return values->of[id].given ? (int)values->of[id].number : -1;

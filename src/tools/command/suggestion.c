@@ -8,7 +8,7 @@
 #define PREFIX_LENGTH   3u  /* shorter words do not match by prefix */
 #define PREFIX_DISTANCE 2u
 
-static unsigned min_of(unsigned a, unsigned b)
+static unsigned min_unsigned(unsigned a, unsigned b)
 {
     return a < b ? a : b;
 }
@@ -20,7 +20,7 @@ static char fold(char letter)
     return letter == '_' ? '-' : letter;
 }
 
-/* Whether a name begins with a word; strncasecmp() would depend on the locale, and not fold '_'. */
+/* Get whether a name begins with a word; strncasecmp() depends on the locale, and does not fold '_'. */
 static bool has_prefix(const char *name, const char *word, size_t word_length)
 {
     size_t i = 0;
@@ -30,7 +30,7 @@ static bool has_prefix(const char *name, const char *word, size_t word_length)
     return i == word_length;
 }
 
-/* row[i % 3][j] is the distance between the first i characters of `a` and the first j of `b`. */
+/* Compute the edit distance; row[i % 3][j] is the distance between the first i characters of `a` and the first j of `b`. */
 static unsigned edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     unsigned row[3][LENGTH_MAX + 1];
@@ -45,10 +45,10 @@ static unsigned edit_distance(const char *a, size_t a_length, const char *b, siz
         for (size_t j = 1; j <= b_length; j++) {
             const char x = fold(a[i - 1]), y = fold(b[j - 1]);
 
-            current[j] = min_of(previous[j] + 1, current[j - 1] + 1);
-            current[j] = min_of(current[j], previous[j - 1] + (x != y));
+            current[j] = min_unsigned(previous[j] + 1, current[j - 1] + 1);
+            current[j] = min_unsigned(current[j], previous[j - 1] + (x != y));
             if (i > 1 && j > 1 && x == fold(b[j - 2]) && y == fold(a[i - 2]))
-                current[j] = min_of(current[j], second_previous[j - 2] + 1);
+                current[j] = min_unsigned(current[j], second_previous[j - 2] + 1);
         }
     }
     return row[a_length % 3][b_length];
@@ -70,7 +70,7 @@ void suggestion_consider(struct suggestion *suggestion, const char *name)
     distance = edit_distance(suggestion->word, word_length, name, length);
     if (word_length >= PREFIX_LENGTH && length >= word_length &&
         has_prefix(name, suggestion->word, word_length)) {
-        distance = min_of(distance, PREFIX_DISTANCE);
+        distance = min_unsigned(distance, PREFIX_DISTANCE);
         limit = PREFIX_DISTANCE;
     }
     if (distance > limit)

@@ -5,8 +5,8 @@
  * The closest match is the known name with the smallest edit distance (optimal string alignment: insertion, deletion,
  * substitution, and transposition of neighbors), if that is at most a third of the length.  Case is ignored, and '-' equals
  * '_'.  A word of three characters or more also matches the names that it is a prefix of, with a distance of at most 2.
- * Among equal distances, the shortest name wins, then the first one.
- * These are the rules of the library for keys and environment variables (src/base/string_util.h), which the tool does not link.
+ * Among equal distances, the shortest name is the match, then the first name.  The library has the same rules for keys and
+ * environment variables (src/base/string_util.h), which the tool does not link.
  *
  * Locking: none.
  */

@@ -12,14 +12,14 @@
 
 bool array_reserve(void **array, size_t count, size_t bytes)
 {
-    void *bigger;
+    void *grown;
 
     if (count != 0 && (count < ARRAY_MIN || (count & (count - 1)) != 0))
         return true;
-    bigger = realloc(*array, (count == 0 ? ARRAY_MIN : 2 * count) * bytes);
-    if (bigger)
-        *array = bigger;
-    return bigger;
+    grown = realloc(*array, (count == 0 ? ARRAY_MIN : 2 * count) * bytes);
+    if (grown)
+        *array = grown;
+    return grown;
 }
 
 /* --- The heap. --- */
@@ -73,7 +73,7 @@ void heap_fini(struct heap *heap)
 
 /* --- The table of IDs. --- */
 
-/* The finalizer of MurmurHash3, 64 bits: regular IDs spread over all entries. */
+/* The finalizer of MurmurHash3, 64 bits; distributes regular IDs over all entries. */
 static uint64_t hash_id(uint64_t id)
 {
     id ^= id >> 33;
@@ -83,7 +83,7 @@ static uint64_t hash_id(uint64_t id)
     return id ^ id >> 33;
 }
 
-/* The entry of an ID, or the empty entry for it. */
+/* Find the entry of an ID, or the empty entry for it. */
 static struct id_map_entry *find_entry(const struct id_map *map, uint64_t id)
 {
     size_t at = (size_t)hash_id(id) & (map->capacity - 1);
@@ -95,16 +95,16 @@ static struct id_map_entry *find_entry(const struct id_map *map, uint64_t id)
 
 static bool grow_id_map(struct id_map *map)
 {
-    struct id_map bigger = {NULL, map->capacity ? map->capacity * 2 : ID_MAP_MIN, map->count};
+    struct id_map grown = {NULL, map->capacity ? map->capacity * 2 : ID_MAP_MIN, map->count};
 
-    bigger.entries = calloc(bigger.capacity, sizeof(*bigger.entries));
-    if (!bigger.entries)
+    grown.entries = calloc(grown.capacity, sizeof(*grown.entries));
+    if (!grown.entries)
         return false;
     for (size_t i = 0; i < map->capacity; i++)
         if (map->entries[i].line != 0)
-            *find_entry(&bigger, map->entries[i].id) = map->entries[i];
+            *find_entry(&grown, map->entries[i].id) = map->entries[i];
     free(map->entries);
-    *map = bigger;
+    *map = grown;
     return true;
 }
 
@@ -172,17 +172,17 @@ static void put_entry(struct index *index, const struct index_entry *entry)
 
 static bool grow_index(struct index *index)
 {
-    struct index bigger = {.capacity = index->capacity ? 2 * index->capacity : INDEX_MIN,
-                           .count = index->count};
+    struct index grown = {.capacity = index->capacity ? 2 * index->capacity : INDEX_MIN,
+                          .count = index->count};
 
-    bigger.entries = calloc(bigger.capacity, sizeof(*bigger.entries));
-    if (!bigger.entries)
+    grown.entries = calloc(grown.capacity, sizeof(*grown.entries));
+    if (!grown.entries)
         return false;
     for (size_t i = 0; i < index->capacity; i++)
         if (index->entries[i].number)
-            put_entry(&bigger, &index->entries[i]);
+            put_entry(&grown, &index->entries[i]);
     free(index->entries);
-    *index = bigger;
+    *index = grown;
     return true;
 }
 
@@ -214,8 +214,8 @@ void ordered_fini(struct ordered *set)
     ordered_init(set);
 }
 
-/* The finalizer of MurmurHash3, 32 bits, a bijection: slots have different priorities. */
-static uint32_t priority(uint32_t slot)
+/* Compute the priority of a slot: the finalizer of MurmurHash3, 32 bits.  It is a bijection, so priorities are different. */
+static uint32_t compute_priority(uint32_t slot)
 {
     slot ^= slot >> 16;
     slot *= UINT32_C(0x85ebca6b);
@@ -272,7 +272,7 @@ uint32_t ordered_add(struct ordered *set, uint64_t key)
 
     if (slot == ORDERED_NONE)
         return slot;
-    while (*at != ORDERED_NONE && priority(*at) > priority(slot))
+    while (*at != ORDERED_NONE && compute_priority(*at) > compute_priority(slot))
         at = key < set->nodes[*at].key ? &set->nodes[*at].below : &set->nodes[*at].above;
     set->nodes[slot].key = key;
     split(set, *at, key, &set->nodes[slot].below, &set->nodes[slot].above);
@@ -292,7 +292,7 @@ void ordered_remove(struct ordered *set, uint64_t key)
     below = set->nodes[slot].below;
     above = set->nodes[slot].above;
     while (below != ORDERED_NONE && above != ORDERED_NONE) {
-        if (priority(below) > priority(above)) {
+        if (compute_priority(below) > compute_priority(above)) {
             *at = below;
             at = &set->nodes[below].above;
             below = *at;
@@ -349,14 +349,14 @@ uint32_t ordered_from(const struct ordered *set, uint64_t key)
 
 bool ordered_resize(const struct ordered *set, void **array, uint32_t *capacity, size_t bytes)
 {
-    void *bigger;
+    void *grown;
 
     if (*capacity >= set->capacity)
         return true;
-    bigger = realloc(*array, set->capacity * bytes);
-    if (!bigger)
+    grown = realloc(*array, set->capacity * bytes);
+    if (!grown)
         return false;
-    *array = bigger;
+    *array = grown;
     *capacity = set->capacity;
     return true;
 }

@@ -45,7 +45,7 @@ struct heap {
     size_t count;
 };
 
-/* Returns: false if out of host memory; the heap is unchanged then.  Cost: O(log n). */
+/* Add an item.  Returns false if out of host memory; the heap is unchanged then.  Cost: O(log n). */
 bool heap_add(struct heap *heap, double key, uint32_t number);
 
 /* Remove the first item, or replace it by another one.  The heap must not be empty.  Cost: O(log n). */
@@ -68,7 +68,7 @@ struct id_map {
     size_t count;
 };
 
-/* The entry of an ID, or NULL.  It is valid until the next id_map_add(). */
+/* Find the entry of an ID; NULL: none.  The entry is valid until the next id_map_add(). */
 struct id_map_entry *id_map_find(const struct id_map *map, uint64_t id);
 
 /* Add an ID that is not in the table.  Returns NULL if out of host memory; the table is unchanged then. */
@@ -90,11 +90,11 @@ struct index {
     size_t capacity, count;      /* capacity: 0 or a power of two */
 };
 
-/* The hash that index_find() and index_add() take. */
+/* Compute the hash of a key for index_find() and index_add(). */
 uint64_t index_hash(const void *bytes, size_t count);
 
 /*
- * The number of an item, or INDEX_NONE.
+ * Find the number of an item, or INDEX_NONE.
  *
  * hash:   of the key.
  * equals: returns whether the item with a number has a key.
@@ -116,8 +116,8 @@ void index_fini(struct index *index);
 
 struct ordered_node {
     uint64_t key;
-    uint32_t below,
-        above; /* slots of the subtrees, or ORDERED_NONE; of a free slot, `below` is the next free slot */
+    /* The slots of the subtrees, or ORDERED_NONE; of a free slot, `below` is the next free slot. */
+    uint32_t below, above;
 };
 
 /* A treap: a search tree by key and a heap by a hash of the slot, so the depth is logarithmic for any order of
@@ -137,7 +137,8 @@ uint32_t ordered_add(struct ordered *set, uint64_t key);
 /* Remove a key that is in the set, and free its slot.  Cost: O(log n). */
 void ordered_remove(struct ordered *set, uint64_t key);
 
-/* The slot of a key, of the largest key <= `key`, and of the smallest key >= `key`; or ORDERED_NONE.  Cost: O(log n). */
+/* Find the slot of a key, of the largest key <= `key`, or of the smallest key >= `key`; ORDERED_NONE: none.  Cost:
+ * O(log n). */
 uint32_t ordered_find(const struct ordered *set, uint64_t key);
 uint32_t ordered_up_to(const struct ordered *set, uint64_t key);
 uint32_t ordered_from(const struct ordered *set, uint64_t key);

@@ -14,7 +14,7 @@
 #define COLUMN 25 /* of the meanings */
 
 /* "-v, --verbose", "    --check[=HOW]" */
-static void name_option(const struct option_row *row, char *text, size_t bytes)
+static void format_option(const struct option_row *row, char *text, size_t bytes)
 {
     const char *argument = row->takes == OPTION_TAKES_NOTHING ? "" : row->argument;
 
@@ -27,7 +27,7 @@ static void name_option(const struct option_row *row, char *text, size_t bytes)
 }
 
 /* Print a term and its meaning in two columns; the meaning of a long term begins on the next line. */
-static void print_pair(FILE *out, const char *term, const char *meaning)
+static void print_definition(FILE *out, const char *term, const char *meaning)
 {
     const int width = (int)strlen(term);
 
@@ -45,8 +45,8 @@ static void print_options(FILE *out, const struct command *command)
 
     text_print_heading(out, "Options:");
     for (const uint8_t *id = command->options; *id != OPTION_NONE; id++) {
-        name_option(&option_table[*id], term, sizeof(term));
-        print_pair(out, term, option_table[*id].meaning);
+        format_option(&option_table[*id], term, sizeof(term));
+        print_definition(out, term, option_table[*id].meaning);
     }
 }
 
@@ -73,7 +73,7 @@ static void print_commands(FILE *out)
 {
     text_print_heading(out, "Commands:");
     for (const struct command *const *command = commands; *command; command++)
-        print_pair(out, (*command)->name, (*command)->sentence);
+        print_definition(out, (*command)->name, (*command)->summary);
 }
 
 void commands_print_help(FILE *out, const struct command *command)
@@ -92,7 +92,7 @@ void commands_print_help(FILE *out, const struct command *command)
 
 /* --- JSON. --- */
 
-static json_t *words_of(const struct option_row *row)
+static json_t *words_json(const struct option_row *row)
 {
     json_t *words = json_array();
 
@@ -101,7 +101,7 @@ static json_t *words_of(const struct option_row *row)
     return words;
 }
 
-static json_t *options_of(const struct command *command)
+static json_t *options_json(const struct command *command)
 {
     static const char *const takes[] = {
         [OPTION_TAKES_NOTHING] = "nothing", [OPTION_TAKES_TEXT] = "text",
@@ -119,12 +119,12 @@ static json_t *options_of(const struct command *command)
             options,
             json_pack("{s:s, s:s, s:s, s:b, s:s?, s:o, s:s}", "name", row->name, "letter", letter,
                       "takes", takes[row->takes], "optional_argument", row->is_optional, "argument",
-                      row->argument, "words", words_of(row), "meaning", row->meaning));
+                      row->argument, "words", words_json(row), "meaning", row->meaning));
     }
     return options;
 }
 
-static json_t *examples_of(const struct command *command)
+static json_t *examples_json(const struct command *command)
 {
     json_t *examples = json_array();
 
@@ -134,7 +134,7 @@ static json_t *examples_of(const struct command *command)
     return examples;
 }
 
-static json_t *exits_of(const struct command *command)
+static json_t *exits_json(const struct command *command)
 {
     json_t *exits = json_array();
 
@@ -144,7 +144,7 @@ static json_t *exits_of(const struct command *command)
     return exits;
 }
 
-static json_t *object_of(const struct command *command)
+static json_t *command_json(const struct command *command)
 {
     static const char *const operands[] = {[COMMAND_NO_OPERANDS] = "nothing",
                                            [COMMAND_FILES] = "files",
@@ -153,10 +153,10 @@ static json_t *object_of(const struct command *command)
                                            [COMMAND_PROGRAM] = "program"};
 
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o}", "name",
-                     command->name ? command->name : "", "sentence", command->sentence, "usage",
+                     command->name ? command->name : "", "summary", command->summary, "usage",
                      command->usage, "operands", operands[command->operands], "description",
-                     command->description, "options", options_of(command), "examples",
-                     examples_of(command), "exits", exits_of(command));
+                     command->description, "options", options_json(command), "examples",
+                     examples_json(command), "exits", exits_json(command));
 }
 
 /* Print the descriptors: the tool, then its commands. */
@@ -164,16 +164,16 @@ static int print_json(void)
 {
     json_t *all = json_array(), *object;
 
-    (void)json_array_append_new(all, object_of(&commands_tool));
+    (void)json_array_append_new(all, command_json(&commands_tool));
     for (const struct command *const *command = commands; *command; command++)
-        (void)json_array_append_new(all, object_of(*command));
+        (void)json_array_append_new(all, command_json(*command));
     object = json_pack("{s:s, s:o}", "version", XSEG_VERSION_TEXT, "commands", all);
     return output_json(stdout, object) ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
 /* --- The command. --- */
 
-static int run(const struct option_values *arguments)
+static int command_help_run(const struct option_values *arguments)
 {
     const struct command *command =
         arguments->operand_count > 0 ? commands_find(arguments->operands[0]) : &commands_tool;
@@ -188,8 +188,8 @@ static int run(const struct option_values *arguments)
 
 const struct command command_help = {
     .name = "help",
-    .run = run,
-    .sentence = "print the help of a command",
+    .run = command_help_run,
+    .summary = "print the help of a command",
     .usage = "[COMMAND]",
     .operands = COMMAND_NAMES,
     .max_operands = 1,

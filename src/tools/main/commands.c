@@ -9,9 +9,9 @@
 #include "src/tools/output/message.h"
 
 const struct command commands_tool = {
-    .sentence = "replay, analyze and monitor GPU memory allocation",
+    .summary = "replay, analyze and monitor GPU memory allocation",
     .usage = "COMMAND [ARGUMENT]...",
-    .needs = "a command",
+    .required_operands = "a command",
     .operands = COMMAND_NAMES,
     .max_operands = INT_MAX,
     .options = {OPTION_HELP, OPTION_VERSION},

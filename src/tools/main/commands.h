@@ -14,10 +14,10 @@
 extern const struct command commands_tool;
 extern const struct command *const commands[]; /* sorted by name; NULL ends the list */
 
-/* The command with this name.  NULL: there is none; the error message, with the closest match, is on standard error. */
+/* Find the command with a name.  Returns NULL after an error message with the closest match. */
 const struct command *commands_find(const char *name);
 
-/* "xseg replay"; valid until the next call. */
+/* Get a name such as "xseg replay"; valid until the next call. */
 const char *commands_full_name(const struct command *command);
 
 /* Print the help of a command; of the tool itself, also the list of commands. */

@@ -22,8 +22,8 @@ static void print_version(void)
 }
 
 /* Parse the arguments of a command.  Error messages begin with its name from now on. */
-static bool parse(const struct command *command, int count, char **arguments,
-                  struct option_values *out)
+static bool parse_arguments(const struct command *command, int count, char **arguments,
+                            struct option_values *out)
 {
     message_set_program(commands_full_name(command));
     return option_parse(command, count, arguments, out);
@@ -33,7 +33,7 @@ static int run_command(const struct command *command, int count, char **argument
 {
     struct option_values values;
 
-    if (!parse(command, count, arguments, &values))
+    if (!parse_arguments(command, count, arguments, &values))
         return COMMAND_ERROR;
     if (!option_given(&values, OPTION_HELP))
         return command->run(&values);
@@ -41,12 +41,12 @@ static int run_command(const struct command *command, int count, char **argument
     return COMMAND_SUCCESS;
 }
 
-static int run(int count, char **arguments)
+static int run_tool(int count, char **arguments)
 {
     struct option_values values;
     const struct command *command;
 
-    if (!parse(&commands_tool, count, arguments, &values))
+    if (!parse_arguments(&commands_tool, count, arguments, &values))
         return COMMAND_ERROR;
     if (option_given(&values, OPTION_VERSION)) {
         print_version();
@@ -69,6 +69,6 @@ int main(int count, char **arguments)
     int status;
 
     output_init();
-    status = run(count, arguments);
+    status = run_tool(count, arguments);
     return output_finish() ? status : COMMAND_ERROR;
 }

@@ -15,8 +15,8 @@ import sys
 CODE = re.compile(r"`([^`]*)`")
 
 
-def tables(tool):
-    """Version, the tool itself, and its commands."""
+def read_descriptors(tool):
+    """Read the version, the tool itself, and its commands."""
     printed = json.loads(subprocess.run([tool, "help", "--json"], check=True, capture_output=True,
                                      text=True).stdout)
     return printed["version"], printed["commands"][0], printed["commands"][1:]
@@ -38,15 +38,15 @@ def roff(text):
 def prose(text):
     """Sentences, one on each line; text between backquotes is bold."""
     pieces = []
-    for place, piece in enumerate(CODE.split(text)):
-        pieces.append(f"\\fB{roff(piece)}\\fR" if place % 2 else
+    for index, piece in enumerate(CODE.split(text)):
+        pieces.append(f"\\fB{roff(piece)}\\fR" if index % 2 else
                       piece.replace("\\", "\\e").replace("'", "\\(cq"))
     text = re.sub(r"(?<=[a-z0-9)R][.:?!]) (?=[A-Z\\])", "\n", "".join(pieces))
     return "\n".join("\\&" + line if line.startswith((".", "'")) else line
                      for line in text.split("\n"))
 
 
-def page_of(command):
+def page_name(command):
     """The name of a command's page."""
     return "xseg-" + command["name"] if command["name"] else "xseg"
 
@@ -55,7 +55,7 @@ def man_synopsis(command):
     """The synopsis of a command; words in capitals are placeholders."""
     usage = ("[OPTION]... " if command["name"] else "") + command["usage"]
     usage = re.sub(r"[A-Z]+", lambda word: f"\\fI{word[0]}\\fR", usage)
-    return f"\\fB{page_of(command).replace('-', ' ')}\\fR {usage}".rstrip()
+    return f"\\fB{page_name(command).replace('-', ' ')}\\fR {usage}".rstrip()
 
 
 def man_option(option):
@@ -80,17 +80,17 @@ def man_keys(tool):
     return lines
 
 
-def man_page(version, command, others, keys):
-    """A page; `others` are the commands of SEE ALSO, `keys` the section of configuration keys."""
-    name = page_of(command)
+def man_page(version, command, commands, keys):
+    """Make a page.  `commands` are the commands of SEE ALSO, `keys` is the section of configuration keys."""
+    name = page_name(command)
     lines = [f'.TH {roff(name.upper())} 1 "" "xseg {version}" "xseg manual"',
-             ".SH NAME", f"{roff(name)} \\- {prose(command['sentence'])}",
+             ".SH NAME", f"{roff(name)} \\- {prose(command['summary'])}",
              ".SH SYNOPSIS", man_synopsis(command),
              ".SH DESCRIPTION", "\n.PP\n".join(prose(part) for part in command["description"].split("\n\n"))]
     if not command["name"]:
         lines += [".SH COMMANDS"]
-        for other in others:
-            lines += [".TP", f"\\fB{roff(page_of(other))}\\fR(1)", prose(other["sentence"])]
+        for other in commands:
+            lines += [".TP", f"\\fB{roff(page_name(other))}\\fR(1)", prose(other["summary"])]
     lines.append(".SH OPTIONS")
     for option in command["options"]:
         lines += [".TP", man_option(option), prose(option["meaning"])]
@@ -103,15 +103,15 @@ def man_page(version, command, others, keys):
     for line, does in command["examples"]:
         lines += [".TP", f"\\fB{roff(line)}\\fR", prose(does)]
     names = ["xseg"] if command["name"] else []
-    names += [page_of(other) for other in others if other is not command]
-    lines += [".SH SEE ALSO", ",\n".join(f"\\fB{roff(one)}\\fR(1)" for one in names)]
+    names += [page_name(other) for other in commands if other is not command]
+    lines += [".SH SEE ALSO", ",\n".join(f"\\fB{roff(name)}\\fR(1)" for name in names)]
     return "\n".join(lines) + "\n"
 
 
 def write_manual(version, tool, commands, keys, folder):
-    """All pages."""
+    """Write all pages."""
     for command in (tool, *commands):
-        pathlib.Path(folder, page_of(command) + ".1").write_text(
+        pathlib.Path(folder, page_name(command) + ".1").write_text(
             man_page(version, command, commands, keys), encoding="utf-8")
 
 
@@ -180,7 +180,7 @@ def bash_value(command, option):
 
 
 def long_and_short(options):
-    """All spellings of options."""
+    """List all spellings of options."""
     return " ".join(["--" + option["name"] for option in options] +
                     ["-" + option["letter"] for option in options if option["letter"]])
 
@@ -231,7 +231,7 @@ def zsh_option(option):
 
 def zsh(tool, commands):
     """The completion for zsh."""
-    names = [f"        '{command['name']}:{zsh_text(first_clause(command['sentence']))}'"
+    names = [f"        '{command['name']}:{zsh_text(first_clause(command['summary']))}'"
              for command in commands]
     cases = []
     for command in commands:
@@ -285,7 +285,7 @@ def fish(tool, commands):
     for command in commands:
         name, seen = command["name"], f"__fish_seen_subcommand_from {command['name']}"
         lines += ["", f"complete -c xseg -n __fish_use_subcommand -a {name} -d " +
-                  fish_text(first_clause(command["sentence"]))]
+                  fish_text(first_clause(command["summary"]))]
         if command["operands"] == "files":
             lines.append(f"complete -c xseg -n {fish_text(seen)} -F")
         if command["operands"] == "program":
@@ -296,14 +296,14 @@ def fish(tool, commands):
     return "\n".join(lines) + "\n"
 
 
-def main(program, what, where):
+def main(program, kind, output):
     """Make one kind of page."""
-    version, tool, commands = tables(program)
-    if what == "man":
-        write_manual(version, tool, commands, man_keys(program), where)
+    version, tool, commands = read_descriptors(program)
+    if kind == "man":
+        write_manual(version, tool, commands, man_keys(program), output)
     else:
         shells = {"bash": bash, "zsh": zsh, "fish": fish}
-        pathlib.Path(where).write_text(shells[what](tool, commands), encoding="utf-8")
+        pathlib.Path(output).write_text(shells[kind](tool, commands), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* Copy a decimal number with commas between thousands. */
-static struct amount separated(const char *digits)
+static struct amount add_separators(const char *digits)
 {
     const size_t length = strcspn(digits, ".");
     struct amount out;
@@ -26,15 +26,15 @@ struct amount amount_count(uint64_t count)
     char digits[24];
 
     (void)snprintf(digits, sizeof(digits), "%" PRIu64, count);
-    return separated(digits);
+    return add_separators(digits);
 }
 
 struct amount amount_decimal(double number, int decimals)
 {
-    char digits[24]; /* separated, they fit into an amount */
+    char digits[24]; /* with separators, they fit into an amount */
 
     (void)snprintf(digits, sizeof(digits), "%.*f", decimals, number);
-    return separated(digits);
+    return add_separators(digits);
 }
 
 struct unit {
@@ -50,7 +50,7 @@ static const struct unit byte_units[] = {{"bytes", 1, 0, 0},         {"KiB", 0x1
 static const struct unit time_units[] = {
     {"ns", 1, 1, 0}, {"us", 1e3, 1, 1e4}, {"ms", 1e6, 1, 1e7}, {"s", 1e9, 2, 1e9}, {NULL, 0, 0, 0}};
 
-static const struct unit *unit_for(const struct unit *units, double largest)
+static const struct unit *select_unit(const struct unit *units, double largest)
 {
     const struct unit *unit = units;
 
@@ -59,7 +59,7 @@ static const struct unit *unit_for(const struct unit *units, double largest)
     return unit;
 }
 
-static struct amount in_unit(const struct unit *unit, double value)
+static struct amount format_in_unit(const struct unit *unit, double value)
 {
     const double scaled = value / unit->size;
     struct amount out;
@@ -88,12 +88,12 @@ struct amount amount_time(double nanoseconds)
 
 struct amount amount_bytes_in_row(uint64_t bytes, double largest)
 {
-    return in_unit(unit_for(byte_units, largest), (double)bytes);
+    return format_in_unit(select_unit(byte_units, largest), (double)bytes);
 }
 
 struct amount amount_time_in_row(double nanoseconds, double largest)
 {
-    return in_unit(unit_for(time_units, largest), nanoseconds);
+    return format_in_unit(select_unit(time_units, largest), nanoseconds);
 }
 
 struct amount amount_change(int64_t bytes)
@@ -122,11 +122,11 @@ struct amount_noun amount_of(uint64_t count, const char *noun)
     return out;
 }
 
-struct amount amount_share(double part, double whole)
+struct amount amount_share(double part, double total)
 {
     struct amount out;
 
-    (void)snprintf(out.text, sizeof(out.text), "%6.2f %%", whole > 0 ? 100 * part / whole : 0);
+    (void)snprintf(out.text, sizeof(out.text), "%6.2f %%", total > 0 ? 100 * part / total : 0);
     return out;
 }
 

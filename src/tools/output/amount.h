@@ -30,7 +30,7 @@ struct amount_noun {
 struct amount amount_bytes(uint64_t bytes);
 struct amount amount_time(double nanoseconds);
 
-/* The unit is that of `largest`, such as the largest amount of a row.  A small amount other than 0 is "< 0.01 MiB" or
+/* Use the unit of `largest`, such as the largest amount of a row.  A small amount other than 0 is "< 0.01 MiB" or
  * "< 0.1 ms". */
 struct amount amount_bytes_in_row(uint64_t bytes, double largest);
 struct amount amount_time_in_row(double nanoseconds, double largest);
@@ -47,9 +47,9 @@ struct amount amount_decimal(double number, int decimals);
 struct amount_noun amount_of(uint64_t count, const char *noun);
 
 /* "12.34 %", as wide as "100.00 %"; a share of nothing is 0. */
-struct amount amount_share(double part, double whole);
+struct amount amount_share(double part, double total);
 
-/* Whether amount_bytes() returns the same string for both. */
+/* Get whether amount_bytes() returns the same string for both amounts. */
 bool amount_bytes_equal(uint64_t a, uint64_t b);
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The path of the library that contains a symbol; "": unknown. */
+/* Get the path of the library that contains a symbol; "": unknown. */
 const char *installation_file_of(const void *symbol);
 
 /* Write the path of a file next to libxseg.so, which need not exist.  Returns false if the path is unknown or too long. */

@@ -10,9 +10,10 @@
 
 static const char *program = "xseg";
 
-static void print(const char *format, va_list arguments) __attribute__((format(printf, 1, 0)));
+static void print_escaped(const char *format, va_list arguments)
+    __attribute__((format(printf, 1, 0)));
 
-static void print(const char *format, va_list arguments)
+static void print_escaped(const char *format, va_list arguments)
 {
     char *text;
 
@@ -29,7 +30,7 @@ void message_print(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    print(format, arguments);
+    print_escaped(format, arguments);
     va_end(arguments);
     (void)fputc('\n', stderr);
 }
@@ -51,7 +52,7 @@ void message_error(const char *format, ...)
     (void)fprintf(stderr, "%s%s:%s ", text_style_on(stderr, TEXT_BAD), program,
                   text_style_off(stderr));
     va_start(arguments, format);
-    print(format, arguments);
+    print_escaped(format, arguments);
     va_end(arguments);
     (void)fputc('\n', stderr);
 }

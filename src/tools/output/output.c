@@ -13,7 +13,7 @@
 
 #include "src/tools/output/message.h"
 
-static void (*previous)(int); /* handler of SIGXFSZ */
+static void (*initial_sigxfsz_handler)(int);
 
 void output_init(void)
 {
@@ -21,21 +21,21 @@ void output_init(void)
     for (int number = 0; number <= STDERR_FILENO; number++)
         if (fcntl(number, F_GETFD) < 0)
             (void)!open("/dev/null", number == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-    previous = signal(SIGXFSZ, SIG_IGN);
+    initial_sigxfsz_handler = signal(SIGXFSZ, SIG_IGN);
 }
 
 int output_execute(const char *program, char **arguments)
 {
     int error;
 
-    (void)signal(SIGXFSZ, previous);
+    (void)signal(SIGXFSZ, initial_sigxfsz_handler);
     (void)execvp(program, arguments);
     error = errno;
     (void)signal(SIGXFSZ, SIG_IGN);
     return error;
 }
 
-/* The errno of the first failed flush of standard output.  A later flush succeeds, since the C library has dropped
+/* The errno of the first failed flush of standard output.  A later flush succeeds, since the C library has discarded
  * the data. */
 static int flush_error;
 
@@ -68,9 +68,9 @@ bool output_json(FILE *out, json_t *object)
     return true;
 }
 
-static void release_on_failure(json_t **to, bool fine)
+static void release_on_failure(json_t **to, bool success)
 {
-    if (fine)
+    if (success)
         return;
     json_decref(*to);
     *to = NULL;
@@ -99,7 +99,7 @@ static bool report_error(const struct output_file *file, int error)
     return false;
 }
 
-/* The descriptor of standard output or standard error if it has this file; otherwise -1. */
+/* Find the descriptor, standard output or standard error, that has a file; -1: neither. */
 static int find_standard_stream(const struct stat *status)
 {
     struct stat stream;
@@ -127,7 +127,7 @@ static bool open_directly(struct output_file *file)
     return true;
 }
 
-/* Whether a path is one of the input files. */
+/* Get whether a path is one of the input files. */
 static bool is_input(const char *path, char *const *inputs, int input_count)
 {
     struct stat target, input;
@@ -187,11 +187,11 @@ static void install_handlers(void)
     set_handler(SIGPIPE, SIG_IGN);
 }
 
-/* Create the temporary file with signals blocked, so that the handler knows each file that exists.  Returns false
+/* Create the temporary file with signals blocked, so that the handler removes each file that exists.  Returns false
  * with errno. */
 static bool create_temporary(struct output_file *file)
 {
-    sigset_t all, before;
+    sigset_t all, old_mask;
     size_t slot = 0;
 
     while (slot < OUTPUT_FILES && temporaries[slot])
@@ -201,15 +201,15 @@ static bool create_temporary(struct output_file *file)
         return false;
     }
     (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_BLOCK, &all, &before);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &old_mask);
     file->descriptor = mkostemp(file->temporary, O_CLOEXEC);
     if (file->descriptor >= 0)
         temporaries[slot] = file->temporary;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
     return file->descriptor >= 0;
 }
 
-static void free_paths(struct output_file *file)
+static void release_paths(struct output_file *file)
 {
     for (size_t i = 0; i < OUTPUT_FILES; i++)
         if (temporaries[i] == file->temporary)
@@ -221,16 +221,16 @@ static void free_paths(struct output_file *file)
 
 /* --- Streams.  They record the first error: stdio loses the errno of a write before fclose(). --- */
 
-static ssize_t write_some(void *cookie, const char *bytes, size_t count)
+static ssize_t write_all(void *cookie, const char *bytes, size_t count)
 {
     struct output_file *file = cookie;
     size_t written = 0;
 
     while (file->error == 0 && written < count) {
-        const ssize_t some = write(file->descriptor, bytes + written, count - written);
+        const ssize_t count_written = write(file->descriptor, bytes + written, count - written);
 
-        if (some >= 0)
-            written += (size_t)some;
+        if (count_written >= 0)
+            written += (size_t)count_written;
         else if (errno != EINTR)
             file->error = errno;
     }
@@ -250,7 +250,7 @@ static int close_descriptor(void *cookie)
 /* Returns false with errno. */
 static bool open_stream(struct output_file *file)
 {
-    static const cookie_io_functions_t functions = {.write = write_some, .close = close_descriptor};
+    static const cookie_io_functions_t functions = {.write = write_all, .close = close_descriptor};
 
     file->out = fopencookie(file, "w", functions);
     if (!file->out) {
@@ -262,7 +262,7 @@ static bool open_stream(struct output_file *file)
 
 /* --- Files. --- */
 
-/* Whether another open file has the same target. */
+/* Get whether another open file has the same target. */
 static bool is_open(const char *target)
 {
     const size_t length = strlen(target);
@@ -275,7 +275,7 @@ static bool is_open(const char *target)
     return false;
 }
 
-/* The path of `name` relative to the folder of `path`; NULL if out of host memory. */
+/* Make the path of `name` in the folder of `path`; NULL if out of host memory. */
 static char *path_in_folder(const char *path, const char *name)
 {
     const char *const slash = strrchr(path, '/');
@@ -337,7 +337,7 @@ static bool open_temporary(struct output_file *file)
 bool output_file_open(struct output_file *file, const char *path, char *const *inputs,
                       int input_count)
 {
-    bool fine;
+    bool success;
 
     *file = (struct output_file){.path = path, .descriptor = -1};
     if (strcmp(path, "-") == 0) {
@@ -346,19 +346,19 @@ bool output_file_open(struct output_file *file, const char *path, char *const *i
     }
     install_handlers();
     if (open_directly(file)) {
-        fine = file->descriptor >= 0;
+        success = file->descriptor >= 0;
     } else if (is_input(path, inputs, input_count)) {
         message_error("%s is an input file; choose another output file", path);
         return false;
     } else {
-        fine = open_temporary(file);
+        success = open_temporary(file);
     }
-    if (fine && open_stream(file))
+    if (success && open_stream(file))
         return true;
     (void)report_error(file, errno);
     if (file->temporary && file->descriptor >= 0)
         (void)unlink(file->temporary);
-    free_paths(file);
+    release_paths(file);
     return false;
 }
 
@@ -387,7 +387,7 @@ bool output_file_close(struct output_file *file, bool is_complete)
         is_complete = report_error(file, file->error);
     if (!is_complete && file->temporary)
         (void)unlink(file->temporary);
-    free_paths(file);
+    release_paths(file);
     file->out = NULL;
     return is_complete;
 }

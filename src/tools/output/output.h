@@ -38,8 +38,8 @@ int output_execute(const char *program, char **arguments);
 /* Flush a stream.  Returns whether all writes to it have succeeded; errno is set if the flush fails. */
 bool output_flush(FILE *file);
 
-/* Call this last: flush standard output, and report on standard error if it could not be written.  Returns whether it
- * could. */
+/* Call this last: flush standard output, and report on standard error if it could not be written.  Returns whether all
+ * output was written. */
 bool output_finish(void);
 
 /* --- JSON.  Each function takes over the reference to the object that it adds or writes. --- */
@@ -52,7 +52,8 @@ bool output_json(FILE *out, json_t *object);
 void output_json_add(json_t **to, json_t *item);
 void output_json_set(json_t **to, const char *key, json_t *item);
 
-/* An integer; NULL if it does not exist, which json_pack() accepts as null (`o?`) or as an omitted key (`o*`). */
+/* Make an integer; NULL if the number does not exist, which json_pack() accepts as null (`o?`) or as an omitted key
+ * (`o*`). */
 json_t *output_json_number(bool exists, uint64_t number);
 
 /* --- Files. --- */
@@ -72,10 +73,10 @@ struct output_file {
 /*
  * Open a file for writing.
  *
- * path:   the caller's, valid until the file is closed; `-` is standard output.
+ * path:   must live until the file is closed; `-` is standard output.
  * inputs: paths of `input_count` files that must not be replaced.
  *
- * Returns: false, with a message on standard error, if it cannot be opened; it is closed then
+ * Returns: false, with a message on standard error, if the file cannot be opened; it is closed then
  */
 bool output_file_open(struct output_file *file, const char *path, char *const *inputs,
                       int input_count);

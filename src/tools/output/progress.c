@@ -25,10 +25,10 @@ static struct {
     uint64_t drawn_ns; /* time of the last line; 0: none */
 } operation;
 
-/* --- A line that fits. --- */
+/* --- Lines, at most as wide as the terminal. --- */
 
-/* Columns that a line may have: in the last one, a terminal wraps. */
-static size_t line_columns(void)
+/* Get the maximum number of columns of a line: all but the last column of the terminal, which would wrap. */
+static size_t get_line_columns(void)
 {
     const char *variable = secure_getenv("COLUMNS");
     struct winsize size;
@@ -44,7 +44,7 @@ static size_t line_columns(void)
 }
 
 /* Replace the middle of a text that has more than `columns` characters by "...". */
-static void fit(char *text, size_t columns)
+static void shorten_text(char *text, size_t columns)
 {
     const size_t length = strlen(text), dots = columns < 3 ? columns : 3;
     const size_t head = (columns - dots) / 2, tail = columns - dots - head;
@@ -69,8 +69,8 @@ static void format_text(char *text, size_t bytes, const char *format, va_list ar
     free(plain);
 }
 
-/* The columns of a bar, of `columns` that it shares with a text; 0: there is no bar. */
-static size_t bar_columns(size_t columns, size_t text)
+/* Divide `columns` between a bar and a text.  Returns the columns of the bar; 0: there is no bar. */
+static size_t compute_bar_columns(size_t columns, size_t text)
 {
     const size_t shown = text < TEXT_MIN ? text : TEXT_MIN;
     size_t bar = BAR_MAX;
@@ -90,14 +90,14 @@ void progress_print(const char *format, ...)
     va_start(arguments, format);
     format_text(text, sizeof(text), format, arguments);
     va_end(arguments);
-    fit(text, line_columns());
+    shorten_text(text, get_line_columns());
     (void)fprintf(stderr, "\r%s\033[K", text);
     (void)fflush(stderr);
 }
 
 void progress_print_bar(uint64_t done, uint64_t all, const char *format, ...)
 {
-    const size_t columns = line_columns();
+    const size_t columns = get_line_columns();
     char text[LINE_MAX_COLUMNS], bar[BAR_MAX + 1];
     va_list arguments;
     size_t width;
@@ -105,12 +105,12 @@ void progress_print_bar(uint64_t done, uint64_t all, const char *format, ...)
     va_start(arguments, format);
     format_text(text, sizeof(text), format, arguments);
     va_end(arguments);
-    width = bar_columns(columns, strlen(text));
+    width = compute_bar_columns(columns, strlen(text));
     if (width == 0) {
         progress_print("%s", text);
         return;
     }
-    fit(text, columns - BAR_FRAME - width);
+    shorten_text(text, columns - BAR_FRAME - width);
     memset(bar, ' ', width);
     memset(bar, '#', done < all ? (size_t)(done * width / all) : width);
     bar[width] = '\0';
@@ -125,7 +125,7 @@ void progress_clear(void)
 
 /* --- Operations. --- */
 
-static uint64_t now_ns(void)
+static uint64_t get_time_ns(void)
 {
     struct timespec time = {0};
 
@@ -148,9 +148,9 @@ void progress_end(void)
 
 void progress_update(uint64_t done, uint64_t all)
 {
-    if (!operation.name || now_ns() < operation.drawn_ns + INTERVAL_NS)
+    if (!operation.name || get_time_ns() < operation.drawn_ns + INTERVAL_NS)
         return;
-    operation.drawn_ns = now_ns();
+    operation.drawn_ns = get_time_ns();
     if (all > 0)
         progress_print_bar(done, all, "%s", operation.name);
     else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Progress of long operations: a line on standard error that the next one replaces, and that is removed at the end.
+ * Progress of long operations: a line on standard error that the next line replaces, and that is removed at the end.
  *
  *     [##########                              ] job.pickle
  *
@@ -18,8 +18,7 @@
 
 #include <stdint.h>
 
-/* Display an operation if standard error is a terminal.  name: of the file that is processed; it must live until the
- * end */
+/* Display an operation if standard error is a terminal.  name: of the file that is processed; must live until the end */
 void progress_begin(const char *name);
 void progress_end(void);
 

@@ -28,11 +28,11 @@ size_t text_escape(const char *text, char *out, size_t bytes)
 
 void text_print(FILE *out, const char *text)
 {
-    char piece[1024];
+    char escaped[1024];
 
     while (*text) {
-        text += text_escape(text, piece, sizeof(piece));
-        (void)fputs(piece, out);
+        text += text_escape(text, escaped, sizeof(escaped));
+        (void)fputs(escaped, out);
     }
 }
 
@@ -55,20 +55,21 @@ json_t *text_json(const char *text)
 
 #define WRAP_COLUMNS 80
 
-static enum text_color chosen = TEXT_COLOR_AUTO;
+static enum text_color color_mode = TEXT_COLOR_AUTO;
 
-void text_set_color(enum text_color when)
+void text_set_color(enum text_color color)
 {
-    chosen = when;
+    color_mode = color;
 }
 
 static bool has_colors(FILE *file)
 {
-    const char *no = secure_getenv("NO_COLOR"), *terminal = secure_getenv("TERM");
+    const char *no_color = secure_getenv("NO_COLOR"), *terminal = secure_getenv("TERM");
 
-    if (chosen != TEXT_COLOR_AUTO)
-        return chosen == TEXT_COLOR_ALWAYS;
-    return (!no || !*no) && terminal && strcmp(terminal, "dumb") != 0 && isatty(fileno(file));
+    if (color_mode != TEXT_COLOR_AUTO)
+        return color_mode == TEXT_COLOR_ALWAYS;
+    return (!no_color || !*no_color) && terminal && strcmp(terminal, "dumb") != 0 &&
+           isatty(fileno(file));
 }
 
 const char *text_style_on(FILE *file, enum text_style style)
@@ -102,7 +103,7 @@ void text_print_heading(FILE *out, const char *format, ...)
     (void)fprintf(out, "%s\n", text_style_off(out));
 }
 
-/* Print a word.  A backquote, which may be in another word, switches TEXT_STRONG on or off. */
+/* Print a word.  A backquote switches TEXT_STRONG on or off, also for the next words. */
 static void print_word(FILE *out, const char *word, size_t length)
 {
     static bool is_code;
@@ -117,8 +118,8 @@ static void print_word(FILE *out, const char *word, size_t length)
     }
 }
 
-/* The length of a word, and the columns that it takes without its backquotes. */
-static size_t measure(const char *word, unsigned *columns)
+/* Measure the length of a word, and its columns without backquotes. */
+static size_t measure_word(const char *word, unsigned *columns)
 {
     size_t length = strcspn(word, " \n");
 
@@ -133,7 +134,7 @@ void text_wrap(FILE *out, const char *text, unsigned column)
     unsigned at = column, columns;
 
     while (*text) {
-        const size_t length = measure(text, &columns);
+        const size_t length = measure_word(text, &columns);
 
         if (at > column && at + 1 + columns > WRAP_COLUMNS) {
             (void)fprintf(out, "\n%*s", (int)column, "");

@@ -38,17 +38,18 @@ uint64_t compare_amount(enum compare_measure measure, enum compare_kind kind,
     return of[PROFILE_ALLOCATED] + of[PROFILE_CACHED];
 }
 
-uint64_t compare_whole(enum compare_measure measure, const struct profile *profile)
+uint64_t compare_total(enum compare_measure measure, const struct profile *profile)
 {
-    const uint64_t all = compare_amount(measure, COMPARE_SITE, &profile->whole);
-    const uint64_t rest = profile->pending.of[PROFILE_CACHED] + profile->idle.of[PROFILE_CACHED];
+    const uint64_t bytes = compare_amount(measure, COMPARE_SITE, &profile->total);
+    const uint64_t other_cached =
+        profile->pending.of[PROFILE_CACHED] + profile->idle.of[PROFILE_CACHED];
 
     if (measure != COMPARE_FRAGMENTED)
-        return all;
-    return all > rest ? all - rest : 0;
+        return bytes;
+    return bytes > other_cached ? bytes - other_cached : 0;
 }
 
-static int64_t minus(uint64_t b, uint64_t a)
+static int64_t subtract(uint64_t b, uint64_t a)
 {
     const uint64_t difference = b > a ? b - a : a - b;
     const int64_t bounded = difference > PROFILE_MAX ? INT64_MAX : (int64_t)difference;
@@ -58,18 +59,18 @@ static int64_t minus(uint64_t b, uint64_t a)
 
 int64_t compare_delta(enum compare_measure measure, const struct compare_row *row)
 {
-    return minus(compare_amount(measure, row->kind, row->b),
-                 compare_amount(measure, row->kind, row->a));
+    return subtract(compare_amount(measure, row->kind, row->b),
+                    compare_amount(measure, row->kind, row->a));
 }
 
-static uint64_t magnitude(int64_t number)
+static uint64_t get_magnitude(int64_t number)
 {
     return number < 0 ? -(uint64_t)number : (uint64_t)number;
 }
 
 /* --- Rows. --- */
 
-static const struct profile_figures nothing;
+static const struct profile_figures no_figures;
 
 static void add_row(struct compare *compare, const struct profile_site *a,
                     const struct profile_site *b)
@@ -78,8 +79,8 @@ static void add_row(struct compare *compare, const struct profile_site *a,
         .kind = COMPARE_SITE,
         .name_a = a ? a->name : NULL,
         .name_b = b ? b->name : NULL,
-        .a = a ? &a->figures : &nothing,
-        .b = b ? &b->figures : &nothing,
+        .a = a ? &a->figures : &no_figures,
+        .b = b ? &b->figures : &no_figures,
     };
 }
 
@@ -112,42 +113,43 @@ static const char *skip_line(const char *text)
     return *at == ' ' || *at == '\0' ? at : text;
 }
 
-static int compare_but_lines(const char *left, const char *right)
+static int compare_without_lines(const char *first, const char *second)
 {
-    for (;; left++, right++) {
-        left = skip_line(left);
-        right = skip_line(right);
-        if (*left != *right || *left == '\0')
-            return (unsigned char)*left - (unsigned char)*right;
+    for (;; first++, second++) {
+        first = skip_line(first);
+        second = skip_line(second);
+        if (*first != *second || *first == '\0')
+            return (unsigned char)*first - (unsigned char)*second;
     }
 }
 
-static const char *only_name(const struct compare_row *row)
+static const char *get_single_name(const struct compare_row *row)
 {
     return row->name_a ? row->name_a : row->name_b;
 }
 
-/* Order of rows that only one side has: by the name without lines, then by side, then by lines. */
-static int compare_single(const void *left, const void *right)
+/* Compare rows that only one side has: by the name without lines, then by side, then by lines. */
+static int compare_single(const void *first, const void *second)
 {
-    const struct compare_row *a = left, *b = right;
-    const int order = compare_but_lines(only_name(a), only_name(b));
+    const struct compare_row *a = first, *b = second;
+    const int order = compare_without_lines(get_single_name(a), get_single_name(b));
 
     if (order != 0)
         return order;
     if (!a->name_a != !b->name_a)
         return a->name_a ? -1 : 1;
-    return strverscmp(only_name(a), only_name(b));
+    return strverscmp(get_single_name(a), get_single_name(b));
 }
 
-/* The end of the single rows that differ only in lines; *of_a is the number of those of A, which are first. */
-static size_t end_of_group(const struct compare *compare, size_t first, size_t *of_a)
+/* Find the end of the single rows that differ only in lines; *of_a is the number of rows of A, which come first. */
+static size_t find_group_end(const struct compare *compare, size_t first, size_t *of_a)
 {
     size_t end = first;
 
     *of_a = 0;
     for (; end < compare->row_count &&
-           compare_but_lines(only_name(&compare->rows[first]), only_name(&compare->rows[end])) == 0;
+           compare_without_lines(get_single_name(&compare->rows[first]),
+                                 get_single_name(&compare->rows[end])) == 0;
          end++)
         *of_a += compare->rows[end].name_a != NULL;
     return end;
@@ -160,7 +162,7 @@ static void match_moved(struct compare *compare, size_t single)
     qsort(compare->rows + single, compare->row_count - single, sizeof(*compare->rows),
           compare_single);
     for (size_t first = single, end; first < compare->row_count; first = end) {
-        end = end_of_group(compare, first, &of_a);
+        end = find_group_end(compare, first, &of_a);
         const bool moved = 2 * of_a == end - first;
 
         for (size_t i = first; i < (moved ? first + of_a : end); i++) {
@@ -179,67 +181,67 @@ static void match_moved(struct compare *compare, size_t single)
 /* Move rows that both sides have to the front.  Returns their number. */
 static size_t partition_single(struct compare *compare)
 {
-    size_t both = 0;
+    size_t common = 0;
 
     for (size_t i = 0; i < compare->row_count; i++) {
         const struct compare_row row = compare->rows[i];
 
         if (!row.name_a || !row.name_b)
             continue;
-        compare->rows[i] = compare->rows[both];
-        compare->rows[both++] = row;
+        compare->rows[i] = compare->rows[common];
+        compare->rows[common++] = row;
     }
-    return both;
+    return common;
 }
 
 /* --- The order. --- */
 
-/* The larger one of the bytes reserved at the peak. */
-static uint64_t reserved_of(const struct compare *compare)
+/* Get the bytes reserved at the peak, of A or B, whichever are more. */
+static uint64_t get_peak_reserved(const struct compare *compare)
 {
-    const uint64_t a = compare_whole(COMPARE_PEAK_RESERVED, compare->a);
-    const uint64_t b = compare_whole(COMPARE_PEAK_RESERVED, compare->b);
+    const uint64_t a = compare_total(COMPARE_PEAK_RESERVED, compare->a);
+    const uint64_t b = compare_total(COMPARE_PEAK_RESERVED, compare->b);
 
     return a > b ? a : b;
 }
 
-static uint64_t distance(uint64_t a, uint64_t b)
+static uint64_t compute_distance(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : b - a;
 }
 
-static bool differs(const struct compare *compare, const struct compare_row *row)
+static bool is_different(const struct compare *compare, const struct compare_row *row)
 {
     const uint64_t *a = row->a->of, *b = row->b->of;
-    const uint64_t least = reserved_of(compare) / AVERAGE_PART;
+    const uint64_t min_bytes = get_peak_reserved(compare) / AVERAGE_PART;
 
     return a[PROFILE_PEAK_ALLOCATED] != b[PROFILE_PEAK_ALLOCATED] ||
            a[PROFILE_PEAK_CACHED] != b[PROFILE_PEAK_CACHED] ||
            a[PROFILE_BLOCKS] != b[PROFILE_BLOCKS] ||
-           distance(a[PROFILE_ALLOCATED], b[PROFILE_ALLOCATED]) > least ||
-           distance(a[PROFILE_CACHED], b[PROFILE_CACHED]) > least ||
-           distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIFETIME_PART;
+           compute_distance(a[PROFILE_ALLOCATED], b[PROFILE_ALLOCATED]) > min_bytes ||
+           compute_distance(a[PROFILE_CACHED], b[PROFILE_CACHED]) > min_bytes ||
+           compute_distance(a[PROFILE_LIVED], b[PROFILE_LIVED]) > a[PROFILE_LIVED] / LIFETIME_PART;
 }
 
-/* Rows that differ come first, by the first measure in which their differences are unequal, then by name. */
-static int compare_rows(const void *left, const void *right, void *context)
+/* Compare rows: rows that differ first, by the first measure in which their differences are unequal, then by name. */
+static int compare_rows(const void *first, const void *second, void *context)
 {
     const struct compare *compare = context;
-    const struct compare_row *a = left, *b = right;
-    const bool a_differs = differs(compare, a), b_differs = differs(compare, b);
+    const struct compare_row *a = first, *b = second;
+    const bool a_differs = is_different(compare, a), b_differs = is_different(compare, b);
 
     if (a_differs != b_differs)
         return a_differs ? -1 : 1;
     for (int i = 0; i < COMPARE_MEASURES; i++) {
-        const uint64_t of_a = magnitude(compare_delta((enum compare_measure)i, a));
-        const uint64_t of_b = magnitude(compare_delta((enum compare_measure)i, b));
+        const uint64_t of_a = get_magnitude(compare_delta((enum compare_measure)i, a));
+        const uint64_t of_b = get_magnitude(compare_delta((enum compare_measure)i, b));
 
         if (of_a != of_b)
             return of_a > of_b ? -1 : 1;
     }
     if (a->kind != b->kind)
         return a->kind < b->kind ? -1 : 1;
-    return a->kind == COMPARE_SITE ? strcmp(only_name(a), only_name(b)) : 0;
+    return a->kind == COMPARE_SITE ? strcmp(get_single_name(a), get_single_name(b)) : 0;
 }
 
 bool compare_init(struct compare *compare, const struct profile *a, const struct profile *b,
@@ -258,7 +260,7 @@ bool compare_init(struct compare *compare, const struct profile *a, const struct
         (struct compare_row){COMPARE_IDLE, NULL, NULL, &a->idle, &b->idle};
     qsort_r(compare->rows, compare->row_count, sizeof(*compare->rows), compare_rows, compare);
     while (compare->differing < compare->row_count &&
-           differs(compare, &compare->rows[compare->differing]))
+           is_different(compare, &compare->rows[compare->differing]))
         compare->differing++;
     return true;
 }
@@ -271,21 +273,21 @@ void compare_fini(struct compare *compare)
 
 /* --- The verdict. --- */
 
-/* The row with the largest difference in a direction; NULL: none. */
-static const struct compare_row *find_most(const struct compare *compare,
-                                           enum compare_measure measure, bool is_less)
+/* Find the row with the largest difference in a direction; NULL: none. */
+static const struct compare_row *find_largest(const struct compare *compare,
+                                              enum compare_measure measure, bool is_decrease)
 {
-    const struct compare_row *most = NULL;
+    const struct compare_row *largest = NULL;
 
     for (size_t i = 0; i < compare->row_count; i++) {
         const struct compare_row *row = &compare->rows[i];
         const int64_t delta = compare_delta(measure, row);
 
-        if ((is_less ? delta < 0 : delta > 0) &&
-            (!most || magnitude(delta) > magnitude(compare_delta(measure, most))))
-            most = row;
+        if ((is_decrease ? delta < 0 : delta > 0) &&
+            (!largest || get_magnitude(delta) > get_magnitude(compare_delta(measure, largest))))
+            largest = row;
     }
-    return most;
+    return largest;
 }
 
 static bool is_equal(const struct compare *compare)
@@ -296,43 +298,44 @@ static bool is_equal(const struct compare *compare)
     return true;
 }
 
-static bool is_shifted(const struct compare *compare, enum compare_measure measure, uint64_t least,
-                       struct compare_verdict *out)
+static bool is_shifted(const struct compare *compare, enum compare_measure measure,
+                       uint64_t min_bytes, struct compare_verdict *out)
 {
-    const struct compare_row *more = find_most(compare, measure, false);
-    const struct compare_row *less = find_most(compare, measure, true);
+    const struct compare_row *increase = find_largest(compare, measure, false);
+    const struct compare_row *decrease = find_largest(compare, measure, true);
 
-    if (more && magnitude(compare_delta(measure, more)) < least)
-        more = NULL;
-    if (less && magnitude(compare_delta(measure, less)) < least)
-        less = NULL;
-    if (!more && !less)
+    if (increase && get_magnitude(compare_delta(measure, increase)) < min_bytes)
+        increase = NULL;
+    if (decrease && get_magnitude(compare_delta(measure, decrease)) < min_bytes)
+        decrease = NULL;
+    if (!increase && !decrease)
         return false;
     *out = (struct compare_verdict){.result = COMPARE_SHIFTED,
                                     .measure = measure,
-                                    .most = more ? more : less,
-                                    .less = more ? less : NULL};
+                                    .largest = increase ? increase : decrease,
+                                    .decrease = increase ? decrease : NULL};
     return true;
 }
 
 struct compare_verdict compare_judge(const struct compare *compare)
 {
-    const uint64_t part = reserved_of(compare) / VERDICT_PART, least = part > 0 ? part : 1;
+    const uint64_t part = get_peak_reserved(compare) / VERDICT_PART,
+                   min_bytes = part > 0 ? part : 1;
     struct compare_verdict verdict = {.result = is_equal(compare) ? COMPARE_EQUAL : COMPARE_CLOSE};
 
     for (int i = 0; i < COMPARE_MEASURES; i++) {
         const enum compare_measure measure = (enum compare_measure)i;
         const int64_t delta =
-            minus(compare_whole(measure, compare->b), compare_whole(measure, compare->a));
+            subtract(compare_total(measure, compare->b), compare_total(measure, compare->a));
 
-        if (magnitude(delta) >= least)
-            return (struct compare_verdict){.result = COMPARE_WHOLE,
+        if (get_magnitude(delta) >= min_bytes)
+            return (struct compare_verdict){.result = COMPARE_TOTAL,
                                             .measure = measure,
                                             .delta = delta,
-                                            .most = find_most(compare, measure, delta < 0)};
+                                            .largest = find_largest(compare, measure, delta < 0)};
     }
     for (int i = 0; i < COMPARE_MEASURES; i++)
-        if (is_shifted(compare, (enum compare_measure)i, least, &verdict))
+        if (is_shifted(compare, (enum compare_measure)i, min_bytes, &verdict))
             break;
     return verdict;
 }
@@ -346,17 +349,17 @@ static uint64_t mean_lifetime(const struct profile_figures *figures)
 
 /* --- The report of the verdict. --- */
 
-static const char *const pending_place = "in pending blocks", *const idle_place = "in idle pages";
+static const char *const pending_phrase = "in pending blocks", *const idle_phrase = "in idle pages";
 
-static void print_place(FILE *out, const struct compare_row *row)
+static void print_row_name(FILE *out, const struct compare_row *row)
 {
     if (row->kind == COMPARE_SITE)
         (void)fprintf(out, "at %s", row->name_b ? row->name_b : row->name_a);
     else
-        (void)fputs(row->kind == COMPARE_PENDING ? pending_place : idle_place, out);
+        (void)fputs(row->kind == COMPARE_PENDING ? pending_phrase : idle_phrase, out);
 }
 
-static const char *direction(int64_t delta)
+static const char *describe_direction(int64_t delta)
 {
     return delta < 0 ? "less" : "more";
 }
@@ -365,7 +368,7 @@ static const char *direction(int64_t delta)
 static void print_reason(FILE *out, const struct compare_verdict *verdict,
                          const struct compare_names *names)
 {
-    const struct compare_row *row = verdict->most;
+    const struct compare_row *row = verdict->largest;
     const uint64_t lifetime_a = mean_lifetime(row->a), lifetime_b = mean_lifetime(row->b);
 
     if (row->kind != COMPARE_SITE)
@@ -381,27 +384,28 @@ static void print_reason(FILE *out, const struct compare_verdict *verdict,
 static void print_part(FILE *out, const struct compare_verdict *verdict,
                        const struct compare_names *names)
 {
-    const int64_t part = compare_delta(verdict->measure, verdict->most);
+    const int64_t part = compare_delta(verdict->measure, verdict->largest);
     const double share = (double)part / (double)verdict->delta;
 
     if (share > 1.01) {
         (void)fputs(": ", out);
-        (void)fprintf(out, "%s %s ", amount_bytes(magnitude(part)).text, direction(part));
+        (void)fprintf(out, "%s %s ", amount_bytes(get_magnitude(part)).text,
+                      describe_direction(part));
     } else if (share >= 0.99) {
         (void)fputs(", all of it ", out);
     } else {
         (void)fprintf(out, "%s%s%s", share >= 0.5 ? ", " : ", the largest part, ",
-                      amount_bytes(magnitude(part)).text, share >= 0.5 ? " of it " : ", ");
+                      amount_bytes(get_magnitude(part)).text, share >= 0.5 ? " of it " : ", ");
     }
-    print_place(out, verdict->most);
+    print_row_name(out, verdict->largest);
     print_reason(out, verdict, names);
     if (share > 1.01)
-        (void)fprintf(out, ", and %s elsewhere", direction(-part));
+        (void)fprintf(out, ", and %s elsewhere", describe_direction(-part));
 }
 
 static const struct {
     const char *does, *when;
-} words[] = {
+} phrases[] = {
     [COMPARE_PEAK_RESERVED] = {"reserves", " at the peak"},
     [COMPARE_PEAK_ALLOCATED] = {"has", " allocated at the peak"},
     [COMPARE_FRAGMENTED] = {"has", " fragmented on average"},
@@ -409,13 +413,13 @@ static const struct {
     [COMPARE_RESERVED] = {"reserves", " on average"},
 };
 
-static void print_whole(FILE *out, const struct compare_verdict *verdict,
+static void print_total(FILE *out, const struct compare_verdict *verdict,
                         const struct compare_names *names)
 {
-    (void)fprintf(out, "%s %s %s %s%s", names->b, words[verdict->measure].does,
-                  amount_bytes(magnitude(verdict->delta)).text, direction(verdict->delta),
-                  words[verdict->measure].when);
-    if (!verdict->most)
+    (void)fprintf(out, "%s %s %s %s%s", names->b, phrases[verdict->measure].does,
+                  amount_bytes(get_magnitude(verdict->delta)).text,
+                  describe_direction(verdict->delta), phrases[verdict->measure].when);
+    if (!verdict->largest)
         return;
     print_part(out, verdict, names);
 }
@@ -423,18 +427,19 @@ static void print_whole(FILE *out, const struct compare_verdict *verdict,
 static void print_shifted(FILE *out, const struct compare_verdict *verdict,
                           const struct compare_names *names)
 {
-    const int64_t most = compare_delta(verdict->measure, verdict->most);
+    const int64_t delta = compare_delta(verdict->measure, verdict->largest);
 
-    (void)fprintf(out, "%s %s as much as %s%s, but %s %s ", names->b, words[verdict->measure].does,
-                  names->a, words[verdict->measure].when, amount_bytes(magnitude(most)).text,
-                  direction(most));
-    print_place(out, verdict->most);
+    (void)fprintf(out, "%s %s as much as %s%s, but %s %s ", names->b,
+                  phrases[verdict->measure].does, names->a, phrases[verdict->measure].when,
+                  amount_bytes(get_magnitude(delta)).text, describe_direction(delta));
+    print_row_name(out, verdict->largest);
     print_reason(out, verdict, names);
-    if (!verdict->less)
+    if (!verdict->decrease)
         return;
-    (void)fprintf(out, ", and %s less ",
-                  amount_bytes(magnitude(compare_delta(verdict->measure, verdict->less))).text);
-    print_place(out, verdict->less);
+    (void)fprintf(
+        out, ", and %s less ",
+        amount_bytes(get_magnitude(compare_delta(verdict->measure, verdict->decrease))).text);
+    print_row_name(out, verdict->decrease);
 }
 
 char *compare_report_verdict(const struct compare *compare, const struct compare_names *names)
@@ -454,8 +459,8 @@ char *compare_report_verdict(const struct compare *compare, const struct compare
         (void)fprintf(out, "%s and %s differ by less than 1 %% of the reserved bytes", names->a,
                       names->b);
         break;
-    case COMPARE_WHOLE:
-        print_whole(out, &verdict, names);
+    case COMPARE_TOTAL:
+        print_total(out, &verdict, names);
         break;
     case COMPARE_SHIFTED:
         print_shifted(out, &verdict, names);
@@ -490,8 +495,8 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
 
     text_print_heading(out, "%12s  %12s  %13s", names->a, names->b, "difference");
     for (int i = 0; i < (by_events ? COMPARE_MEASURES : COMPARE_ALLOCATED); i++)
-        print_line(out, compare_whole((enum compare_measure)i, a),
-                   compare_whole((enum compare_measure)i, b), by_events ? lines[i] : at_end[i]);
+        print_line(out, compare_total((enum compare_measure)i, a),
+                   compare_total((enum compare_measure)i, b), by_events ? lines[i] : at_end[i]);
     if (!by_events)
         return;
     print_line(out, a->pending.of[PROFILE_CACHED], b->pending.of[PROFILE_CACHED],
@@ -503,15 +508,15 @@ static void print_sums(FILE *out, const struct compare *compare, const struct co
 /* "12 -> 40"; "=" for no difference, and "-" for a side without blocks; "" for a row that is no site. */
 static void print_pair(FILE *out, int width, const struct compare_row *row, uint64_t a, uint64_t b)
 {
-    char both[72] = "=";
+    char text[72] = "=";
 
     if (row->kind != COMPARE_SITE)
-        both[0] = '\0';
+        text[0] = '\0';
     else if (a != b)
-        (void)snprintf(both, sizeof(both), "%s -> %s",
+        (void)snprintf(text, sizeof(text), "%s -> %s",
                        row->a->of[PROFILE_BLOCKS] > 0 ? amount_count(a).text : "-",
                        row->b->of[PROFILE_BLOCKS] > 0 ? amount_count(b).text : "-");
-    (void)fprintf(out, "  %*s", width, both);
+    (void)fprintf(out, "  %*s", width, text);
 }
 
 static void print_name(FILE *out, const struct compare_row *row, const struct compare_names *names)
@@ -569,17 +574,17 @@ void compare_report_tables(FILE *out, const struct compare *compare,
 
 /* --- JSON. --- */
 
-json_t *compare_report_whole(const struct profile *profile)
+json_t *compare_report_totals(const struct profile *profile)
 {
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I, s:I, s:I}}",
                      "entries", (json_int_t)profile->entries, "lost", (json_int_t)profile->lost,
                      "truncated", (json_int_t)profile->truncated, "synthetic",
                      (json_int_t)profile->synthetic, "omitted", (json_int_t)profile->omitted,
-                     "peak", "reserved", (json_int_t)compare_whole(COMPARE_PEAK_RESERVED, profile),
-                     "allocated", (json_int_t)compare_whole(COMPARE_PEAK_ALLOCATED, profile),
-                     "average", "reserved", (json_int_t)compare_whole(COMPARE_RESERVED, profile),
-                     "allocated", (json_int_t)compare_whole(COMPARE_ALLOCATED, profile),
-                     "fragmented", (json_int_t)compare_whole(COMPARE_FRAGMENTED, profile),
+                     "peak", "reserved", (json_int_t)compare_total(COMPARE_PEAK_RESERVED, profile),
+                     "allocated", (json_int_t)compare_total(COMPARE_PEAK_ALLOCATED, profile),
+                     "average", "reserved", (json_int_t)compare_total(COMPARE_RESERVED, profile),
+                     "allocated", (json_int_t)compare_total(COMPARE_ALLOCATED, profile),
+                     "fragmented", (json_int_t)compare_total(COMPARE_FRAGMENTED, profile),
                      "pending", (json_int_t)profile->pending.of[PROFILE_CACHED], "idle",
                      (json_int_t)profile->idle.of[PROFILE_CACHED]);
 }

@@ -2,12 +2,12 @@
 /*
  * Comparison of two profiles, A and B, row by row.  The reports are a verdict in one sentence, tables and JSON.
  *
- * Rows are matched by name.  An edit of a source file moves lines, so names that only one side has are matched as
- * well if they differ in line numbers only and A has as many of them as B.
+ * Rows are matched by name.  An edit of a source file moves lines, so names that only one side has are also matched if
+ * they differ only in line numbers, and A has as many such names as B.
  *
  * A verdict names a difference of at least 1 % of the bytes reserved at the peak of A or B, whichever is more.  A row
- * differs if peaks or numbers of blocks are unequal, averages differ by more than 0.1 %, or lifetimes by more than 5
- * %: additional events of one row move the averages of all rows slightly.
+ * differs if peaks or numbers of blocks are unequal, averages differ by more than 0.1 %, or lifetimes by more than
+ * 5 %: additional events of one row move the averages of all rows slightly.
  *
  * Locking: none.
  */
@@ -46,7 +46,7 @@ struct compare {
 enum compare_result {
     COMPARE_EQUAL,  /* all figures are equal */
     COMPARE_CLOSE,  /* all differences are small */
-    COMPARE_WHOLE,  /* the sums of a measure differ */
+    COMPARE_TOTAL,  /* the sums of a measure differ */
     COMPARE_SHIFTED /* the sums are close, and a row differs */
 };
 
@@ -54,10 +54,10 @@ struct compare_verdict {
     enum compare_result result;
     enum compare_measure measure;
     int64_t delta; /* B - A of the sums, bytes */
-    const struct compare_row
-        *most; /* the row with the largest difference in the direction of delta */
-    const struct compare_row
-        *less; /* COMPARE_SHIFTED: the row with the largest decrease, or NULL */
+    /* The row with the largest difference in the direction of delta. */
+    const struct compare_row *largest;
+    /* COMPARE_SHIFTED: the row with the largest decrease, or NULL. */
+    const struct compare_row *decrease;
 };
 
 /*
@@ -71,12 +71,12 @@ bool compare_init(struct compare *compare, const struct profile *a, const struct
                   bool may_move);
 void compare_fini(struct compare *compare);
 
-/* Bytes of a measure in a row, and in all rows. */
+/* Get the bytes of a measure in a row, and in all rows. */
 uint64_t compare_amount(enum compare_measure measure, enum compare_kind kind,
                         const struct profile_figures *figures);
-uint64_t compare_whole(enum compare_measure measure, const struct profile *profile);
+uint64_t compare_total(enum compare_measure measure, const struct profile *profile);
 
-/* B - A of a row. */
+/* Get the difference B - A of a row. */
 int64_t compare_delta(enum compare_measure measure, const struct compare_row *row);
 
 struct compare_verdict compare_judge(const struct compare *compare);
@@ -88,12 +88,12 @@ struct compare_names {
     const char *a, *b;
 };
 
-/* "B reserves 2.40 GiB less at the peak, all of it at model.py:212".  The caller frees it; NULL if out of host
- * memory. */
+/* Describe the verdict: "B reserves 2.40 GiB less at the peak, all of it at model.py:212".  The caller frees the text;
+ * NULL if out of host memory. */
 char *compare_report_verdict(const struct compare *compare, const struct compare_names *names);
 
 /*
- * Print a table of the sums, and one of the rows that differ.
+ * Print a table of the sums, and a table of the rows that differ.
  *
  * rows:      maximum number of rows.
  * by_events: averages and lifetimes are in events; false: the profiles are of one state and have neither.
@@ -101,8 +101,8 @@ char *compare_report_verdict(const struct compare *compare, const struct compare
 void compare_report_tables(FILE *out, const struct compare *compare,
                            const struct compare_names *names, uint32_t rows, bool by_events);
 
-/* The sums of a profile; all rows, in the order of the comparison.  NULL if out of host memory. */
-json_t *compare_report_whole(const struct profile *profile);
+/* Make JSON of the sums of a profile, and of all rows in the order of the comparison.  NULL if out of host memory. */
+json_t *compare_report_totals(const struct profile *profile);
 json_t *compare_report_rows(const struct compare *compare);
 
 #endif

@@ -14,27 +14,29 @@
 #include "src/tools/output/amount.h"
 #include "src/tools/output/text.h"
 
-#define DIGITS 10 /* of a rank, at most */
+#define DIGITS_MAX 10 /* of a rank */
 
 /* --- Names. --- */
 
-static bool ends(const char *text, size_t length, const char *with)
+static bool has_suffix(const char *text, size_t length, const char *suffix)
 {
-    const size_t tail = strlen(with);
+    const size_t suffix_length = strlen(suffix);
 
-    return length > tail && memcmp(text + length - tail, with, tail) == 0;
+    return length > suffix_length &&
+           memcmp(text + length - suffix_length, suffix, suffix_length) == 0;
 }
 
 static bool is_snapshot(const char *base)
 {
     size_t length = strlen(base);
 
-    if (ends(base, length, ".zst"))
+    if (has_suffix(base, length, ".zst"))
         length -= 4;
-    return base[0] != '.' && (ends(base, length, ".pickle") || ends(base, length, ".pkl"));
+    return base[0] != '.' &&
+           (has_suffix(base, length, ".pickle") || has_suffix(base, length, ".pkl"));
 }
 
-/* Whether a name is that of a snapshot which another program than zstd has compressed. */
+/* Get whether a name is that of a snapshot which another program than zstd has compressed. */
 static bool is_packed(const char *base)
 {
     static const char *const endings[] = {".gz", ".bz2", ".xz", ".lz4", ".zip", ".tar", ".tgz"};
@@ -46,20 +48,20 @@ static bool is_packed(const char *base)
     return false;
 }
 
-/* The number after a `rank` of a name; -1: none. */
-static int64_t number_after(const char *text)
+/* Read the number after a `rank` of a name; -1: none. */
+static int64_t read_rank_number(const char *text)
 {
     int64_t number = 0;
     size_t digits = 0;
 
     text += *text != '\0' && strchr("-_.=", *text) != NULL;
-    for (; isdigit((unsigned char)text[digits]) && digits <= DIGITS; digits++)
+    for (; isdigit((unsigned char)text[digits]) && digits <= DIGITS_MAX; digits++)
         number = 10 * number + (text[digits] - '0');
-    return digits == 0 || digits > DIGITS ? -1 : number;
+    return digits == 0 || digits > DIGITS_MAX ? -1 : number;
 }
 
-/* The last number in the first `bytes` bytes of a name; -1: none. */
-static int64_t last_number(const char *base, size_t bytes)
+/* Find the last number in the first `bytes` bytes of a name; -1: none. */
+static int64_t find_last_number(const char *base, size_t bytes)
 {
     size_t at = bytes;
 
@@ -67,16 +69,16 @@ static int64_t last_number(const char *base, size_t bytes)
         at--;
     while (at > 0 && isdigit((unsigned char)base[at - 1]))
         at--;
-    return number_after(base + at);
+    return read_rank_number(base + at);
 }
 
-/* Whether a `rank` in a name is a local rank. */
+/* Get whether a `rank` in a name is a local rank. */
 static bool is_local(const char *base, const char *at)
 {
-    const size_t before = (size_t)(at - base);
+    const size_t position = (size_t)(at - base);
 
-    return (before >= 5 && strncasecmp(at - 5, "local", 5) == 0) ||
-           (before >= 6 && strncasecmp(at - 6, "local", 5) == 0 && strchr("-_.", at[-1]));
+    return (position >= 5 && strncasecmp(at - 5, "local", 5) == 0) ||
+           (position >= 6 && strncasecmp(at - 6, "local", 5) == 0 && strchr("-_.", at[-1]));
 }
 
 /* Find the `rank` of a name; NULL: the name has none. */
@@ -86,7 +88,7 @@ static const char *find_rank(const char *base, int64_t *rank)
 
     *rank = -1;
     for (const char *at = strcasestr(base, "rank"); at; at = strcasestr(at + 1, "rank")) {
-        const int64_t number = number_after(at + strlen("rank"));
+        const int64_t number = read_rank_number(at + strlen("rank"));
 
         if (number < 0 || (found && is_local(base, at) && !is_local(base, found)))
             continue;
@@ -96,7 +98,7 @@ static const char *find_rank(const char *base, int64_t *rank)
     return found;
 }
 
-/* Whether a number in a name is that of a host. */
+/* Get whether a number in a name is the number of a host. */
 static bool is_host(const char *base, const char *number)
 {
     static const char *const words[] = {"node",   "host", "machine", "server",
@@ -114,16 +116,16 @@ static bool is_host(const char *base, const char *number)
     return false;
 }
 
-/* The first bytes of a name, with `#` for each number, except those of hosts if these are kept.  Allocated; NULL if
+/* Copy the first bytes of a name, with `#` for each number, except for numbers of hosts if is_host_kept.  Returns NULL if
  * out of host memory. */
-static char *without_numbers(const char *base, size_t bytes, bool keeps_hosts)
+static char *replace_numbers(const char *base, size_t bytes, bool is_host_kept)
 {
     char *out = malloc(bytes + 1);
     size_t count = 0;
 
     for (size_t i = 0; out && i < bytes;) {
         const bool is_number = isdigit((unsigned char)base[i]);
-        const bool is_kept = keeps_hosts && is_number && is_host(base, base + i);
+        const bool is_kept = is_host_kept && is_number && is_host(base, base + i);
 
         if (!is_number) {
             out[count++] = base[i++];
@@ -140,17 +142,17 @@ static char *without_numbers(const char *base, size_t bytes, bool keeps_hosts)
     return out;
 }
 
-/* The kind of a file is in its name before the ending. */
+/* Find the parts of a name: rank, kind (the name before the ending) and process. */
 static bool find_names(struct rank_file *file)
 {
     const char *const rank = find_rank(file->base, &file->rank);
     const size_t length = strlen(file->base);
-    const size_t ending = ends(file->base, length, ".zst") ? 4 : 0;
+    const size_t ending = has_suffix(file->base, length, ".zst") ? 4 : 0;
     const char *dot = memrchr(file->base, '.', length - ending);
 
-    file->number = rank ? file->rank : last_number(file->base, (size_t)(dot - file->base));
-    file->kind = without_numbers(file->base, (size_t)(dot - file->base), false);
-    file->process = without_numbers(file->base, rank ? (size_t)(rank - file->base) : length, true);
+    file->number = rank ? file->rank : find_last_number(file->base, (size_t)(dot - file->base));
+    file->kind = replace_numbers(file->base, (size_t)(dot - file->base), false);
+    file->process = replace_numbers(file->base, rank ? (size_t)(rank - file->base) : length, true);
     return file->kind && file->process;
 }
 
@@ -185,11 +187,11 @@ void rank_files_describe_packed(const struct rank_files *files, char *text, size
 
 /* --- The folder. --- */
 
-static bool fail(struct recording_fault *fault, const char *what, int error)
+static bool fail(struct recording_fault *fault, const char *message, int error)
 {
     char reason[128];
 
-    (void)snprintf(fault->text, sizeof(fault->text), "%s: %s", what,
+    (void)snprintf(fault->text, sizeof(fault->text), "%s: %s", message,
                    strerror_r(error, reason, sizeof(reason)));
     return false;
 }
@@ -198,16 +200,16 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
 {
     const size_t length = strlen(folder);
     struct rank_file file = {0};
-    struct stat facts = {0};
+    struct stat status = {0};
 
     if (asprintf(&file.path, "%s%s%s", folder, folder[length - 1] == '/' ? "" : "/", base) < 0)
         return false;
     file.base = file.path + strlen(file.path) - strlen(base);
-    if (stat(file.path, &facts) == 0 && !S_ISREG(facts.st_mode)) {
+    if (stat(file.path, &status) == 0 && !S_ISREG(status.st_mode)) {
         free(file.path);
         return true;
     }
-    file.written = facts.st_mtim;
+    file.written = status.st_mtim;
     if (!find_names(&file) || !array_reserve((void **)&files->files, files->count, sizeof(file))) {
         free_file(&file);
         return false;
@@ -216,7 +218,7 @@ static bool add_file(struct rank_files *files, const char *folder, const char *b
     return true;
 }
 
-/* Count a compressed file.  Returns false without host memory. */
+/* Count a compressed file.  Returns false if out of host memory. */
 static bool add_packed(struct rank_files *files, const char *base)
 {
     if (files->packed++ > 0 && strverscmp(files->packed_base, base) <= 0)
@@ -226,29 +228,29 @@ static bool add_packed(struct rank_files *files, const char *base)
     return files->packed_base != NULL;
 }
 
-static bool add_all(struct rank_files *files, const char *folder, struct recording_fault *fault)
+static bool add_files(struct rank_files *files, const char *folder, struct recording_fault *fault)
 {
     DIR *listing = opendir(folder);
     const struct dirent *entry;
-    bool fine = true;
+    bool success = true;
 
     if (!listing)
         return fail(fault, "the folder cannot be opened", errno);
-    for (errno = 0; fine && (entry = readdir(listing)) != NULL; errno = 0)
+    for (errno = 0; success && (entry = readdir(listing)) != NULL; errno = 0)
         if ((is_snapshot(entry->d_name) && !add_file(files, folder, entry->d_name)) ||
             (is_packed(entry->d_name) && !add_packed(files, entry->d_name)))
-            fine = fail(fault, "the folder cannot be read", ENOMEM);
-    if (fine && errno != 0)
-        fine = fail(fault, "the folder cannot be read", errno);
+            success = fail(fault, "the folder cannot be read", ENOMEM);
+    if (success && errno != 0)
+        success = fail(fault, "the folder cannot be read", errno);
     (void)closedir(listing);
-    return fine;
+    return success;
 }
 
 bool rank_files_is_folder(const char *path)
 {
-    struct stat facts;
+    struct stat status;
 
-    return stat(path, &facts) == 0 && S_ISDIR(facts.st_mode);
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
 }
 
 /* --- One kind. --- */
@@ -260,10 +262,10 @@ static int compare_written(const struct rank_file *a, const struct rank_file *b)
     return (a->written.tv_nsec > b->written.tv_nsec) - (a->written.tv_nsec < b->written.tv_nsec);
 }
 
-/* Files with a number first, by kind; within a kind the one written last comes last. */
-static int compare_kinds(const void *left, const void *right)
+/* Compare files: files with a number first, by kind, then by the time of writing. */
+static int compare_kinds(const void *first, const void *second)
 {
-    const struct rank_file *a = left, *b = right;
+    const struct rank_file *a = first, *b = second;
     int order;
 
     if ((a->number < 0) != (b->number < 0))
@@ -274,8 +276,8 @@ static int compare_kinds(const void *left, const void *right)
     return order != 0 ? order : strverscmp(a->base, b->base);
 }
 
-/* Clear numbers that are not ranks.  Returns whether the others follow a `rank`. */
-static bool keep_ranks(struct rank_files *files)
+/* Clear numbers that are not ranks.  Returns whether the remaining numbers follow a `rank`. */
+static bool clear_other_numbers(struct rank_files *files)
 {
     bool has_rank = false;
 
@@ -289,7 +291,7 @@ static bool keep_ranks(struct rank_files *files)
     return has_rank;
 }
 
-/* Whether files of one number are of several kinds; files are in the order of kinds. */
+/* Get whether files of one number are of several kinds; files are in the order of kinds. */
 static bool has_kinds(const struct rank_files *files, size_t numbered, bool has_rank)
 {
     bool has_larger = false, has_both = false;
@@ -310,7 +312,7 @@ struct kind {
     size_t first, end;
 };
 
-static struct kind kind_from(const struct rank_files *files, size_t first, size_t numbered)
+static struct kind find_kind(const struct rank_files *files, size_t first, size_t numbered)
 {
     size_t end = first + 1;
 
@@ -331,24 +333,24 @@ static bool is_better(const struct rank_files *files, const struct kind *a, cons
 }
 
 /* Choose the kind that is read, and list all kinds.  Returns false if out of host memory. */
-static bool choose_kind(struct rank_files *files, size_t numbered, const char *wanted,
+static bool choose_kind(struct rank_files *files, size_t numbered, const char *preferred,
                         struct kind *out)
 {
     char *text = NULL;
     size_t bytes = 0;
     FILE *list = open_memstream(&text, &bytes);
-    bool has_wanted = false;
+    bool has_preferred = false;
 
-    *out = kind_from(files, 0, numbered);
-    for (struct kind kind = *out; list; kind = kind_from(files, kind.end, numbered)) {
+    *out = find_kind(files, 0, numbered);
+    for (struct kind kind = *out; list; kind = find_kind(files, kind.end, numbered)) {
         const char *name = files->files[kind.first].kind;
-        const bool is_wanted = wanted && strcmp(name, wanted) == 0;
+        const bool is_preferred = preferred && strcmp(name, preferred) == 0;
 
         (void)fprintf(list, "%s'%s' (%s)", kind.first > 0 ? ", " : "", name,
                       amount_of(kind.end - kind.first, "file").text);
-        if (is_wanted || (!has_wanted && is_better(files, &kind, out)))
+        if (is_preferred || (!has_preferred && is_better(files, &kind, out)))
             *out = kind;
-        has_wanted |= is_wanted;
+        has_preferred |= is_preferred;
         if (kind.end == numbered)
             break;
     }
@@ -360,10 +362,10 @@ static bool choose_kind(struct rank_files *files, size_t numbered, const char *w
     return true;
 }
 
-/* Keep the files of one kind.  Returns false without host memory. */
-static bool keep_kind(struct rank_files *files, const char *wanted)
+/* Keep the files of one kind.  Returns false if out of host memory. */
+static bool keep_kind(struct rank_files *files, const char *preferred)
 {
-    const bool has_rank = keep_ranks(files);
+    const bool has_rank = clear_other_numbers(files);
     size_t numbered = 0, count = 0;
     struct kind kept;
 
@@ -372,7 +374,7 @@ static bool keep_kind(struct rank_files *files, const char *wanted)
         numbered++;
     if (!has_kinds(files, numbered, has_rank))
         return true;
-    if (!choose_kind(files, numbered, wanted, &kept))
+    if (!choose_kind(files, numbered, preferred, &kept))
         return false;
     for (size_t i = 0; i < files->count; i++)
         if (i >= kept.first && i < kept.end)
@@ -384,17 +386,17 @@ static bool keep_kind(struct rank_files *files, const char *wanted)
     return true;
 }
 
-/* --- One file a rank. --- */
+/* --- One file of each rank. --- */
 
 static bool is_same_rank(const struct rank_file *a, const struct rank_file *b)
 {
     return a->rank >= 0 && a->rank == b->rank && strcmp(a->process, b->process) == 0;
 }
 
-/* By rank, then by host; of the files of one process, the latest first. */
-static int compare_files(const void *left, const void *right)
+/* Compare files by rank, then by host; of the files of one process, the latest comes first. */
+static int compare_files(const void *first, const void *second)
 {
-    const struct rank_file *a = left, *b = right;
+    const struct rank_file *a = first, *b = second;
     int order;
 
     if (a->rank != b->rank)
@@ -428,7 +430,7 @@ bool rank_files_find(const char *folder, const char *kind, struct rank_files *ou
                      struct recording_fault *fault)
 {
     *out = (struct rank_files){0};
-    if (!add_all(out, folder, fault)) {
+    if (!add_files(out, folder, fault)) {
         rank_files_fini(out);
         return false;
     }
@@ -464,7 +466,7 @@ void rank_files_fini(struct rank_files *files)
 
 /* --- Two folders. --- */
 
-/* Matching files of two folders are equal in this order. */
+/* Compare files of two folders; matching files are equal. */
 static int compare_matching(const struct rank_file *a, const struct rank_file *b)
 {
     if (a->rank != b->rank)
@@ -476,7 +478,7 @@ static int compare_matching(const struct rank_file *a, const struct rank_file *b
 
 size_t rank_files_match(struct rank_files *a, struct rank_files *b)
 {
-    size_t i = 0, k = 0, count = 0, dropped = 0;
+    size_t i = 0, k = 0, count = 0, omitted = 0;
 
     while (i < a->count || k < b->count) {
         const int order = i == a->count   ? 1
@@ -489,8 +491,8 @@ size_t rank_files_match(struct rank_files *a, struct rank_files *b)
             continue;
         }
         free_file(order < 0 ? &a->files[i++] : &b->files[k++]);
-        dropped++;
+        omitted++;
     }
     a->count = b->count = count;
-    return dropped;
+    return omitted;
 }

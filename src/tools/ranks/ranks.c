@@ -36,7 +36,7 @@ static bool make_columns(const struct profile *profile, struct ranks_columns *ou
     *out = (struct ranks_columns){
         .sites = malloc((profile->site_count + 1) * sizeof(*out->sites)),
         .site_count = profile->site_count,
-        .rest = {(float)profile->pending.of[PROFILE_PEAK_CACHED],
+        .idle = {(float)profile->pending.of[PROFILE_PEAK_CACHED],
                  (float)profile->pending.of[PROFILE_CACHED],
                  (float)profile->idle.of[PROFILE_PEAK_CACHED],
                  (float)profile->idle.of[PROFILE_CACHED]},
@@ -53,7 +53,7 @@ static bool make_columns(const struct profile *profile, struct ranks_columns *ou
     return out->sites;
 }
 
-/* Let columns refer to the names of a sum, which contains all of them. */
+/* Let columns refer to the names of a sum, which contains all names. */
 static void use_names(struct ranks_columns *columns, const struct profile *sum)
 {
     size_t at = 0;
@@ -65,60 +65,61 @@ static void use_names(struct ranks_columns *columns, const struct profile *sum)
     }
 }
 
-static double deviation_of_site(const float *left, const float *right)
+static double compute_site_deviation(const float *first, const float *second)
 {
     double sum = 0;
 
-    for (size_t i = 0; i < RANKS_OF_SITE; i++)
-        sum += fabs((double)(left ? left[i] : 0) - (double)(right ? right[i] : 0));
+    for (size_t i = 0; i < RANKS_SITE_COLUMNS; i++)
+        sum += fabs((double)(first ? first[i] : 0) - (double)(second ? second[i] : 0));
     return sum;
 }
 
 /* Compare two sites by name; the end of the sites is greater than any name. */
-static int compare_at(const struct ranks_columns *left, size_t a, const struct ranks_columns *right,
-                      size_t b)
+static int compare_sites(const struct ranks_columns *first, size_t a,
+                         const struct ranks_columns *second, size_t b)
 {
-    if (a == left->site_count)
+    if (a == first->site_count)
         return 1;
-    return b == right->site_count ? -1 : strcmp(left->sites[a].name, right->sites[b].name);
+    return b == second->site_count ? -1 : strcmp(first->sites[a].name, second->sites[b].name);
 }
 
-static double deviation_of(const struct ranks_columns *left, const struct ranks_columns *right)
+static double compute_deviation(const struct ranks_columns *first,
+                                const struct ranks_columns *second)
 {
     size_t a = 0, b = 0;
     double sum = 0;
 
-    while (a < left->site_count || b < right->site_count) {
-        const int order = compare_at(left, a, right, b);
+    while (a < first->site_count || b < second->site_count) {
+        const int order = compare_sites(first, a, second, b);
 
-        sum += deviation_of_site(order <= 0 ? left->sites[a].of : NULL,
-                                 order >= 0 ? right->sites[b].of : NULL);
+        sum += compute_site_deviation(order <= 0 ? first->sites[a].of : NULL,
+                                      order >= 0 ? second->sites[b].of : NULL);
         a += order <= 0;
         b += order >= 0;
     }
-    for (size_t i = 0; i < RANKS_OF_REST; i++)
-        sum += fabs((double)left->rest[i] - (double)right->rest[i]);
+    for (size_t i = 0; i < RANKS_IDLE_COLUMNS; i++)
+        sum += fabs((double)first->idle[i] - (double)second->idle[i]);
     return sum;
 }
 
 /* --- Reading, in threads. --- */
 
-/* The profile of a file; false with a fault. */
+/* Read the profile of a file.  Returns false with a fault. */
 static bool read_profile(const char *path, const struct ranks_rules *rules, struct profile *out,
                          struct recording_fault *fault)
 {
     const struct recording_device *device;
     struct recording recording;
-    bool fine;
+    bool success;
 
     if (!recording_file_load(path, &recording, fault))
         return false;
     device = recording_file_device(&recording, rules->device, fault);
-    fine = device && profile_init(out, &recording, device, &rules->profile);
-    if (device && !fine)
+    success = device && profile_init(out, &recording, device, &rules->profile);
+    if (device && !success)
         (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     recording_fini(&recording);
-    return fine;
+    return success;
 }
 
 static void set_fault(struct rank *rank, const char *path, const struct recording_fault *fault)
@@ -127,12 +128,12 @@ static void set_fault(struct rank *rank, const char *path, const struct recordin
         rank->fault = NULL;
 }
 
-/* Set the columns of a rank; of two jobs only the deviation, since the names are freed with the profiles.  Returns
- * false if out of host memory. */
+/* Set the columns of a rank; of two jobs only the deviation, since names are freed with the profiles.  Returns false if
+ * out of host memory. */
 static bool set_columns(struct ranks *ranks, struct rank *rank, const struct profile *profiles)
 {
     struct ranks_columns other;
-    bool fine;
+    bool success;
 
     if (!make_columns(&profiles[0], &rank->columns))
         return false;
@@ -140,24 +141,24 @@ static bool set_columns(struct ranks *ranks, struct rank *rank, const struct pro
         use_names(&rank->columns, &ranks->sums[0]);
         return true;
     }
-    fine = make_columns(&profiles[1], &other);
-    if (fine)
-        rank->distance = rank->deviation = deviation_of(&rank->columns, &other);
+    success = make_columns(&profiles[1], &other);
+    if (success)
+        rank->distance = rank->deviation = compute_deviation(&rank->columns, &other);
     free(rank->columns.sites);
     free(other.sites);
     rank->columns = (struct ranks_columns){0};
-    return fine;
+    return success;
 }
 
 static void add_figures(struct reading_job *reading, size_t number, const struct profile *profiles)
 {
     struct ranks *ranks = reading->ranks;
     struct rank *rank = &ranks->ranks[number];
-    bool fine = true;
+    bool success = true;
 
     for (unsigned job = 0; job < ranks->jobs; job++) {
         for (int i = 0; i < COMPARE_MEASURES; i++)
-            rank->whole[job][i] = compare_whole((enum compare_measure)i, &profiles[job]);
+            rank->totals[job][i] = compare_total((enum compare_measure)i, &profiles[job]);
         rank->entries[job] = profiles[job].entries;
         rank->dropped[job] = profiles[job].dropped;
         rank->lacks_history |= profiles[job].entries == 0;
@@ -165,9 +166,9 @@ static void add_figures(struct reading_job *reading, size_t number, const struct
     rank->is_read = true;
     (void)pthread_mutex_lock(&reading->mutex);
     for (unsigned job = 0; job < ranks->jobs; job++)
-        fine = profile_add(&ranks->sums[job], &profiles[job]) && fine;
-    fine = fine && set_columns(ranks, rank, profiles);
-    reading->out_of_memory |= !fine;
+        success = profile_add(&ranks->sums[job], &profiles[job]) && success;
+    success = success && set_columns(ranks, rank, profiles);
+    reading->out_of_memory |= !success;
     (void)pthread_mutex_unlock(&reading->mutex);
 }
 
@@ -189,7 +190,7 @@ static void read_rank(struct reading_job *reading, size_t number)
         profile_fini(&profiles[job]);
 }
 
-/* Read the next file.  Returns false after the last one. */
+/* Read the next file.  Returns false after the last file. */
 static bool read_next(struct reading_job *reading)
 {
     const size_t number = atomic_fetch_add(&reading->next, 1);
@@ -200,7 +201,7 @@ static bool read_next(struct reading_job *reading)
     return true;
 }
 
-static void *run_thread(void *self)
+static void *read_files(void *self)
 {
     while (read_next(self))
         ;
@@ -221,7 +222,7 @@ static void read_with_progress(struct reading_job *reading)
         progress_clear();
 }
 
-/* The number of additional threads. */
+/* Count the additional threads. */
 static unsigned count_threads(size_t files)
 {
     cpu_set_t processors;
@@ -237,12 +238,12 @@ static unsigned count_threads(size_t files)
 static bool read_all(struct ranks *ranks, const struct ranks_rules *rules)
 {
     struct reading_job reading = {.ranks = ranks, .rules = rules};
-    const unsigned most = count_threads(ranks->count);
+    const unsigned max = count_threads(ranks->count);
     pthread_t threads[RANKS_THREADS];
     unsigned count = 0;
 
     (void)pthread_mutex_init(&reading.mutex, NULL);
-    while (count < most && pthread_create(&threads[count], NULL, run_thread, &reading) == 0)
+    while (count < max && pthread_create(&threads[count], NULL, read_files, &reading) == 0)
         count++;
     read_with_progress(&reading);
     while (count > 0)
@@ -253,15 +254,15 @@ static bool read_all(struct ranks *ranks, const struct ranks_rules *rules)
 
 /* --- Outliers. --- */
 
-static int compare_numbers(const void *left, const void *right)
+static int compare_numbers(const void *first, const void *second)
 {
-    const float a = *(const float *)left, b = *(const float *)right;
+    const float a = *(const float *)first, b = *(const float *)second;
 
     return (a > b) - (a < b);
 }
 
-/* Sorts the values. */
-static float median(float *values, size_t count)
+/* Compute the median; sorts the values. */
+static float compute_median(float *values, size_t count)
 {
     qsort(values, count, sizeof(*values), compare_numbers);
     return count % 2 == 1 ? values[count / 2] : values[count / 2 - 1] / 2 + values[count / 2] / 2;
@@ -270,18 +271,18 @@ static float median(float *values, size_t count)
 /* Add the deviations of a column.  values: of all ranks that were read; deviations: scratch memory of the same size */
 static void add_column(struct ranks *ranks, float *values, float *deviations)
 {
-    float middle, usual;
+    float median, tolerance;
 
     memcpy(deviations, values, ranks->read * sizeof(*deviations));
-    middle = median(values, ranks->read);
+    median = compute_median(values, ranks->read);
     for (size_t i = 0; i < ranks->read; i++)
-        values[i] = deviations[i] = fabsf(deviations[i] - middle);
-    usual = RANKS_USUAL * median(values, ranks->read);
+        values[i] = deviations[i] = fabsf(deviations[i] - median);
+    tolerance = RANKS_TOLERANCE * compute_median(values, ranks->read);
     for (size_t i = 0; i < ranks->read; i++) {
         struct rank *rank = &ranks->ranks[ranks->order[i]];
 
         rank->deviation += (double)deviations[i];
-        rank->distance += deviations[i] > usual ? (double)deviations[i] - (double)usual : 0;
+        rank->distance += deviations[i] > tolerance ? (double)deviations[i] - (double)tolerance : 0;
     }
 }
 
@@ -289,12 +290,12 @@ static void add_column(struct ranks *ranks, float *values, float *deviations)
 static void add_site(struct ranks *ranks, const char *name, size_t *at, float *values,
                      float *deviations)
 {
-    for (size_t column = 0; column < RANKS_OF_SITE; column++) {
+    for (size_t column = 0; column < RANKS_SITE_COLUMNS; column++) {
         for (size_t i = 0; i < ranks->read; i++) {
             const struct ranks_columns *columns = &ranks->ranks[ranks->order[i]].columns;
-            const bool has = at[i] < columns->site_count && columns->sites[at[i]].name == name;
+            const bool has_site = at[i] < columns->site_count && columns->sites[at[i]].name == name;
 
-            values[i] = has ? columns->sites[at[i]].of[column] : 0;
+            values[i] = has_site ? columns->sites[at[i]].of[column] : 0;
         }
         add_column(ranks, values, deviations);
     }
@@ -305,11 +306,11 @@ static void add_site(struct ranks *ranks, const char *name, size_t *at, float *v
     }
 }
 
-static void add_rest(struct ranks *ranks, float *values, float *deviations)
+static void add_idle_columns(struct ranks *ranks, float *values, float *deviations)
 {
-    for (size_t column = 0; column < RANKS_OF_REST; column++) {
+    for (size_t column = 0; column < RANKS_IDLE_COLUMNS; column++) {
         for (size_t i = 0; i < ranks->read; i++)
-            values[i] = ranks->ranks[ranks->order[i]].columns.rest[column];
+            values[i] = ranks->ranks[ranks->order[i]].columns.idle[column];
         add_column(ranks, values, deviations);
     }
 }
@@ -319,45 +320,46 @@ static bool find_distances(struct ranks *ranks)
     float *values = malloc(ranks->count * sizeof(*values));
     float *deviations = malloc(ranks->count * sizeof(*deviations));
     size_t *at = calloc(ranks->count, sizeof(*at));
-    const bool fine = values && deviations && at;
+    const bool success = values && deviations && at;
 
-    for (size_t i = 0; fine && i < ranks->sums[0].site_count; i++)
+    for (size_t i = 0; success && i < ranks->sums[0].site_count; i++)
         add_site(ranks, ranks->sums[0].sites[i].name, at, values, deviations);
-    if (fine)
-        add_rest(ranks, values, deviations);
+    if (success)
+        add_idle_columns(ranks, values, deviations);
     free(values);
     free(deviations);
     free(at);
-    return fine;
+    return success;
 }
 
-/* The median of bytes reserved at the peak. */
-static float usual_reserved(const struct ranks *ranks, float *values)
+/* Compute the median of bytes reserved at the peak. */
+static float compute_median_reserved(const struct ranks *ranks, float *values)
 {
     for (size_t i = 0; i < ranks->read; i++)
-        values[i] = (float)ranks->ranks[ranks->order[i]].whole[0][COMPARE_PEAK_RESERVED];
-    return median(values, ranks->read);
+        values[i] = (float)ranks->ranks[ranks->order[i]].totals[0][COMPARE_PEAK_RESERVED];
+    return compute_median(values, ranks->read);
 }
 
 static bool find_outliers(struct ranks *ranks)
 {
     float *values = malloc((ranks->count + 1) * sizeof(*values));
-    double least;
+    double min_distance;
 
     if (!values || !find_distances(ranks)) {
         free(values);
         return false;
     }
-    least = (double)usual_reserved(ranks, values) / OUTLIER_PART;
+    min_distance = (double)compute_median_reserved(ranks, values) / OUTLIER_PART;
     for (size_t i = 0; i < ranks->read; i++)
-        ranks->outliers += ranks->ranks[ranks->order[i]].distance >= (least > 1 ? least : 1);
+        ranks->outliers +=
+            ranks->ranks[ranks->order[i]].distance >= (min_distance > 1 ? min_distance : 1);
     if (2 * ranks->outliers > ranks->read)
-        ranks->outliers = 0; /* most ranks have nothing in common */
+        ranks->outliers = 0; /* most ranks are far from the median */
     free(values);
     return true;
 }
 
-static bool measure(struct ranks *ranks)
+static bool compute_distances(struct ranks *ranks)
 {
     const size_t *order = ranks->order;
     double deviation = 0;
@@ -365,17 +367,18 @@ static bool measure(struct ranks *ranks)
     if (ranks->read > 2)
         return find_outliers(ranks);
     if (ranks->read == 2)
-        deviation = deviation_of(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
+        deviation =
+            compute_deviation(&ranks->ranks[order[0]].columns, &ranks->ranks[order[1]].columns);
     for (size_t i = 0; i < ranks->read; i++)
         ranks->ranks[order[i]].distance = ranks->ranks[order[i]].deviation = deviation;
     return true;
 }
 
-/* By decreasing distance, then by decreasing deviation, then by decreasing rank. */
-static int compare_ranks(const void *left, const void *right, void *context)
+/* Compare ranks by decreasing distance, then by decreasing deviation, then by decreasing rank. */
+static int compare_ranks(const void *first, const void *second, void *context)
 {
     const struct rank *ranks = context;
-    const size_t a = *(const size_t *)left, b = *(const size_t *)right;
+    const size_t a = *(const size_t *)first, b = *(const size_t *)second;
 
     if (ranks[a].distance != ranks[b].distance)
         return ranks[a].distance > ranks[b].distance ? -1 : 1;
@@ -384,7 +387,7 @@ static int compare_ranks(const void *left, const void *right, void *context)
     return a > b ? -1 : 1;
 }
 
-static bool put_in_order(struct ranks *ranks)
+static bool sort_ranks(struct ranks *ranks)
 {
     ranks->order = calloc(ranks->count, sizeof(*ranks->order));
     if (!ranks->order)
@@ -392,7 +395,7 @@ static bool put_in_order(struct ranks *ranks)
     for (size_t i = 0; i < ranks->count; i++)
         if (ranks->ranks[i].is_read)
             ranks->order[ranks->read++] = i;
-    if (ranks->jobs == 1 && !measure(ranks))
+    if (ranks->jobs == 1 && !compute_distances(ranks))
         return false;
     qsort_r(ranks->order, ranks->read, sizeof(*ranks->order), compare_ranks, ranks->ranks);
     return true;
@@ -430,7 +433,7 @@ bool ranks_init(struct ranks *ranks, const char *a, const char *b, const struct 
     if (ranks->ranks) {
         for (size_t i = 0; i < ranks->count; i++)
             rank_files_name(&ranks->files[0].files[i], ranks->ranks[i].name, RANKS_NAME);
-        if (read_all(ranks, rules) && put_in_order(ranks))
+        if (read_all(ranks, rules) && sort_ranks(ranks))
             return true;
     }
     (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
@@ -461,16 +464,16 @@ bool ranks_profile(const struct ranks *ranks, size_t rank, const struct ranks_ru
 
 /* --- The report of the verdict. --- */
 
-/* The ranks of a job differ if one is an outlier, or if there are two; two jobs by their sums. */
+/* The ranks of a job differ if one rank is an outlier, or if two ranks have unequal sums; two jobs, if their sums do. */
 bool ranks_report_differs(const struct ranks *ranks, const struct compare *pair)
 {
     if (!pair || (ranks->jobs == 1 && ranks->read > 2 && ranks->outliers == 0))
         return false;
-    return compare_judge(pair).result >= COMPARE_WHOLE;
+    return compare_judge(pair).result >= COMPARE_TOTAL;
 }
 
 /* Print why no rank of a job is an outlier. */
-static void print_none(FILE *out, const struct ranks *ranks, const struct compare *pair)
+static void print_no_outlier(FILE *out, const struct ranks *ranks, const struct compare *pair)
 {
     enum compare_result result;
 
@@ -483,13 +486,13 @@ static void print_none(FILE *out, const struct ranks *ranks, const struct compar
     (void)fprintf(out, "no rank of %zu is an outlier: ", ranks->read);
     if (ranks->ranks[ranks_furthest(ranks)].deviation <= 0 && result == COMPARE_EQUAL)
         (void)fputs("they do not differ", out);
-    else if (result < COMPARE_WHOLE)
+    else if (result < COMPARE_TOTAL)
         (void)fputs("they differ by less than 1 % of the reserved bytes", out);
     else
         (void)fputs("each differs from the others as they do from each other", out);
 }
 
-/* Print the start of the verdict of one job.  Returns the name of the furthest rank in the rest. */
+/* Print the start of the verdict of one job.  Returns the name of the furthest rank in the text that follows. */
 static const char *print_outliers(FILE *out, const struct ranks *ranks)
 {
     const char *name = ranks->ranks[ranks_furthest(ranks)].name;
@@ -510,7 +513,7 @@ static bool print_verdict(FILE *out, const struct ranks *ranks, const struct com
     char *verdict;
 
     if (ranks->jobs == 1 && !ranks_report_differs(ranks, pair)) {
-        print_none(out, ranks, pair);
+        print_no_outlier(out, ranks, pair);
         return true;
     }
     if (ranks->jobs == 1)
@@ -528,12 +531,12 @@ char *ranks_report_verdict(const struct ranks *ranks, const struct compare *pair
     char *text = NULL;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
-    bool fine;
+    bool success;
 
     if (!out)
         return NULL;
-    fine = print_verdict(out, ranks, pair);
-    if (fclose(out) == 0 && fine)
+    success = print_verdict(out, ranks, pair);
+    if (fclose(out) == 0 && success)
         return text;
     free(text);
     return NULL;
@@ -541,7 +544,7 @@ char *ranks_report_verdict(const struct ranks *ranks, const struct compare *pair
 
 /* --- Tables. --- */
 
-static uint64_t whole_bytes(double bytes)
+static uint64_t convert_to_bytes(double bytes)
 {
     return bytes < (double)PROFILE_MAX ? (uint64_t)bytes : PROFILE_MAX;
 }
@@ -551,43 +554,43 @@ static void print_cell(FILE *out, uint64_t bytes)
     (void)fprintf(out, "%12s  ", amount_bytes(bytes).text);
 }
 
-static void print_left_out(FILE *out, size_t count, const char *why)
+static void print_omitted(FILE *out, size_t count, const char *reason)
 {
     if (count > 0)
-        (void)fprintf(out, "omitted: %s, %s\n", amount_of(count, "file").text, why);
+        (void)fprintf(out, "omitted: %s, %s\n", amount_of(count, "file").text, reason);
 }
 
 static void print_limits(FILE *out, const struct ranks *ranks)
 {
-    size_t without = 0;
+    size_t lacking = 0;
 
     for (size_t i = 0; i < ranks->count; i++)
-        without += ranks->ranks[i].lacks_history;
-    print_left_out(out, ranks->count - ranks->read, "which could not be read");
-    print_left_out(out, ranks->files[0].older + ranks->files[1].older,
-                   "of whose rank there is a newer file");
-    print_left_out(out, ranks->files[0].others + ranks->files[1].others, "of another kind");
-    print_left_out(out, ranks->unmatched, "whose rank is in only one folder");
-    if (without > 0)
+        lacking += ranks->ranks[i].lacks_history;
+    print_omitted(out, ranks->count - ranks->read, "which could not be read");
+    print_omitted(out, ranks->files[0].older + ranks->files[1].older,
+                  "of whose rank there is a newer file");
+    print_omitted(out, ranks->files[0].others + ranks->files[1].others, "of another kind");
+    print_omitted(out, ranks->unmatched, "whose rank is in only one folder");
+    if (lacking > 0)
         (void)fprintf(out,
                       "without a history: %zu, of which the state at the end "
                       "counts; " RECORDING_FILE_HOW_TO "\n",
-                      without);
+                      lacking);
 }
 
 static void print_rank(FILE *out, const struct ranks *ranks, const struct rank *rank)
 {
     if (ranks->jobs == 1) {
-        print_cell(out, rank->whole[0][COMPARE_PEAK_RESERVED]);
-        print_cell(out, rank->whole[0][COMPARE_PEAK_ALLOCATED]);
-        print_cell(out, rank->whole[0][COMPARE_FRAGMENTED]);
+        print_cell(out, rank->totals[0][COMPARE_PEAK_RESERVED]);
+        print_cell(out, rank->totals[0][COMPARE_PEAK_ALLOCATED]);
+        print_cell(out, rank->totals[0][COMPARE_FRAGMENTED]);
     } else {
         for (unsigned job = 0; job < 2; job++)
-            print_cell(out, rank->whole[job][COMPARE_PEAK_RESERVED]);
+            print_cell(out, rank->totals[job][COMPARE_PEAK_RESERVED]);
         for (unsigned job = 0; job < 2; job++)
-            print_cell(out, rank->whole[job][COMPARE_FRAGMENTED]);
+            print_cell(out, rank->totals[job][COMPARE_FRAGMENTED]);
     }
-    print_cell(out, whole_bytes(rank->distance));
+    print_cell(out, convert_to_bytes(rank->distance));
     (void)fprintf(out, "%s\n", rank->name);
 }
 
@@ -614,15 +617,15 @@ void ranks_report_table(FILE *out, const struct ranks *ranks, uint32_t rows)
 static json_t *side_json(const struct ranks *ranks, size_t number, unsigned job)
 {
     const struct rank *rank = &ranks->ranks[number];
-    const uint64_t *whole = rank->whole[job];
+    const uint64_t *totals = rank->totals[job];
 
     return json_pack(
         "{s:o, s:I, s:{s:I, s:I}, s:{s:I, s:I, s:I}}", "file",
         text_json(ranks->files[job].files[number].path), "entries", (json_int_t)rank->entries[job],
-        "peak", "reserved", (json_int_t)whole[COMPARE_PEAK_RESERVED], "allocated",
-        (json_int_t)whole[COMPARE_PEAK_ALLOCATED], "average", "reserved",
-        (json_int_t)whole[COMPARE_RESERVED], "allocated", (json_int_t)whole[COMPARE_ALLOCATED],
-        "fragmented", (json_int_t)whole[COMPARE_FRAGMENTED]);
+        "peak", "reserved", (json_int_t)totals[COMPARE_PEAK_RESERVED], "allocated",
+        (json_int_t)totals[COMPARE_PEAK_ALLOCATED], "average", "reserved",
+        (json_int_t)totals[COMPARE_RESERVED], "allocated", (json_int_t)totals[COMPARE_ALLOCATED],
+        "fragmented", (json_int_t)totals[COMPARE_FRAGMENTED]);
 }
 
 json_t *ranks_report_json(const struct ranks *ranks)
@@ -633,10 +636,10 @@ json_t *ranks_report_json(const struct ranks *ranks)
         const size_t number = ranks->order[i];
         const struct rank *rank = &ranks->ranks[number];
         const int64_t of_name = ranks->files[0].files[number].rank;
-        json_t *object =
-            json_pack("{s:s, s:o, s:I, s:o}", "name", rank->name, "rank",
-                      of_name < 0 ? json_null() : json_integer(of_name), "distance",
-                      (json_int_t)whole_bytes(rank->distance), "a", side_json(ranks, number, 0));
+        json_t *object = json_pack("{s:s, s:o, s:I, s:o}", "name", rank->name, "rank",
+                                   of_name < 0 ? json_null() : json_integer(of_name), "distance",
+                                   (json_int_t)convert_to_bytes(rank->distance), "a",
+                                   side_json(ranks, number, 0));
 
         if (ranks->jobs == 2)
             output_json_set(&object, "b", side_json(ranks, number, 1));

@@ -12,8 +12,8 @@
 
 /* --- Reading. --- */
 
-/* Averages are in events: in time, equal ranks differ by the load of their hosts. */
-static void find_rules(struct ranks_job *job)
+/* Set the rules.  Averages are in events: in time, equal ranks differ by the load of their hosts. */
+static void set_rules(struct ranks_job *job)
 {
     job->rules = (struct ranks_rules){
         .profile = {.by = ranks_job_sites(job->arguments),
@@ -27,12 +27,12 @@ static void find_rules(struct ranks_job *job)
 /* Compare the profiles of the typical rank and the outlier. */
 static bool compare_outlier(struct ranks_job *job)
 {
-    const size_t chosen[2] = {ranks_typical(&job->ranks), ranks_furthest(&job->ranks)};
+    const size_t compared[2] = {ranks_typical(&job->ranks), ranks_furthest(&job->ranks)};
     struct recording_fault fault;
 
     for (unsigned i = 0; i < 2; i++)
-        if (!ranks_profile(&job->ranks, chosen[i], &job->rules, &job->profiles[i], &fault)) {
-            message_print("%s: %s", job->ranks.files[0].files[chosen[i]].path, fault.text);
+        if (!ranks_profile(&job->ranks, compared[i], &job->rules, &job->profiles[i], &fault)) {
+            message_print("%s: %s", job->ranks.files[0].files[compared[i]].path, fault.text);
             if (i == 1)
                 profile_fini(&job->profiles[0]);
             return false;
@@ -48,15 +48,15 @@ static bool compare_outlier(struct ranks_job *job)
 bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments)
 {
     char **operands = arguments->operands;
-    const bool is_two = arguments->operand_count == 2;
+    const bool has_two_folders = arguments->operand_count == 2;
     struct recording_fault fault;
     const char *at;
-    bool fine;
+    bool success;
 
     *job = (struct ranks_job){.arguments = arguments};
-    find_rules(job);
-    if (!ranks_init(&job->ranks, operands[0], is_two ? operands[1] : NULL, &job->rules, &at,
-                    &fault)) {
+    set_rules(job);
+    if (!ranks_init(&job->ranks, operands[0], has_two_folders ? operands[1] : NULL, &job->rules,
+                    &at, &fault)) {
         message_print("%s: %s", at, fault.text);
         return false;
     }
@@ -80,17 +80,17 @@ bool ranks_job_open(struct ranks_job *job, const struct option_values *arguments
         for (unsigned of = 0; of < job->ranks.jobs; of++)
             job->has_dropped |= replay_model_report_dropped(job->ranks.files[of].files[i].path,
                                                             &job->ranks.ranks[i].dropped[of]);
-    fine = job->ranks.read > 0;
-    if (fine && is_two) {
-        fine = job->has_pair = compare_init(&job->pair, &job->ranks.sums[0], &job->ranks.sums[1],
-                                            job->rules.profile.by == SITES_BY_FRAME);
-        fine = fine || message_out_of_memory();
-    } else if (fine && job->ranks.read > 1) {
-        fine = compare_outlier(job);
+    success = job->ranks.read > 0;
+    if (success && has_two_folders) {
+        success = job->has_pair = compare_init(&job->pair, &job->ranks.sums[0], &job->ranks.sums[1],
+                                               job->rules.profile.by == SITES_BY_FRAME);
+        success = success || message_out_of_memory();
+    } else if (success && job->ranks.read > 1) {
+        success = compare_outlier(job);
     }
-    if (!fine)
+    if (!success)
         ranks_fini(&job->ranks);
-    return fine;
+    return success;
 }
 
 void ranks_job_close(struct ranks_job *job)
@@ -154,17 +154,17 @@ int ranks_run(const struct option_values *arguments,
 {
     struct ranks_job job;
     char *verdict;
-    bool fine, differs;
+    bool success, differs;
 
     if (!ranks_job_open(&job, arguments))
         return COMMAND_ERROR;
     verdict = ranks_job_verdict(&job);
-    fine = verdict ? print(&job, verdict) : message_out_of_memory();
-    fine = fine && job.ranks.read == job.ranks.count && !job.has_dropped;
+    success = verdict ? print(&job, verdict) : message_out_of_memory();
+    success = success && job.ranks.read == job.ranks.count && !job.has_dropped;
     differs = ranks_job_differs(&job);
     free(verdict);
     ranks_job_close(&job);
-    if (!fine)
+    if (!success)
         return COMMAND_ERROR;
     return differs ? if_differs : COMMAND_SUCCESS;
 }

@@ -23,7 +23,7 @@ struct ranks_job {
     bool has_dropped; /* blocks of a file are omitted, as reported on standard error */
 };
 
-/* The identity of a site, as the option --label specifies it. */
+/* Get the identity of a site, as the option --label specifies it. */
 static inline enum sites_by ranks_job_sites(const struct option_values *arguments)
 {
     return option_given(arguments, OPTION_LABEL)
@@ -32,7 +32,7 @@ static inline enum sites_by ranks_job_sites(const struct option_values *argument
 }
 
 /*
- * Read one folder or two, the operands, by the options --label, --depth and --device.  Files that cannot be read are
+ * Read the operands, one folder or two, by the options --label, --depth and --device.  Files that cannot be read are
  * reported on standard error.
  *
  * arguments: must outlive the job.
@@ -49,7 +49,7 @@ bool ranks_job_differs(const struct ranks_job *job);
 /* Print the verdict and the folders. */
 void ranks_run_heading(const struct ranks_job *job, const char *verdict);
 
-/* A JSON object with the verdict and the ranks, to which the command adds; NULL if out of host memory. */
+/* Make a JSON object with the verdict and the ranks, to which the command adds; NULL if out of host memory. */
 json_t *ranks_run_json(const struct ranks_job *job, const char *verdict);
 
 /*

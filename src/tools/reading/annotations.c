@@ -27,23 +27,23 @@ struct active {
 
 /* An annotation while it is active; its number is that of its START, or of its END if it has no START. */
 struct link {
-    uint32_t before, after; /* in the order of their starts; NONE: none */
+    uint32_t previous, next; /* in the order of their starts; NONE: none */
 };
 
-/* The annotations of one device, or of all. */
+/* The annotations of one device, or of all devices. */
 struct annotations {
     const struct recording *recording;
     const struct boundary *boundaries; /* [count], by time */
     uint32_t count;
-    uint32_t *start;       /* of each END: the number of its START; NONE: it has none */
-    uint32_t *below;       /* of each START: the previous open one of the same name, or NONE */
-    uint32_t *open;        /* by text: the last open START, or NONE */
-    struct link *links;    /* [count] */
-    uint32_t last[KINDS];  /* the last started of the active annotations, or NONE */
-    struct active *active; /* [count + 1]; the first is active before the first boundary */
+    uint32_t *start;         /* of each END: the number of its START; NONE: no START */
+    uint32_t *previous_open; /* of each START: the previous open START of the same name, or NONE */
+    uint32_t *open;          /* by text: the last open START, or NONE */
+    struct link *links;      /* [count] */
+    uint32_t last[KINDS];    /* the last started of the active annotations, or NONE */
+    struct active *active;   /* [count + 1]; the first is active before the first boundary */
 };
 
-static enum kind kind_of(const char *name)
+static enum kind get_kind(const char *name)
 {
     const size_t length = strlen(name);
 
@@ -56,18 +56,18 @@ static enum kind kind_of(const char *name)
 
 /* --- Active annotations. --- */
 
-static enum kind kind_at(const struct annotations *annotations, uint32_t number)
+static enum kind get_boundary_kind(const struct annotations *annotations, uint32_t number)
 {
-    return kind_of(recording_text(annotations->recording, annotations->boundaries[number].name));
+    return get_kind(recording_text(annotations->recording, annotations->boundaries[number].name));
 }
 
 static void activate(struct annotations *annotations, uint32_t number)
 {
-    uint32_t *const last = &annotations->last[kind_at(annotations, number)];
+    uint32_t *const last = &annotations->last[get_boundary_kind(annotations, number)];
 
-    annotations->links[number] = (struct link){.before = *last, .after = NONE};
+    annotations->links[number] = (struct link){.previous = *last, .next = NONE};
     if (*last != NONE)
-        annotations->links[*last].after = number;
+        annotations->links[*last].next = number;
     *last = number;
 }
 
@@ -75,16 +75,16 @@ static void deactivate(struct annotations *annotations, uint32_t number)
 {
     const struct link link = annotations->links[number];
 
-    if (link.before != NONE)
-        annotations->links[link.before].after = link.after;
-    if (link.after != NONE)
-        annotations->links[link.after].before = link.before;
+    if (link.previous != NONE)
+        annotations->links[link.previous].next = link.next;
+    if (link.next != NONE)
+        annotations->links[link.next].previous = link.previous;
     else
-        annotations->last[kind_at(annotations, number)] = link.before;
+        annotations->last[get_boundary_kind(annotations, number)] = link.previous;
 }
 
-/* Find the START of each END: the last open one of the same name. */
-static void match(struct annotations *annotations)
+/* Find the START of each END: the last open START of the same name. */
+static void match_boundaries(struct annotations *annotations)
 {
     for (uint32_t i = 0; i < annotations->count; i++)
         annotations->open[annotations->boundaries[i].name] = NONE;
@@ -92,13 +92,13 @@ static void match(struct annotations *annotations)
         uint32_t *const open = &annotations->open[annotations->boundaries[i].name];
 
         if (!annotations->boundaries[i].is_end) {
-            annotations->below[i] = *open;
+            annotations->previous_open[i] = *open;
             *open = i;
             continue;
         }
         annotations->start[i] = *open;
         if (*open != NONE)
-            *open = annotations->below[*open];
+            *open = annotations->previous_open[*open];
     }
 }
 
@@ -114,11 +114,11 @@ static void record_active(struct annotations *annotations, size_t at, uint64_t s
 }
 
 /* Find the active annotations after each boundary. */
-static void play(struct annotations *annotations)
+static void compute_active(struct annotations *annotations)
 {
     for (int kind = 0; kind < KINDS; kind++)
         annotations->last[kind] = NONE;
-    /* Of annotations without a START, the one that ends last was started first. */
+    /* Among annotations without a START, the annotation that ends last was started first. */
     for (uint32_t i = annotations->count; i-- > 0;)
         if (annotations->boundaries[i].is_end && annotations->start[i] == NONE)
             activate(annotations, i);
@@ -134,8 +134,8 @@ static void play(struct annotations *annotations)
     }
 }
 
-/* The annotations that are active at a time. */
-static const struct active *active_at(const struct annotations *annotations, uint64_t time_us)
+/* Find the annotations that are active at a time. */
+static const struct active *find_active(const struct annotations *annotations, uint64_t time_us)
 {
     size_t low = 0, high = annotations->count;
 
@@ -171,39 +171,39 @@ static bool set_contexts(struct reading *reading, const struct annotations *anno
         struct recording_event *event = &device->events[i];
 
         if (event->action == RECORDING_ALLOC && event->time_us > 0 &&
-            !set_context(reading, active_at(annotations, event->time_us), event))
+            !set_context(reading, find_active(annotations, event->time_us), event))
             return false;
     }
     return true;
 }
 
-static bool annotate(struct reading *reading, const struct boundary *boundaries, size_t count,
-                     struct recording_device *device)
+static bool annotate_device(struct reading *reading, const struct boundary *boundaries,
+                            size_t count, struct recording_device *device)
 {
     struct annotations annotations = {
         .recording = reading->out,
         .boundaries = boundaries,
         .count = (uint32_t)count,
         .start = malloc((count + 1) * sizeof(*annotations.start)),
-        .below = malloc((count + 1) * sizeof(*annotations.below)),
+        .previous_open = malloc((count + 1) * sizeof(*annotations.previous_open)),
         .open = malloc((reading->out->text_count + 1) * sizeof(*annotations.open)),
         .links = malloc((count + 1) * sizeof(*annotations.links)),
         .active = malloc((count + 1) * sizeof(*annotations.active)),
     };
-    bool fine = annotations.start && annotations.below && annotations.open && annotations.links &&
-                annotations.active;
+    bool success = annotations.start && annotations.previous_open && annotations.open &&
+                   annotations.links && annotations.active;
 
-    if (fine) {
-        match(&annotations);
-        play(&annotations);
-        fine = set_contexts(reading, &annotations, device);
+    if (success) {
+        match_boundaries(&annotations);
+        compute_active(&annotations);
+        success = set_contexts(reading, &annotations, device);
     }
     free(annotations.start);
-    free(annotations.below);
+    free(annotations.previous_open);
     free(annotations.open);
     free(annotations.links);
     free(annotations.active);
-    return fine || reading_out_of_memory(reading);
+    return success || reading_out_of_memory(reading);
 }
 
 /* --- Reading. --- */
@@ -226,33 +226,33 @@ static bool read_boundaries(struct reading *reading, const struct pickle_value *
 {
     for (size_t i = 0; i < reading_count(list); i++) {
         out[i] = (struct boundary){.order = (uint32_t)i};
-        (void)snprintf(reading->where, sizeof(reading->where), "annotation %zu: ", i + 1);
+        (void)snprintf(reading->context, sizeof(reading->context), "annotation %zu: ", i + 1);
         if (!read_boundary(reading, pickle_item(reading->pickle, list, i), &out[i]))
             return false;
     }
     return true;
 }
 
-static int compare_times(const void *left, const void *right)
+static int compare_times(const void *first, const void *second)
 {
-    const struct boundary *a = left, *b = right;
+    const struct boundary *a = first, *b = second;
 
     if (a->time_us != b->time_us)
         return a->time_us < b->time_us ? -1 : 1;
     return (a->order > b->order) - (a->order < b->order);
 }
 
-static int compare_devices(const void *left, const void *right)
+static int compare_devices(const void *first, const void *second)
 {
-    const struct boundary *a = left, *b = right;
+    const struct boundary *a = first, *b = second;
 
     if (a->device != b->device)
         return a->device < b->device ? -1 : 1;
-    return compare_times(left, right);
+    return compare_times(first, second);
 }
 
-/* The first boundary of a device, or of a later one. */
-static size_t first_of(const struct boundary *boundaries, size_t count, uint64_t device)
+/* Find the first boundary of a device, or of a later device. */
+static size_t find_first(const struct boundary *boundaries, size_t count, uint64_t device)
 {
     size_t low = 0, high = count;
 
@@ -273,10 +273,10 @@ static bool annotate_devices(struct reading *reading, const struct boundary *bou
 {
     for (size_t i = 0; i < reading->out->device_count; i++) {
         struct recording_device *device = &reading->out->devices[i];
-        const size_t first = first_of(boundaries, count, (uint64_t)device->number);
-        const size_t end = first_of(boundaries, count, (uint64_t)device->number + 1);
+        const size_t first = find_first(boundaries, count, (uint64_t)device->number);
+        const size_t end = find_first(boundaries, count, (uint64_t)device->number + 1);
 
-        if (end > first && !annotate(reading, boundaries + first, end - first, device))
+        if (end > first && !annotate_device(reading, boundaries + first, end - first, device))
             return false;
     }
     return true;
@@ -286,23 +286,23 @@ bool annotations_read(struct reading *reading, const struct pickle_value *list)
 {
     const size_t count = reading_count(list);
     struct boundary *boundaries;
-    bool fine;
+    bool success;
 
     if (count == 0)
         return true;
     boundaries = malloc(count * sizeof(*boundaries));
     if (!boundaries)
         return reading_out_of_memory(reading);
-    fine = read_boundaries(reading, list, boundaries);
-    if (fine) {
+    success = read_boundaries(reading, list, boundaries);
+    if (success) {
         qsort(boundaries, count, sizeof(*boundaries), compare_devices);
-        fine = annotate_devices(reading, boundaries, count);
+        success = annotate_devices(reading, boundaries, count);
     }
     /* Pinned host memory belongs to no device. */
-    if (fine && reading->out->host.event_count > 0) {
+    if (success && reading->out->host.event_count > 0) {
         qsort(boundaries, count, sizeof(*boundaries), compare_times);
-        fine = annotate(reading, boundaries, count, &reading->out->host);
+        success = annotate_device(reading, boundaries, count, &reading->out->host);
     }
     free(boundaries);
-    return fine;
+    return success;
 }

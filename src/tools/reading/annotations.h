@@ -3,14 +3,15 @@
  * The annotations of a snapshot that is being read: names and times of PyTorch's record_function(), which attribute an
  * allocation to a step and a stage of the program.
  *
- *   region  an annotation whose name begins with "Torch-Compiled Region"; it is used if the entry itself has no compiled region.
+ *   region  an annotation whose name begins with "Torch-Compiled Region"; used for entries without a compiled region.
  *   step    an annotation whose name contains "step", in upper or lower case, and ends with a digit, such as
  *           "ProfilerStep#12" or "train_step 3".
  *   stage   any other annotation, such as "forward".
  *
- * An annotation covers the time from its START up to, and excluding, its END.  An END without a START has been active since
- * the beginning, because the ring overwrote the START; a START without an END is active up to the end.  An allocation belongs to
- * the last started annotation of each kind that is active at its time on its device; of pinned host memory, on any device.  Annotations have no thread.
+ * An annotation is active from its START up to, and excluding, its END.  An annotation without a START, which the ring
+ * overwrote, is active from the beginning; an annotation without an END is active up to the end.  An allocation belongs to
+ * the last started annotation of each kind that is active at its time on its device; an allocation of pinned host memory,
+ * on any device.  Annotations have no thread.
  *
  * Locking: none; one thread uses them.
  */

@@ -7,18 +7,18 @@
 #include "src/tools/output/message.h"
 #include "src/tools/reading/pickle.h"
 
-#define QUOTED 24u /* bytes of a text file that are shown */
+#define QUOTED_MAX 24u /* bytes of a text file that are shown */
 
 #define OLD_PICKLE \
     "a pickle of protocol 0 or 1; pickle.dump(value, file, 4) writes one that xseg reads"
 #define BYTES(text) text, sizeof(text) - 1
 
-/* Files that their first bytes, or bytes at an offset, identify. */
+/* Files that are identified by their first bytes, or by bytes at an offset. */
 static const struct signature {
-    const char *what;
+    const char *description;
     const char *bytes;
     size_t count, offset;
-    const char *unpack; /* the program that decompresses it; NULL: it is not compressed */
+    const char *decompressor; /* the program that decompresses the file; NULL: not compressed */
 } signatures[] = {
     {"a gzip file", BYTES("\x1f\x8b"), 0, "gzip"},
     {"a bzip2 file", BYTES("BZh"), 0, "bzip2"},
@@ -63,17 +63,17 @@ struct begin {
     size_t count;
 };
 
-static bool has_at(const struct begin *begin, size_t offset, const char *bytes, size_t count)
+static bool contains_at(const struct begin *begin, size_t offset, const char *bytes, size_t count)
 {
     return begin->count >= offset + count && memcmp(begin->bytes + offset, bytes, count) == 0;
 }
 
-static bool has(const struct begin *begin, const char *text)
+static bool contains(const struct begin *begin, const char *text)
 {
     return memmem(begin->bytes, begin->count, text, strlen(text)) != NULL;
 }
 
-/* The offset of the first byte that is no white space. */
+/* Find the offset of the first byte that is no white space. */
 static size_t skip_space(const struct begin *begin)
 {
     size_t at = 0;
@@ -91,14 +91,14 @@ static bool is_text(const struct begin *begin)
     return true;
 }
 
-/* A header of 64 bits is the size of the JSON object that follows it. */
+/* Safetensors begin with the size of a JSON object, in 64 bits, and the object. */
 static bool is_safetensors(const struct begin *begin)
 {
     return begin->count > 9 && begin->bytes[7] == 0 && begin->bytes[6] == 0 &&
-           has_at(begin, 8, "{\"", 2);
+           contains_at(begin, 8, "{\"", 2);
 }
 
-/* A sequence of messages, each in field 1. */
+/* A Perfetto trace is a sequence of messages, each in field 1. */
 static bool is_perfetto(const struct begin *begin)
 {
     size_t at = 0;
@@ -121,27 +121,28 @@ static bool is_html(const struct begin *begin)
     return strcmp(word, "<!doctype") == 0 || strncmp(word, "<html", 5) == 0;
 }
 
-static const char *zip_of(const struct begin *begin)
+static const char *describe_zip(const struct begin *begin)
 {
-    if (has(begin, "/data.pkl") || has(begin, "/version") || has(begin, "/byteorder"))
+    if (contains(begin, "/data.pkl") || contains(begin, "/version") ||
+        contains(begin, "/byteorder"))
         return "a checkpoint that torch.save() wrote, or a model of TorchScript";
-    if (has(begin, ".npy"))
+    if (contains(begin, ".npy"))
         return "arrays of NumPy (.npz)";
     return "a zip archive; unpack it and use the file in it";
 }
 
-/* The kind of JSON. */
-static const char *json_of(const struct begin *begin)
+/* Describe a JSON file. */
+static const char *describe_json(const struct begin *begin)
 {
     const size_t at = skip_space(begin);
     const bool is_list = begin->bytes[at] == '[';
 
-    if (has(begin, "\"traceEvents\"") || has(begin, "\"deviceProperties\"") ||
-        has(begin, "\"schemaVersion\"") || has(begin, "\"displayTimeUnit\"") ||
-        (is_list && has(begin, "\"ph\"")))
+    if (contains(begin, "\"traceEvents\"") || contains(begin, "\"deviceProperties\"") ||
+        contains(begin, "\"schemaVersion\"") || contains(begin, "\"displayTimeUnit\"") ||
+        (is_list && contains(begin, "\"ph\"")))
         return "a trace of torch.profiler (Chrome's JSON), which ui.perfetto.dev opens; a memory "
                "snapshot is what " FILE_KIND_SNAPSHOT " writes";
-    if (has(begin, "{\"number\":1,\"line\":"))
+    if (contains(begin, "{\"number\":1,\"line\":"))
         return "a history that `xseg replay --history` wrote, one object a line";
     if (is_list) {
         for (size_t next = at + 1; next < begin->count; next++)
@@ -150,7 +151,7 @@ static const char *json_of(const struct begin *begin)
             else if (!isspace(begin->bytes[next]))
                 break;
     }
-    if (has(begin, "\"segments\"") || has(begin, "\"device_traces\""))
+    if (contains(begin, "\"segments\"") || contains(begin, "\"device_traces\""))
         return "a memory snapshot as JSON; xseg reads pickles, and "
                "pickle.dump(json.load(file), out, 4) of Python converts it";
     return "a JSON file; a memory snapshot is a pickle, which " FILE_KIND_SNAPSHOT " writes";
@@ -159,26 +160,26 @@ static const char *json_of(const struct begin *begin)
 static const struct signature *find_signature(const struct begin *begin)
 {
     for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++)
-        if (has_at(begin, signatures[i].offset, signatures[i].bytes, signatures[i].count))
+        if (contains_at(begin, signatures[i].offset, signatures[i].bytes, signatures[i].count))
             return &signatures[i];
     return NULL;
 }
 
-/* The kind of a file without a signature. */
-static const char *other_of(const struct begin *begin)
+/* Describe a file without a signature. */
+static const char *describe_unsigned(const struct begin *begin)
 {
     const size_t at = skip_space(begin);
 
-    if (has_at(begin, 0, "PK\x03\x04", 4))
-        return zip_of(begin);
+    if (contains_at(begin, 0, "PK\x03\x04", 4))
+        return describe_zip(begin);
     if (is_safetensors(begin))
         return "a file of tensors (safetensors)";
     if (is_html(begin))
-        return has(begin, "<title>xseg view</title>")
+        return contains(begin, "<title>xseg view</title>")
                    ? "a page that `xseg view` wrote, which a browser opens"
                    : "a page of HTML";
     if (at < begin->count && (begin->bytes[at] == '{' || begin->bytes[at] == '['))
-        return json_of(begin);
+        return describe_json(begin);
     if (is_perfetto(begin))
         return "a trace of Perfetto, which ui.perfetto.dev opens";
     return is_text(begin) ? "a text file" : "binary data of no known format";
@@ -188,7 +189,7 @@ static void describe_text(const struct begin *begin, char *out, size_t capacity)
 {
     size_t count = 0;
 
-    while (count < begin->count && count < QUOTED && begin->bytes[count] &&
+    while (count < begin->count && count < QUOTED_MAX && begin->bytes[count] &&
            !strchr("\r\n", begin->bytes[count]))
         count++;
     (void)snprintf(out, capacity, "it is a text file that begins with '%.*s'; " FILE_KIND_READ,
@@ -199,7 +200,7 @@ bool file_kind_describe(struct input *input, char *out, size_t capacity)
 {
     struct begin begin;
     const struct signature *signature;
-    const char *what;
+    const char *description;
 
     begin.count = input_begin(input, &begin.bytes);
     if (begin.count == 0) {
@@ -214,16 +215,16 @@ bool file_kind_describe(struct input *input, char *out, size_t capacity)
     signature = find_signature(&begin);
     if (!signature && begin.bytes[0] == PICKLE_PROTO)
         return false;
-    if (signature && signature->unpack) {
+    if (signature && signature->decompressor) {
         (void)snprintf(out, capacity, "it is %s; decompress it first: `%s -dc FILE | %s -`",
-                       signature->what, signature->unpack, message_program());
+                       signature->description, signature->decompressor, message_program());
         return true;
     }
-    what = signature ? signature->what : other_of(&begin);
-    if (strcmp(what, "a text file") == 0)
+    description = signature ? signature->description : describe_unsigned(&begin);
+    if (strcmp(description, "a text file") == 0)
         describe_text(&begin, out, capacity);
     else
-        (void)snprintf(out, capacity, "it is %s%s", what,
-                       strchr(what, ';') ? "" : "; " FILE_KIND_READ);
+        (void)snprintf(out, capacity, "it is %s%s", description,
+                       strchr(description, ';') ? "" : "; " FILE_KIND_READ);
     return true;
 }

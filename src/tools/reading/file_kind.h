@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * File kinds: what a file is that cannot be read as a memory snapshot or a trace, by its first bytes, and what to do
- * with it.
+ * File kinds: the kind of a file that cannot be read as a memory snapshot or a trace, by its first bytes, and a remedy.
  *
- * A kind explains an error.  It never decides whether a file is read, so a wrong guess cannot reject a good file.
+ * A kind only explains an error.  Whether a file is read does not depend on it, so a wrong kind cannot reject a valid
+ * file.
  *
  * Locking: none.
  */

@@ -8,11 +8,11 @@
 #include "src/tools/containers/containers.h"
 
 #define LIST_NONE    UINT32_MAX
-#define POOL_UNKNOWN UINT32_MAX /* older releases do not write it */
+#define POOL_UNKNOWN UINT32_MAX /* older releases do not write the pool */
 
 /* --- Entries. --- */
 
-static enum recording_action action_of(const char *name)
+static enum recording_action parse_action(const char *name)
 {
     static const char *const names[] = {
         [RECORDING_ALLOC] = "alloc",
@@ -50,7 +50,7 @@ static bool read_context(struct reading *reading, const struct pickle_value *val
            reading_out_of_memory(reading);
 }
 
-/* Whether the allocator tagged an entry; PyTorch writes the key only then. */
+/* Get whether the allocator tagged an entry; PyTorch writes the key only in tagged entries. */
 static bool is_internal(struct reading *reading, const struct pickle_value *value)
 {
     const char *tag =
@@ -66,7 +66,7 @@ static bool read_event(struct reading *reading, const struct pickle_value *value
 
     if (!name)
         return reading_fail(reading, "it has no `action`");
-    *out = (struct recording_event){.action = (uint8_t)action_of(name)};
+    *out = (struct recording_event){.action = (uint8_t)parse_action(name)};
     if (!reading_optional(reading, value, READING_TIME_US, &out->time_us))
         return false;
     if (out->action > RECORDING_OOM)
@@ -113,7 +113,7 @@ static struct history *find_history(const struct histories *histories, uint32_t 
     return entry ? &histories->histories[entry->number] : NULL;
 }
 
-/* The history of a list, created if it does not exist; NULL if out of host memory. */
+/* Get the history of a list, created if it does not exist; NULL if out of host memory. */
 static struct history *get_history(struct histories *histories, uint32_t list)
 {
     struct history *history = find_history(histories, list);
@@ -130,21 +130,21 @@ static struct history *get_history(struct histories *histories, uint32_t list)
     return history;
 }
 
-static bool reserve(struct histories *histories, struct history *history)
+static bool reserve_event(struct histories *histories, struct history *history)
 {
-    const size_t more = history->capacity ? history->capacity / 2 : 16;
-    struct recording_event *bigger;
+    const size_t added = history->capacity ? history->capacity / 2 : 16;
+    struct recording_event *grown;
 
     if (history->count < history->capacity)
         return true;
-    if (more > (HISTORIES_MEMORY - histories->bytes) / sizeof(*bigger))
+    if (added > (HISTORIES_MEMORY - histories->bytes) / sizeof(*grown))
         return reading_fail(histories->reading, "the history needs more than 1 GiB of host memory");
-    bigger = realloc(history->events, (history->capacity + more) * sizeof(*bigger));
-    if (!bigger)
+    grown = realloc(history->events, (history->capacity + added) * sizeof(*grown));
+    if (!grown)
         return reading_out_of_memory(histories->reading);
-    history->events = bigger;
-    history->capacity += more;
-    histories->bytes += more * sizeof(*bigger);
+    history->events = grown;
+    history->capacity += added;
+    histories->bytes += added * sizeof(*grown);
     return true;
 }
 
@@ -169,7 +169,7 @@ enum pickle_filter_result histories_filter(void *self, uint32_t list, uint32_t i
     history = get_history(histories, list);
     if (!history)
         (void)reading_out_of_memory(reading);
-    if (!history || !reserve(histories, history))
+    if (!history || !reserve_event(histories, history))
         return PICKLE_STOP;
     history->events[history->count++] = event;
     return PICKLE_CONSUME;
@@ -184,8 +184,8 @@ enum pickle_filter_result histories_filter(void *self, uint32_t list, uint32_t i
  */
 struct prefixes {
     struct recording_event *events;
-    struct id_map
-        allocated; /* by address; number: 1 + the index of the last tagged allocation, or 0 */
+    /* By address; number: 1 + the index of the last tagged allocation, or 0. */
+    struct id_map allocated;
     uint8_t *is_synthetic; /* by event */
 };
 
@@ -223,25 +223,25 @@ static bool mark_synthetic(struct prefixes *prefixes, size_t number)
     return true;
 }
 
-/* Remove synthetic events.  *out: their number */
+/* Remove synthetic events.  *out receives their number. */
 static bool remove_synthetic(struct reading *reading, struct history *history, uint64_t *out)
 {
     struct prefixes prefixes = {.events = history->events};
     size_t count = 0;
-    bool fine;
+    bool success;
 
     if (!has_internal_free(history))
         return true;
     prefixes.is_synthetic = calloc(history->count, sizeof(*prefixes.is_synthetic));
-    fine = prefixes.is_synthetic != NULL;
-    for (size_t i = 0; fine && i < history->count; i++)
-        fine = mark_synthetic(&prefixes, i);
-    for (size_t i = 0; fine && i < history->count; i++)
+    success = prefixes.is_synthetic != NULL;
+    for (size_t i = 0; success && i < history->count; i++)
+        success = mark_synthetic(&prefixes, i);
+    for (size_t i = 0; success && i < history->count; i++)
         if (!prefixes.is_synthetic[i])
             history->events[count++] = history->events[i];
     id_map_fini(&prefixes.allocated);
     free(prefixes.is_synthetic);
-    if (!fine)
+    if (!success)
         return reading_out_of_memory(reading);
     *out = history->count - count;
     history->count = count;
@@ -252,7 +252,7 @@ static bool remove_synthetic(struct reading *reading, struct history *history, u
 
 /*
  * The segments of a device that have existed since an event, while events are visited from the last one backward.  As
- * in a disjoint-set forest, next[i] is i for such a segment, and a later one otherwise; next[segment_count] is
+ * in a disjoint-set forest, next[i] is i for such a segment, and a later segment otherwise; next[segment_count] is
  * segment_count.
  */
 struct survivors {
@@ -260,8 +260,8 @@ struct survivors {
     size_t *next;
 };
 
-/* The first surviving segment whose number is at least `at`. */
-static size_t next_survivor(const struct survivors *survivors, size_t at)
+/* Find the first surviving segment whose number is at least `at`. */
+static size_t find_survivor(const struct survivors *survivors, size_t at)
 {
     size_t *next = survivors->next;
 
@@ -270,8 +270,8 @@ static size_t next_survivor(const struct survivors *survivors, size_t at)
     return at;
 }
 
-/* The first segment that ends above an address. */
-static size_t segment_above(const struct recording_device *device, uint64_t address)
+/* Find the first segment that ends above an address. */
+static size_t find_segment_above(const struct recording_device *device, uint64_t address)
 {
     size_t low = 0, high = device->segment_count;
 
@@ -286,23 +286,23 @@ static size_t segment_above(const struct recording_device *device, uint64_t addr
     return low;
 }
 
-/* A segment was freed: the pool of a later segment at its addresses does not apply to blocks before the event. */
+/* Remove the segments at the addresses of a freed segment: their pools do not apply to blocks before the event. */
 static void remove_survivors(struct survivors *survivors, const struct recording_event *event)
 {
     const struct recording_device *device = survivors->device;
-    size_t at = next_survivor(survivors, segment_above(device, event->address));
+    size_t at = find_survivor(survivors, find_segment_above(device, event->address));
 
     while (at < device->segment_count &&
            device->segments[at].address < event->address + event->bytes) {
         survivors->next[at] = at + 1;
-        at = next_survivor(survivors, at);
+        at = find_survivor(survivors, at);
     }
 }
 
-static uint32_t pool_at(const struct survivors *survivors, uint64_t address)
+static uint32_t find_pool(const struct survivors *survivors, uint64_t address)
 {
     const struct recording_device *device = survivors->device;
-    const size_t at = segment_above(device, address);
+    const size_t at = find_segment_above(device, address);
 
     return at < device->segment_count && survivors->next[at] == at &&
                    device->segments[at].address <= address
@@ -310,7 +310,7 @@ static uint32_t pool_at(const struct survivors *survivors, uint64_t address)
                : 0;
 }
 
-/* An event without a pool gets that of the surviving segment at its address; without one, the default pool. */
+/* Set the pool of each event without a pool: the pool of the surviving segment at its address, else the default pool. */
 static bool infer_pools(struct reading *reading, struct recording_device *device)
 {
     struct survivors survivors = {device, malloc((device->segment_count + 1) * sizeof(size_t))};
@@ -325,7 +325,7 @@ static bool infer_pools(struct reading *reading, struct recording_device *device
         if (event->action == RECORDING_SEGMENT_FREE)
             remove_survivors(&survivors, event);
         if (event->pool == POOL_UNKNOWN)
-            event->pool = pool_at(&survivors, event->address);
+            event->pool = find_pool(&survivors, event->address);
     }
     free(survivors.next);
     return true;
@@ -333,14 +333,14 @@ static bool infer_pools(struct reading *reading, struct recording_device *device
 
 /* --- Devices. --- */
 
-static uint32_t list_number(const struct histories *histories, const struct pickle_value *list)
+static uint32_t get_list_slot(const struct histories *histories, const struct pickle_value *list)
 {
     return (uint32_t)(list - histories->reading->pickle->values);
 }
 
 size_t histories_count(const struct histories *histories, const struct pickle_value *list)
 {
-    const struct history *history = find_history(histories, list_number(histories, list));
+    const struct history *history = find_history(histories, get_list_slot(histories, list));
 
     return reading_count(list) + (history ? history->count : 0);
 }
@@ -349,17 +349,17 @@ bool histories_assign(struct histories *histories, const struct pickle_value *li
                       struct recording_device *device)
 {
     struct reading *reading = histories->reading;
-    struct history *history = find_history(histories, list_number(histories, list));
+    struct history *history = find_history(histories, get_list_slot(histories, list));
     struct recording_event event;
 
     if (reading_count(list) > 0) {
         const size_t number = history && history->rejected ? history->rejected : 1;
 
         if (device->number == RECORDING_HOST)
-            (void)snprintf(reading->where, sizeof(reading->where),
+            (void)snprintf(reading->context, sizeof(reading->context),
                            "pinned host memory, entry %zu: ", number);
         else
-            (void)snprintf(reading->where, sizeof(reading->where),
+            (void)snprintf(reading->context, sizeof(reading->context),
                            "device %d, entry %zu: ", device->number, number);
         return read_event(reading, pickle_item(reading->pickle, list, 0), &event)
                    ? reading_fail(reading,

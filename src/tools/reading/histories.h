@@ -3,7 +3,7 @@
  * The histories of a recording that is being read.
  *
  * An entry of a history is a dictionary with an `action` in a list.  As a pickle filter, this module converts entries
- * to events and consumes them, so that an entry is in host memory for a moment only.  The device of a list is known
+ * to events and consumes them, so that an entry is in host memory only briefly.  The device of a list is known
  * at the end.
  *
  * HISTORIES-1  Events of a list are in the order of the list.
@@ -38,10 +38,10 @@ struct histories {
 void histories_init(struct histories *histories, struct reading *reading);
 void histories_fini(struct histories *histories);
 
-/* pickle_filter.on_item; self is a struct histories.  If it stops, the reading has a fault. */
+/* pickle_filter.on_item; self is a struct histories.  If the filter stops, the reading has a fault. */
 enum pickle_filter_result histories_filter(void *self, uint32_t list, uint32_t item);
 
-/* The number of entries of a list. */
+/* Get the number of entries of a list. */
 size_t histories_count(const struct histories *histories, const struct pickle_value *list);
 
 /* Move the events of a list to a device, which has none.  Returns false with a fault. */

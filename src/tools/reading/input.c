@@ -36,7 +36,7 @@ static bool fail(struct input *input, const char *message, const char *detail)
     return false;
 }
 
-/* Read more of the file into the buffer; at its end the buffer stays empty. */
+/* Read more of the file into the buffer; at the end of the file the buffer remains empty. */
 static bool refill(struct input *input)
 {
     errno = 0;
@@ -64,15 +64,15 @@ static bool is_compressed(const struct input *input)
 struct input *input_open(FILE *file)
 {
     struct input *input = malloc(sizeof(*input));
-    struct stat about = {0};
+    struct stat status = {0};
 
     if (!input)
         return NULL;
     memset(input, 0, offsetof(struct input, begin));
     input->file = file;
-    (void)fstat(fileno(file), &about);
-    input->is_folder = S_ISDIR(about.st_mode);
-    input->file_bytes = S_ISREG(about.st_mode) ? (uint64_t)about.st_size : 0;
+    (void)fstat(fileno(file), &status);
+    input->is_folder = S_ISDIR(status.st_mode);
+    input->file_bytes = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
     if (!refill(input) || !is_compressed(input))
         return input;
     input->zstd = ZSTD_createDCtx();
@@ -93,20 +93,20 @@ void input_close(struct input *input)
 }
 
 /* Decompress until there is output or the file ends. */
-static size_t read_compressed(struct input *input, void *to, size_t capacity)
+static size_t read_compressed(struct input *input, void *buffer, size_t capacity)
 {
-    ZSTD_outBuffer output = {to, capacity, 0};
+    ZSTD_outBuffer output = {buffer, capacity, 0};
 
     while (output.pos == 0) {
         /* The decompressor may have more output after it has consumed all input. */
         if (input->in_frame || input->raw.pos < input->raw.size) {
-            size_t rest = ZSTD_decompressStream(input->zstd, &output, &input->raw);
+            size_t result = ZSTD_decompressStream(input->zstd, &output, &input->raw);
 
-            if (ZSTD_isError(rest)) {
-                fail(input, "the compressed data is damaged", ZSTD_getErrorName(rest));
+            if (ZSTD_isError(result)) {
+                fail(input, "the compressed data is damaged", ZSTD_getErrorName(result));
                 return 0;
             }
-            input->in_frame = rest != 0;
+            input->in_frame = result != 0;
         }
         if (output.pos > 0 || input->raw.pos < input->raw.size)
             continue;
@@ -136,7 +136,7 @@ static size_t read_plain(struct input *input, void *to, size_t capacity)
 }
 
 /* Read the bytes after `begin`. */
-static size_t read_on(struct input *input, void *to, size_t capacity)
+static size_t read_next(struct input *input, void *to, size_t capacity)
 {
     size_t count = 0;
 
@@ -155,7 +155,7 @@ size_t input_read(struct input *input, void *to, size_t capacity)
     size_t count = input->begin_count - input->begin_read;
 
     if (count == 0)
-        return read_on(input, to, capacity);
+        return read_next(input, to, capacity);
     if (count > capacity)
         count = capacity;
     memcpy(to, input->begin + input->begin_read, count);
@@ -171,8 +171,8 @@ size_t input_begin(struct input *input, const unsigned char **bytes)
     if (input->begin_count == 0 && input->bytes == 0) {
         do {
             input->begin_count += count;
-            count = read_on(input, input->begin + input->begin_count,
-                            sizeof(input->begin) - input->begin_count);
+            count = read_next(input, input->begin + input->begin_count,
+                              sizeof(input->begin) - input->begin_count);
         } while (count > 0 && input->begin_count + count < sizeof(input->begin));
         input->begin_count += count;
     }
@@ -226,16 +226,17 @@ void lines_close(struct lines *lines)
 /* Move the remaining data to the front, and read more data. */
 static void refill_lines(struct lines *lines)
 {
-    size_t left = lines->end - lines->begin;
+    size_t remaining = lines->end - lines->begin;
 
-    if (left > LINES_MAX) {
+    if (remaining > LINES_MAX) {
         lines->problem = "the line is longer than 16384 bytes";
         return;
     }
-    memmove(lines->buffer, lines->buffer + lines->begin, left);
+    memmove(lines->buffer, lines->buffer + lines->begin, remaining);
     lines->begin = 0;
-    lines->end = left + input_read(lines->input, lines->buffer + left, BUFFER_BYTES - left);
-    lines->ended = lines->end == left;
+    lines->end =
+        remaining + input_read(lines->input, lines->buffer + remaining, BUFFER_BYTES - remaining);
+    lines->ended = lines->end == remaining;
     lines->problem = input_problem(lines->input);
 }
 
@@ -246,8 +247,8 @@ enum lines_state lines_next(struct lines *lines, char **text)
         return LINES_BAD;
     for (;;) {
         char *start = lines->buffer + lines->begin;
-        size_t left = lines->end - lines->begin;
-        char *newline = left ? memchr(start, '\n', left) : NULL;
+        size_t remaining = lines->end - lines->begin;
+        char *newline = remaining ? memchr(start, '\n', remaining) : NULL;
 
         if (newline) {
             size_t length = (size_t)(newline - start);
@@ -263,7 +264,7 @@ enum lines_state lines_next(struct lines *lines, char **text)
             lines->begin += length + 1;
             return LINES_NEXT;
         }
-        if (lines->ended && left == 0)
+        if (lines->ended && remaining == 0)
             return LINES_END;
         if (lines->ended)
             lines->problem = "the file ends in the middle of a line";

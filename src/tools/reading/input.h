@@ -2,7 +2,7 @@
 /*
  * The bytes and lines of an open file.
  *
- * An *input* reads a file, plain or compressed with Zstandard; its first bytes decide, not its name.  The amount of
+ * An *input* reads a file, plain or compressed with Zstandard, which its first bytes show and not its name.  The amount of
  * data is bounded by INPUT_MAX.  *Lines* reads an input line by line with bounded memory: a line longer than
  * LINES_MAX is rejected, and so is a last line without a newline, since such a file is truncated.
  *
@@ -41,15 +41,15 @@ void input_close(struct input *input);
 size_t input_read(struct input *input, void *to, size_t capacity);
 
 /*
- * The first bytes, decompressed: INPUT_BEGIN_MAX of them, or the whole file if it is shorter.  The first call
+ * Get the first bytes, decompressed: INPUT_BEGIN_MAX bytes, or the whole file if it is shorter.  The first call
  * precedes all reads; later calls return the same bytes.  input_read() returns these bytes as well.
  */
 size_t input_begin(struct input *input, const unsigned char **bytes);
 
-/* The first byte; -1: the file is empty. */
+/* Get the first byte; -1: the file is empty. */
 int input_peek(struct input *input);
 
-/* The error message; NULL: no error. */
+/* Get the error message; NULL: no error. */
 const char *input_problem(const struct input *input);
 
 bool input_is_folder(const struct input *input);
@@ -65,10 +65,10 @@ void lines_close(struct lines *lines);
 /* Read the next line, terminated, without its newline.  *text is writable, and valid until the next call. */
 enum lines_state lines_next(struct lines *lines, char **text);
 
-/* The number of the line that lines_next() read, or failed to read; the first is 1. */
+/* Get the number of the line that lines_next() read, or failed to read; the first is 1. */
 uint64_t lines_number(const struct lines *lines);
 
-/* The error message after LINES_BAD. */
+/* Get the error message after LINES_BAD. */
 const char *lines_problem(const struct lines *lines);
 
 #endif

@@ -52,7 +52,7 @@ size_t pickle_index(const struct pickle *pickle, const struct pickle_value *valu
 
     if (!value || value->kind != PICKLE_DICT)
         return 0;
-    /* The last one of equal keys is valid, as in Python. */
+    /* Of equal keys, the last is valid, as in Python. */
     for (size_t at = value->count; at > 0; at -= 2) {
         const struct pickle_value *name = pickle_item(pickle, value, at - 2);
 
@@ -91,7 +91,7 @@ void pickle_clear(struct pickle *pickle, const struct pickle_value *list)
 {
     struct pickle_value *value = &pickle->values[list - pickle->values];
 
-    pickle->held -= pickle_capacity(value) * sizeof(*value->items);
+    pickle->memory_bytes -= pickle_capacity(value) * sizeof(*value->items);
     free(value->items);
     value->items = NULL;
     value->count = 0;
@@ -99,8 +99,8 @@ void pickle_clear(struct pickle *pickle, const struct pickle_value *list)
 }
 
 #define SHORT_TEXT 64u /* bytes; longer strings are not shared */
-#define DEPTH_MAX \
-    8u /* nesting to which items of a discarded value are released; deeper ones remain */
+/* Nesting to which items of a discarded value are released; deeper items remain. */
+#define DEPTH_MAX 8u
 
 static const char over_limit[] = "the pickle needs more than 1 GiB of host memory";
 static const char out_of_memory[] = "out of host memory";
@@ -115,30 +115,30 @@ void pickle_store_init(struct pickle_store *store, struct pickle *out)
 void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capacity, size_t needed,
                            size_t size)
 {
-    size_t wanted = *capacity ? *capacity : 64;
-    void *bigger;
+    size_t new_capacity = *capacity ? *capacity : 64;
+    void *grown;
 
     if (needed <= *capacity)
         return array;
-    while (wanted < needed && wanted < PICKLE_MEMORY)
-        wanted *= 2;
-    if (wanted - *capacity > (PICKLE_MEMORY - store->out->held) / size) {
+    while (new_capacity < needed && new_capacity < PICKLE_MEMORY)
+        new_capacity *= 2;
+    if (new_capacity - *capacity > (PICKLE_MEMORY - store->out->memory_bytes) / size) {
         store->problem = over_limit;
         return NULL;
     }
-    bigger = realloc(array, wanted * size);
-    if (!bigger) {
+    grown = realloc(array, new_capacity * size);
+    if (!grown) {
         store->problem = out_of_memory;
         return NULL;
     }
-    store->out->held += (wanted - *capacity) * size;
-    *capacity = wanted;
-    return bigger;
+    store->out->memory_bytes += (new_capacity - *capacity) * size;
+    *capacity = new_capacity;
+    return grown;
 }
 
 /* --- Slots. --- */
 
-static uint32_t add(struct pickle_store *store, const struct pickle_value *value)
+static uint32_t add_value(struct pickle_store *store, const struct pickle_value *value)
 {
     struct pickle *out = store->out;
     struct pickle_value *values;
@@ -158,12 +158,12 @@ static uint32_t add(struct pickle_store *store, const struct pickle_value *value
     return (uint32_t)out->count++;
 }
 
-/* The slot in an entry of a table; an empty entry gets the slot of a new value. */
+/* Get the slot in an entry of a table; an empty entry gets the slot of a new value. */
 static uint32_t get_shared(struct pickle_store *store, uint32_t *entry,
                            const struct pickle_value *value)
 {
     if (*entry == 0) {
-        const uint32_t slot = add(store, value);
+        const uint32_t slot = add_value(store, value);
 
         if (slot == PICKLE_STORE_NONE)
             return slot;
@@ -181,7 +181,7 @@ uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value)
         return get_shared(store, &store->constants[value.number], &value);
     if (value.kind == PICKLE_INT && !value.is_negative && value.number < 256)
         return get_shared(store, &store->integers[value.number], &value);
-    return add(store, &value);
+    return add_value(store, &value);
 }
 
 void pickle_store_use_memo(struct pickle_store *store, uint32_t slot, uint32_t memo)
@@ -200,7 +200,7 @@ void pickle_store_use(struct pickle_store *store, uint32_t slot)
 /* --- Texts. --- */
 
 /* FNV-1a, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/ */
-static uint32_t hash(const void *bytes, size_t count)
+static uint32_t compute_hash(const void *bytes, size_t count)
 {
     uint32_t sum = UINT32_C(0x811c9dc5);
 
@@ -214,53 +214,55 @@ uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind
 {
     struct pickle *out = store->out;
     const struct pickle_value value = {.kind = (uint8_t)kind, .count = bytes, .text = text};
-    const struct pickle_value *known;
+    const struct pickle_value *candidate;
     uint32_t *entry;
 
     if (bytes > SHORT_TEXT)
-        return add(store, &value);
-    entry = &store->texts[(hash(out->text + text, bytes) + kind) % PICKLE_STORE_TEXTS];
-    known = *entry ? &out->values[*entry - 1] : NULL;
-    if (known && (known->kind != kind || known->count != bytes ||
-                  memcmp(out->text + known->text, out->text + text, bytes) != 0))
+        return add_value(store, &value);
+    entry = &store->texts[(compute_hash(out->text + text, bytes) + kind) % PICKLE_STORE_TEXTS];
+    candidate = *entry ? &out->values[*entry - 1] : NULL;
+    if (candidate && (candidate->kind != kind || candidate->count != bytes ||
+                      memcmp(out->text + candidate->text, out->text + text, bytes) != 0))
         *entry = 0;
-    else if (known)
+    else if (candidate)
         out->text_bytes = text;
     return get_shared(store, entry, &value);
 }
 
 /* --- Containers. --- */
 
-/* A container that is filled at once has no spare capacity; one that is filled in parts doubles its capacity. */
+/* Append items.  A container that is filled at once has no spare capacity; a container that is filled in parts doubles its
+ * capacity. */
 bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
                        size_t count)
 {
     struct pickle_value *value = &store->out->values[container];
-    const size_t before = pickle_capacity(value);
-    const size_t wanted = value->count + count;
+    const size_t old_capacity = pickle_capacity(value);
+    const size_t new_count = value->count + count;
 
-    if (wanted > before) {
-        const struct pickle_value filled = {.count = (uint32_t)wanted,
+    if (new_count > old_capacity) {
+        const struct pickle_value filled = {.count = (uint32_t)new_count,
                                             .has_spare = value->count > 0};
-        const size_t after = pickle_capacity(&filled);
-        uint32_t *bigger;
+        const size_t new_capacity = pickle_capacity(&filled);
+        uint32_t *grown;
 
-        if (after - before > (PICKLE_MEMORY - store->out->held) / sizeof(*bigger)) {
+        if (new_capacity - old_capacity >
+            (PICKLE_MEMORY - store->out->memory_bytes) / sizeof(*grown)) {
             store->problem = over_limit;
             return false;
         }
-        bigger = realloc(value->items, after * sizeof(*bigger));
-        if (!bigger) {
+        grown = realloc(value->items, new_capacity * sizeof(*grown));
+        if (!grown) {
             store->problem = out_of_memory;
             return false;
         }
-        store->out->held += (after - before) * sizeof(*bigger);
-        value->items = bigger;
+        store->out->memory_bytes += (new_capacity - old_capacity) * sizeof(*grown);
+        value->items = grown;
         value->has_spare = filled.has_spare;
     }
     if (count > 0)
         memcpy(value->items + value->count, items, count * sizeof(*items));
-    value->count = (uint32_t)wanted;
+    value->count = (uint32_t)new_count;
     return true;
 }
 
@@ -273,16 +275,17 @@ static bool are_shared(const struct pickle *pickle, const uint32_t *items, size_
     return true;
 }
 
-/* A tuple that is shared with equal ones, unless another tuple has replaced it in the hash table. */
+/* Add a tuple, which is shared with equal tuples unless another tuple has replaced them in the hash table. */
 static uint32_t add_shared_tuple(struct pickle_store *store, const uint32_t *items, size_t count)
 {
-    uint32_t *entry = &store->tuples[hash(items, count * sizeof(*items)) % PICKLE_STORE_TUPLES];
+    uint32_t *entry =
+        &store->tuples[compute_hash(items, count * sizeof(*items)) % PICKLE_STORE_TUPLES];
     const struct pickle_value tuple = {.kind = PICKLE_TUPLE};
-    const struct pickle_value *known = *entry ? &store->out->values[*entry - 1] : NULL;
+    const struct pickle_value *candidate = *entry ? &store->out->values[*entry - 1] : NULL;
     uint32_t slot;
 
-    if (known && known->count == count &&
-        (count == 0 || memcmp(known->items, items, count * sizeof(*items)) == 0))
+    if (candidate && candidate->count == count &&
+        (count == 0 || memcmp(candidate->items, items, count * sizeof(*items)) == 0))
         return *entry - 1;
     *entry = 0;
     slot = get_shared(store, entry, &tuple);
@@ -298,7 +301,7 @@ uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *item
 
     if (count < 4 && are_shared(store->out, items, count))
         return add_shared_tuple(store, items, count);
-    slot = add(store, &tuple);
+    slot = add_value(store, &tuple);
     return slot == PICKLE_STORE_NONE || pickle_store_fill(store, slot, items, count)
                ? slot
                : PICKLE_STORE_NONE;
@@ -306,7 +309,7 @@ uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *item
 
 /* --- Discarding. --- */
 
-static void discard(struct pickle_store *store, uint32_t slot, unsigned depth)
+static void discard_value(struct pickle_store *store, uint32_t slot, unsigned depth)
 {
     struct pickle *out = store->out;
     struct pickle_value *value = &out->values[slot];
@@ -314,8 +317,8 @@ static void discard(struct pickle_store *store, uint32_t slot, unsigned depth)
     if (value->kind >= PICKLE_LIST) {
         for (size_t i = 0; i < value->count; i++)
             if (depth < DEPTH_MAX && out->values[value->items[i]].use == PICKLE_USE_ONE)
-                discard(store, value->items[i], depth + 1);
-        out->held -= pickle_capacity(value) * sizeof(*value->items);
+                discard_value(store, value->items[i], depth + 1);
+        out->memory_bytes -= pickle_capacity(value) * sizeof(*value->items);
         free(value->items);
     }
     *value = (struct pickle_value){.kind = PICKLE_NONE, .number = store->unused};
@@ -324,5 +327,5 @@ static void discard(struct pickle_store *store, uint32_t slot, unsigned depth)
 
 void pickle_store_discard(struct pickle_store *store, uint32_t slot)
 {
-    discard(store, slot, 0);
+    discard_value(store, slot, 0);
 }

@@ -10,7 +10,7 @@
  * A value is identified by its slot, an index in pickle.values.  While the pickle is read, a filter may consume items
  * of lists, so that a history of millions of entries is never in memory as a whole.
  *
- * No maintained C library reads pickles; Python's own reader is part of the interpreter and runs code that a pickle
+ * No maintained C library reads pickles.  The reader of Python is part of the interpreter, and runs code that a pickle
  * names.
  *
  * Locking: none.  Only pickle_set_tag() and pickle_clear() change a pickle, so several threads may read it otherwise.
@@ -65,7 +65,7 @@ struct pickle {
     size_t count, capacity;
     char *text; /* all strings and bytes, each followed by a NUL byte */
     size_t text_bytes, text_capacity;
-    size_t held; /* bytes of host memory, including the reader's own while it reads */
+    size_t memory_bytes; /* bytes of host memory, including the reader's own while it reads */
     uint32_t top;
 };
 
@@ -101,27 +101,27 @@ void pickle_fini(struct pickle *pickle);
 
 /* --- Values. --- */
 
-/* The pickled value. */
+/* Get the pickled value. */
 const struct pickle_value *pickle_top(const struct pickle *pickle);
 
-/* The number of items of a container (of a dictionary, keys and values); 0 for other values. */
+/* Get the number of items of a container (of a dictionary, keys and values); 0 for other values. */
 size_t pickle_count(const struct pickle_value *value);
 
-/* The number of items for which a container has memory. */
+/* Get the number of items for which a container has memory. */
 size_t pickle_capacity(const struct pickle_value *value);
 
-/* Item `at` of a container; at < pickle_count(). */
+/* Get item `at` of a container; at < pickle_count(). */
 const struct pickle_value *pickle_item(const struct pickle *pickle,
                                        const struct pickle_value *value, size_t at);
 
-/* The index of the value of a string key in a dictionary; 0: none, as for pickle_find(). */
+/* Find the index of the value of a string key in a dictionary; 0: none, as for pickle_find(). */
 size_t pickle_index(const struct pickle *pickle, const struct pickle_value *value, const char *key);
 
-/* The value of a string key in a dictionary.  NULL: the key does not exist, or `value` is NULL or not a dictionary. */
+/* Find the value of a string key in a dictionary.  NULL: the key does not exist, or `value` is NULL or not a dictionary. */
 const struct pickle_value *pickle_find(const struct pickle *pickle,
                                        const struct pickle_value *value, const char *key);
 
-/* Tag a value, so that a reader that meets it again can reuse its result.  Tagged values are not passed to the
+/* Tag a value, so that a reader can reuse the result of a value with several references.  Tagged values are not passed to the
  * filter. */
 static inline void pickle_set_tag(struct pickle *pickle, const struct pickle_value *value,
                                   uint32_t tag)
@@ -129,13 +129,13 @@ static inline void pickle_set_tag(struct pickle *pickle, const struct pickle_val
     pickle->values[value - pickle->values].tag = tag;
 }
 
-/* Release the items of a list that the reader identifies by its tag from now on. */
+/* Release the items of a list; the reader identifies the list by its tag from now on. */
 void pickle_clear(struct pickle *pickle, const struct pickle_value *list);
 
-/* An integer from 0 to UINT64_MAX.  Returns false for other values and NULL. */
+/* Get an integer from 0 to UINT64_MAX.  Returns false for other values and NULL. */
 bool pickle_number(const struct pickle_value *value, uint64_t *out);
 
-/* A terminated string without NUL bytes.  NULL: `value` is NULL or another value. */
+/* Get a terminated string without NUL bytes.  NULL: `value` is NULL or another value. */
 const char *pickle_string(const struct pickle *pickle, const struct pickle_value *value);
 
 #endif

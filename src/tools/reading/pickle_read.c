@@ -20,7 +20,7 @@ struct machine {
     struct pickle *out;
     struct pickle_fault *fault;
     struct pickle_store store;
-    uint64_t at, before; /* offsets of the opcode and of the buffer */
+    uint64_t at, buffer_offset; /* offsets of the opcode and of the buffer */
     uint32_t *stack;
     size_t depth, stack_capacity;
     uint32_t *marks; /* stack depths */
@@ -81,7 +81,7 @@ static bool refill(struct machine *machine)
 {
     const char *problem;
 
-    machine->before += machine->end;
+    machine->buffer_offset += machine->end;
     machine->begin = 0;
     machine->end = input_read(machine->input, machine->buffer, BUFFER_BYTES);
     if (machine->end > 0)
@@ -90,7 +90,7 @@ static bool refill(struct machine *machine)
     return fail(machine, "%s", problem ? problem : "the pickle is truncated");
 }
 
-static bool take_byte(struct machine *machine, unsigned char *out)
+static bool read_byte(struct machine *machine, unsigned char *out)
 {
     if (machine->begin == machine->end && !refill(machine))
         return false;
@@ -98,8 +98,8 @@ static bool take_byte(struct machine *machine, unsigned char *out)
     return true;
 }
 
-/* A number of up to eight bytes, little-endian as the host. */
-static bool take_number(struct machine *machine, unsigned bytes, uint64_t *out)
+/* Read a number of up to eight bytes, little-endian as the host. */
+static bool read_number(struct machine *machine, unsigned bytes, uint64_t *out)
 {
     *out = 0;
     if (machine->end - machine->begin >= sizeof(*out)) {
@@ -109,33 +109,33 @@ static bool take_number(struct machine *machine, unsigned bytes, uint64_t *out)
         return true;
     }
     for (unsigned i = 0; i < bytes; i++)
-        if (!take_byte(machine, (unsigned char *)out + i))
+        if (!read_byte(machine, (unsigned char *)out + i))
             return false;
     return true;
 }
 
 /* Append bytes to pickle.text.  Memory grows with the bytes that are read, not with the length that the pickle
  * claims. */
-static bool take_text(struct machine *machine, uint64_t bytes)
+static bool read_text(struct machine *machine, uint64_t bytes)
 {
     struct pickle *out = machine->out;
     size_t end = out->text_bytes;
 
     for (;;) {
-        size_t some = machine->end - machine->begin;
+        size_t count = machine->end - machine->begin;
         char *text;
 
-        if (some > bytes)
-            some = (size_t)bytes;
-        text = pickle_store_reserve(&machine->store, out->text, &out->text_capacity, end + some + 1,
-                                    sizeof(*text));
+        if (count > bytes)
+            count = (size_t)bytes;
+        text = pickle_store_reserve(&machine->store, out->text, &out->text_capacity,
+                                    end + count + 1, sizeof(*text));
         if (!text)
             return fail_in_store(machine);
         out->text = text;
-        memcpy(text + end, machine->buffer + machine->begin, some);
-        machine->begin += some;
-        end += some;
-        bytes -= some;
+        memcpy(text + end, machine->buffer + machine->begin, count);
+        machine->begin += count;
+        end += count;
+        bytes -= count;
         text[end] = '\0';
         if (bytes == 0)
             break;
@@ -153,7 +153,7 @@ static bool do_protocol(struct machine *machine, unsigned argument)
     uint64_t protocol;
 
     (void)argument;
-    if (!take_number(machine, 1, &protocol))
+    if (!read_number(machine, 1, &protocol))
         return false;
     if (protocol < 2 || protocol > PROTOCOL_MAX)
         return fail(machine,
@@ -169,7 +169,7 @@ static bool do_frame(struct machine *machine, unsigned argument)
     uint64_t bytes;
 
     (void)argument;
-    return take_number(machine, 8, &bytes);
+    return read_number(machine, 8, &bytes);
 }
 
 static bool do_constant(struct machine *machine, unsigned argument)
@@ -179,12 +179,12 @@ static bool do_constant(struct machine *machine, unsigned argument)
     return push_value(machine, (struct pickle_value){.kind = PICKLE_BOOL, .number = argument});
 }
 
-/* An integer of one or two bytes without a sign, or of four with one. */
+/* Push an integer of one or two bytes without a sign, or of four bytes with a sign. */
 static bool do_int(struct machine *machine, unsigned argument)
 {
     struct pickle_value value = {.kind = PICKLE_INT};
 
-    if (!take_number(machine, argument, &value.number))
+    if (!read_number(machine, argument, &value.number))
         return false;
     if (argument == 4 && value.number >> 31) {
         value.is_negative = true;
@@ -193,7 +193,7 @@ static bool do_int(struct machine *machine, unsigned argument)
     return push_value(machine, value);
 }
 
-/* An integer in two's complement; its length has `argument` bytes. */
+/* Push an integer in two's complement; its length has `argument` bytes. */
 static bool do_long(struct machine *machine, unsigned argument)
 {
     struct pickle_value value = {.kind = PICKLE_INT};
@@ -201,12 +201,12 @@ static bool do_long(struct machine *machine, unsigned argument)
     unsigned char byte = 0;
     uint64_t length;
 
-    if (!take_number(machine, argument, &length))
+    if (!read_number(machine, argument, &length))
         return false;
     if (argument == 4 && length >> 31)
         return fail(machine, "an integer has a negative length");
     for (uint64_t i = 0; i < length; i++) {
-        if (!take_byte(machine, &byte))
+        if (!read_byte(machine, &byte))
             return false;
         if (i < 8)
             value.number |= (uint64_t)byte << 8 * i;
@@ -223,14 +223,14 @@ static bool do_long(struct machine *machine, unsigned argument)
     return push_value(machine, value);
 }
 
-/* The only big-endian number. */
+/* Push a real, the only big-endian number. */
 static bool do_real(struct machine *machine, unsigned argument)
 {
     struct pickle_value value = {.kind = PICKLE_REAL};
     uint64_t bits;
 
     (void)argument;
-    if (!take_number(machine, 8, &bits))
+    if (!read_number(machine, 8, &bits))
         return false;
     bits = __builtin_bswap64(bits);
     memcpy(&value.real, &bits, sizeof(bits));
@@ -242,11 +242,11 @@ static bool push_text(struct machine *machine, enum pickle_kind kind, unsigned l
     const size_t text = machine->out->text_bytes;
     uint64_t length;
 
-    if (!take_number(machine, length_bytes, &length))
+    if (!read_number(machine, length_bytes, &length))
         return false;
     if (length > PICKLE_MEMORY)
         return fail(machine, "the pickle needs more than 1 GiB of host memory");
-    return take_text(machine, length) &&
+    return read_text(machine, length) &&
            push(machine, pickle_store_add_text(&machine->store, kind, text, (uint32_t)length));
 }
 
@@ -275,12 +275,12 @@ static bool do_mark(struct machine *machine, unsigned argument)
     return true;
 }
 
-/* Whether there are `count` values above the last mark. */
-static bool has(struct machine *machine, size_t count)
+/* Get whether there are `count` values above the last mark; fail if not. */
+static bool has_values(struct machine *machine, size_t count)
 {
-    size_t below = machine->mark_count ? machine->marks[machine->mark_count - 1] : 0;
+    size_t bottom = machine->mark_count ? machine->marks[machine->mark_count - 1] : 0;
 
-    return machine->depth - below >= count || fail(machine, "stack underflow");
+    return machine->depth - bottom >= count || fail(machine, "stack underflow");
 }
 
 /* Remove the last mark.  *out is the number of values above it. */
@@ -293,7 +293,7 @@ static bool pop_mark(struct machine *machine, size_t *out)
 }
 
 /* Move the topmost `count` values into a container. */
-static bool fill(struct machine *machine, uint32_t container, size_t count)
+static bool fill_container(struct machine *machine, uint32_t container, size_t count)
 {
     machine->depth -= count;
     return pickle_store_fill(&machine->store, container, machine->stack + machine->depth, count) ||
@@ -305,7 +305,7 @@ static bool do_empty(struct machine *machine, unsigned argument)
     return push_value(machine, (struct pickle_value){.kind = (uint8_t)argument, .items = NULL});
 }
 
-static bool tuple_of(struct machine *machine, size_t count)
+static bool push_tuple(struct machine *machine, size_t count)
 {
     machine->depth -= count;
     return push(machine,
@@ -317,16 +317,16 @@ static bool do_tuple(struct machine *machine, unsigned argument)
 {
     size_t count = argument;
 
-    return (count > 0 ? has(machine, count) : pop_mark(machine, &count)) &&
-           tuple_of(machine, count);
+    return (count > 0 ? has_values(machine, count) : pop_mark(machine, &count)) &&
+           push_tuple(machine, count);
 }
 
-/* Pass the topmost values, which will be appended to a list, to the filter, and remove those that it consumes. */
+/* Pass the topmost values, which will be appended to a list, to the filter, and remove the consumed values. */
 static bool filter_items(struct machine *machine, uint32_t list, size_t *count)
 {
     struct pickle *out = machine->out;
     uint32_t *const items = machine->stack + machine->depth - *count;
-    size_t left = 0;
+    size_t kept = 0;
 
     for (size_t i = 0; i < *count; i++) {
         const struct pickle_value *value = &out->values[items[i]];
@@ -337,7 +337,7 @@ static bool filter_items(struct machine *machine, uint32_t list, size_t *count)
         if (result == PICKLE_STOP)
             return fail(machine, "%s", "");
         if (result == PICKLE_KEEP) {
-            items[left++] = items[i];
+            items[kept++] = items[i];
             continue;
         }
         /* The filter identifies the list by its slot, which must not be reused. */
@@ -347,19 +347,19 @@ static bool filter_items(struct machine *machine, uint32_t list, size_t *count)
         if (value->use != PICKLE_USE_MANY)
             pickle_store_discard(&machine->store, items[i]);
     }
-    machine->depth -= *count - left;
-    *count = left;
+    machine->depth -= *count - kept;
+    *count = kept;
     return true;
 }
 
-/* Move the topmost values into the container below them. */
-static bool fill_below(struct machine *machine, enum pickle_kind kind, size_t count)
+/* Append the topmost values to the container below them. */
+static bool append_items(struct machine *machine, enum pickle_kind kind, size_t count)
 {
     static const char *const names[] = {
         [PICKLE_LIST] = "list", [PICKLE_SET] = "set", [PICKLE_DICT] = "dictionary"};
     uint32_t container;
 
-    if (!has(machine, count + 1))
+    if (!has_values(machine, count + 1))
         return false;
     container = machine->stack[machine->depth - count - 1];
     if (machine->out->values[container].kind != kind)
@@ -368,19 +368,19 @@ static bool fill_below(struct machine *machine, enum pickle_kind kind, size_t co
         return fail(machine, "a key of a dictionary has no value");
     if (kind == PICKLE_LIST && machine->filter && !filter_items(machine, container, &count))
         return false;
-    return fill(machine, container, count);
+    return fill_container(machine, container, count);
 }
 
 static bool do_item(struct machine *machine, unsigned argument)
 {
-    return fill_below(machine, (enum pickle_kind)argument, argument == PICKLE_DICT ? 2 : 1);
+    return append_items(machine, (enum pickle_kind)argument, argument == PICKLE_DICT ? 2 : 1);
 }
 
 static bool do_marked_items(struct machine *machine, unsigned argument)
 {
     size_t count = 0;
 
-    return pop_mark(machine, &count) && fill_below(machine, (enum pickle_kind)argument, count);
+    return pop_mark(machine, &count) && append_items(machine, (enum pickle_kind)argument, count);
 }
 
 /* --- The stack and the memo. --- */
@@ -392,7 +392,7 @@ static bool do_pop(struct machine *machine, unsigned argument)
         machine->mark_count--;
         return true;
     }
-    if (!has(machine, 1))
+    if (!has_values(machine, 1))
         return false;
     machine->depth--;
     return true;
@@ -409,7 +409,7 @@ static bool do_pop_mark(struct machine *machine, unsigned argument)
     return true;
 }
 
-/* Push a value that is on the stack or in the memo. */
+/* Push a value that is already on the stack or in the memo. */
 static bool push_again(struct machine *machine, uint32_t slot)
 {
     pickle_store_use(&machine->store, slot);
@@ -419,14 +419,14 @@ static bool push_again(struct machine *machine, uint32_t slot)
 static bool do_copy(struct machine *machine, unsigned argument)
 {
     (void)argument;
-    return has(machine, 1) && push_again(machine, machine->stack[machine->depth - 1]);
+    return has_values(machine, 1) && push_again(machine, machine->stack[machine->depth - 1]);
 }
 
-static bool put(struct machine *machine, uint64_t at)
+static bool put_memo(struct machine *machine, uint64_t at)
 {
     uint32_t *memo;
 
-    if (!has(machine, 1))
+    if (!has_values(machine, 1))
         return false;
     /* Entries are numbered consecutively, so an index cannot exceed the number of bytes before it. */
     if (at > machine->at)
@@ -447,20 +447,20 @@ static bool do_put(struct machine *machine, unsigned argument)
 {
     uint64_t at;
 
-    return take_number(machine, argument, &at) && put(machine, at);
+    return read_number(machine, argument, &at) && put_memo(machine, at);
 }
 
 static bool do_memoize(struct machine *machine, unsigned argument)
 {
     (void)argument;
-    return put(machine, machine->memo_count);
+    return put_memo(machine, machine->memo_count);
 }
 
 static bool do_get(struct machine *machine, unsigned argument)
 {
     uint64_t at;
 
-    if (!take_number(machine, argument, &at))
+    if (!read_number(machine, argument, &at))
         return false;
     if (at >= machine->memo_count || machine->memo[at] == MEMO_EMPTY)
         return fail(machine, "undefined memo entry, %" PRIu64, at);
@@ -475,7 +475,7 @@ static bool do_stop(struct machine *machine, unsigned argument)
     (void)argument;
     if (machine->mark_count > 0)
         return fail(machine, "the pickle ends with a mark on the stack");
-    if (!has(machine, 1))
+    if (!has_values(machine, 1))
         return false;
     machine->out->top = machine->stack[machine->depth - 1];
     machine->has_stopped = true;
@@ -485,7 +485,7 @@ static bool do_stop(struct machine *machine, unsigned argument)
 /* --- The machine. --- */
 
 /* GLOBAL REDUCE BUILD INST OBJ PERSID BINPERSID NEWOBJ EXT1-4 NEWOBJ_EX STACK_GLOBAL, and buffers. */
-static const char code[] = "cRbioPQ\x81\x82\x83\x84\x92\x93\x97\x98";
+static const char code_opcodes[] = "cRbioPQ\x81\x82\x83\x84\x92\x93\x97\x98";
 
 static const struct opcode {
     bool (*run)(struct machine *machine, unsigned argument);
@@ -538,15 +538,15 @@ static const struct opcode {
 };
 
 /* Read to the end of the file, so that a truncated compressed file is detected. */
-static bool drain(struct machine *machine)
+static bool read_to_end(struct machine *machine)
 {
-    machine->at = machine->before + machine->begin;
+    machine->at = machine->buffer_offset + machine->begin;
     while (input_read(machine->input, machine->buffer, BUFFER_BYTES) > 0)
         continue;
     return !input_problem(machine->input) || fail(machine, "%s", input_problem(machine->input));
 }
 
-static bool run(struct machine *machine)
+static bool run_machine(struct machine *machine)
 {
     /* The stack must not be NULL, as a pickle may pop values from the empty stack. */
     machine->stack = pickle_store_reserve(&machine->store, NULL, &machine->stack_capacity, 1,
@@ -557,13 +557,13 @@ static bool run(struct machine *machine)
         const struct opcode *opcode;
         unsigned char byte;
 
-        machine->at = machine->before + machine->begin;
-        if (!take_byte(machine, &byte))
+        machine->at = machine->buffer_offset + machine->begin;
+        if (!read_byte(machine, &byte))
             return false;
         opcode = &opcodes[byte];
         if (machine->at == 0 && byte != PICKLE_PROTO)
             return fail(machine, "not a pickle of protocol 2 or later");
-        if (!opcode->run && memchr(code, byte, sizeof(code) - 1))
+        if (!opcode->run && memchr(code_opcodes, byte, sizeof(code_opcodes) - 1))
             return fail(machine, "the pickle contains a class or a function; only plain data is "
                                  "read");
         if (!opcode->run)
@@ -571,14 +571,14 @@ static bool run(struct machine *machine)
         if (!opcode->run(machine, opcode->argument))
             return false;
     }
-    return drain(machine);
+    return read_to_end(machine);
 }
 
 bool pickle_read(struct input *input, const struct pickle_filter *filter, struct pickle *out,
                  struct pickle_fault *fault)
 {
     struct machine *machine = calloc(1, sizeof(*machine));
-    bool fine = false;
+    bool success = false;
 
     memset(out, 0, sizeof(*out));
     if (machine) {
@@ -587,9 +587,10 @@ bool pickle_read(struct input *input, const struct pickle_filter *filter, struct
         machine->out = out;
         machine->fault = fault;
         pickle_store_init(&machine->store, out);
-        fine = run(machine);
-        out->held -= (machine->stack_capacity + machine->mark_capacity + machine->memo_capacity) *
-                     sizeof(uint32_t);
+        success = run_machine(machine);
+        out->memory_bytes -=
+            (machine->stack_capacity + machine->mark_capacity + machine->memo_capacity) *
+            sizeof(uint32_t);
         free(machine->stack);
         free(machine->marks);
         free(machine->memo);
@@ -597,7 +598,7 @@ bool pickle_read(struct input *input, const struct pickle_filter *filter, struct
         *fault = (struct pickle_fault){0, "out of host memory"};
     }
     free(machine);
-    if (!fine)
+    if (!success)
         pickle_fini(out);
-    return fine;
+    return success;
 }

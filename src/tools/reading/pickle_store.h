@@ -2,12 +2,12 @@
 /*
  * The values of a pickle while it is read: memory, references, and sharing of equal values.
  *
- * Equal immutable values share one slot if they are cheap to find: None and booleans, integers below 256, short
- * strings, tuples of such values.  PyTorch writes each of these anew with each entry of a history.
+ * Equal immutable values share one slot if the lookup is cheap: None and booleans, integers below 256, short strings,
+ * tuples of such values.  PyTorch writes such values again with each entry of a history.
  *
  * STORE-1  A value with PICKLE_USE_ONE is referenced by one container or one stack entry and by nothing else; a value
  *          with PICKLE_USE_MEMO by one memo entry in addition.
- * STORE-2  pickle.held is the host memory of all values and of all arrays from pickle_store_reserve(), at most
+ * STORE-2  pickle.memory_bytes is the host memory of all values and of all arrays from pickle_store_reserve(), at most
  *          PICKLE_MEMORY.
  *
  * Locking: none; one thread uses a store.
@@ -38,7 +38,7 @@ void *pickle_store_reserve(struct pickle_store *store, void *array, size_t *capa
 
 /* Add a value.  Each function returns its slot, which may be shared, or PICKLE_STORE_NONE with a problem. */
 uint32_t pickle_store_add(struct pickle_store *store, struct pickle_value value);
-/* The string is the last one in pickle.text, followed by a NUL byte. */
+/* The string is the last string in pickle.text, followed by a NUL byte. */
 uint32_t pickle_store_add_text(struct pickle_store *store, enum pickle_kind kind, size_t text,
                                uint32_t bytes);
 uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *items, size_t count);
@@ -47,7 +47,7 @@ uint32_t pickle_store_add_tuple(struct pickle_store *store, const uint32_t *item
 bool pickle_store_fill(struct pickle_store *store, uint32_t container, const uint32_t *items,
                        size_t count);
 
-/* Record one more reference: from the memo, or another one. */
+/* Record one more reference: from the memo, or from another value. */
 void pickle_store_use_memo(struct pickle_store *store, uint32_t slot, uint32_t memo);
 void pickle_store_use(struct pickle_store *store, uint32_t slot);
 

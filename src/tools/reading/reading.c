@@ -11,7 +11,7 @@ bool reading_fail(struct reading *reading, const char *format, ...)
 {
     va_list arguments;
     const int at =
-        snprintf(reading->fault->text, sizeof(reading->fault->text), "%s", reading->where);
+        snprintf(reading->fault->text, sizeof(reading->fault->text), "%s", reading->context);
 
     va_start(arguments, format);
     (void)vsnprintf(reading->fault->text + at, sizeof(reading->fault->text) - (size_t)at, format,
@@ -23,7 +23,7 @@ bool reading_fail(struct reading *reading, const char *format, ...)
 bool reading_out_of_memory(struct reading *reading)
 {
     reading->out_of_memory = true;
-    reading->where[0] = '\0';
+    reading->context[0] = '\0';
     return reading_fail(reading, "out of host memory");
 }
 
@@ -77,25 +77,25 @@ static const char *const key_names[READING_KEYS] = {
     [READING_XSEG] = "xseg",
 };
 
-/* The slot of a value that may be discarded can be reused for another value, so it is not recorded as that of the
+/* The slot of a value that may be discarded can be reused for another value, so it is not recorded as the slot of the
  * key. */
 const struct pickle_value *reading_find(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key)
 {
     const struct pickle *pickle = reading->pickle;
-    uint32_t *const known = &reading->keys[key];
+    uint32_t *const key_slot = &reading->keys[key];
     size_t at;
 
     if (!value || value->kind != PICKLE_DICT)
         return NULL;
-    for (at = value->count; *known && at > 0; at -= 2)
-        if (value->items[at - 2] + 1 == *known)
+    for (at = value->count; *key_slot && at > 0; at -= 2)
+        if (value->items[at - 2] + 1 == *key_slot)
             return pickle_item(pickle, value, at - 1);
     at = pickle_index(pickle, value, key_names[key]);
     if (at == 0)
         return NULL;
     if (pickle_item(pickle, value, at - 1)->use == PICKLE_USE_MANY)
-        *known = value->items[at - 1] + 1;
+        *key_slot = value->items[at - 1] + 1;
     return pickle_item(pickle, value, at);
 }
 
@@ -115,7 +115,7 @@ bool reading_optional(struct reading *reading, const struct pickle_value *value,
            reading_fail(reading, "`%s` is not a number", key_names[key]);
 }
 
-/* The tag of a string is its index in the recording, plus 1.  So are the tags of pools, frames and stacks. */
+/* The tag of a string, as of a pool, frame and stack, is its index in the recording plus 1. */
 bool reading_text(struct reading *reading, const struct pickle_value *value, enum reading_key key,
                   uint32_t *out)
 {

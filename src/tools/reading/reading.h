@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The values of a snapshot's pickle, converted to those of a recording: keys of dictionaries, numbers, strings,
- * pools, stacks.
+ * Conversion of the values of a snapshot's pickle to a recording: keys of dictionaries, numbers, strings, pools, stacks.
  *
  * A key is compared as a string once; Python refers to it by its memo afterwards, so later comparisons are of slots.
  * Strings, pools, frames and stacks are converted once and tagged with their index in the recording.
  *
- * A function that returns false has set the fault, which begins with `where`.
+ * A function that returns false has set the fault, which begins with `context`.
  *
  * Locking: none; one thread uses a reading.
  */
@@ -76,7 +75,7 @@ struct reading {
     size_t frame_capacity;
     size_t items;          /* pages and causes so far */
     bool names_expandable; /* a segment has the key is_expandable */
-    char where[64];        /* context of a fault, such as "segment 3: " */
+    char context[64];      /* begins the text of a fault, such as "segment 3: " */
     bool out_of_memory;
 };
 
@@ -84,30 +83,30 @@ bool reading_fail(struct reading *reading, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 bool reading_out_of_memory(struct reading *reading);
 
-/* The value of a key in a dictionary, or NULL; and the list, or NULL if it is not a list. */
+/* Find the value of a key in a dictionary, or NULL; reading_list(): also NULL if the value is not a list. */
 const struct pickle_value *reading_find(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key);
 const struct pickle_value *reading_list(struct reading *reading, const struct pickle_value *value,
                                         enum reading_key key);
 
-/* The number of items of a list; 0 for NULL. */
+/* Get the number of items of a list; 0 for NULL. */
 size_t reading_count(const struct pickle_value *list);
 
-/* A number that must exist, and one that may be missing; *out is unchanged then. */
+/* Read a number, which must exist, or may be missing; if it is missing, *out is unchanged. */
 bool reading_required(struct reading *reading, const struct pickle_value *value,
                       enum reading_key key, uint64_t *out);
 bool reading_optional(struct reading *reading, const struct pickle_value *value,
                       enum reading_key key, uint64_t *out);
 
-/* The index of a string; 0 if it is missing. */
+/* Read the index of a string; 0 if it is missing. */
 bool reading_text(struct reading *reading, const struct pickle_value *value, enum reading_key key,
                   uint32_t *out);
 
-/* The index of a pool; *out is unchanged if it is missing. */
+/* Read the index of a pool; *out is unchanged if it is missing. */
 bool reading_pool(struct reading *reading, const struct pickle_value *value, enum reading_key key,
                   uint32_t *out);
 
-/* The index of a stack, which is a list of frames; NULL is the empty stack. */
+/* Read the index of a stack, which is a list of frames; NULL is the empty stack. */
 bool reading_stack(struct reading *reading, const struct pickle_value *list, uint32_t *out);
 
 #endif

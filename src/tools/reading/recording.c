@@ -35,7 +35,7 @@ void recording_fini(struct recording *recording)
     memset(recording, 0, sizeof(*recording));
 }
 
-static unsigned kind_of_segments(const struct recording_device *device)
+static unsigned find_segment_kinds(const struct recording_device *device)
 {
     unsigned kinds = RECORDING_UNKNOWN;
 
@@ -62,11 +62,11 @@ enum recording_segments recording_segments(const struct recording *recording)
     unsigned kinds = RECORDING_UNKNOWN;
 
     for (size_t i = 0; i < recording->device_count; i++)
-        kinds |= kind_of_segments(&recording->devices[i]);
+        kinds |= find_segment_kinds(&recording->devices[i]);
     return (enum recording_segments)kinds;
 }
 
-static uint64_t largest_segment(const struct recording_device *device)
+static uint64_t find_largest_segment(const struct recording_device *device)
 {
     uint64_t largest = 0;
 
@@ -76,11 +76,12 @@ static uint64_t largest_segment(const struct recording_device *device)
     return largest;
 }
 
-static bool has_more(const struct recording_device *left, const struct recording_device *right)
+static bool is_preferred(const struct recording_device *device,
+                         const struct recording_device *other)
 {
-    if (left->event_count != right->event_count)
-        return left->event_count > right->event_count;
-    return left->event_count == 0 && largest_segment(left) > largest_segment(right);
+    if (device->event_count != other->event_count)
+        return device->event_count > other->event_count;
+    return device->event_count == 0 && find_largest_segment(device) > find_largest_segment(other);
 }
 
 const struct recording_device *recording_device(const struct recording *recording, int number)
@@ -90,7 +91,7 @@ const struct recording_device *recording_device(const struct recording *recordin
     for (size_t i = 0; i < recording->device_count; i++) {
         const struct recording_device *device = &recording->devices[i];
 
-        if (number >= 0 ? device->number == number : !found || has_more(device, found))
+        if (number >= 0 ? device->number == number : !found || is_preferred(device, found))
             found = device;
     }
     return found;
@@ -120,7 +121,7 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
     FILE *file = is_input(path) ? stdin : fopen(path, "rb");
     struct symbols *names;
     struct input *input;
-    bool fine = false;
+    bool success = false;
 
     if (!file) {
         char reason[128];
@@ -132,7 +133,7 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
     input = input_open(file);
     names = symbols_open();
     if (input && names)
-        fine = recording_read(input, recording_file_name(path), names, out, fault);
+        success = recording_read(input, recording_file_name(path), names, out, fault);
     else
         (void)snprintf(fault->text, sizeof(fault->text), "out of host memory");
     symbols_close(names);
@@ -140,18 +141,18 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
         input_close(input);
     if (!is_input(path))
         (void)fclose(file);
-    return fine;
+    return success;
 }
 
 bool recording_file_read(const char *path, struct recording *out)
 {
     struct recording_fault fault;
-    bool fine;
+    bool success;
 
     progress_begin(recording_file_name(path));
-    fine = recording_file_load(path, out, &fault);
+    success = recording_file_load(path, out, &fault);
     progress_end();
-    if (fine)
+    if (success)
         return true;
     message_print("%s: %s", recording_file_name(path), fault.text);
     return false;
@@ -159,12 +160,12 @@ bool recording_file_read(const char *path, struct recording *out)
 
 struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count)
 {
-    static const char *const one[] = {
+    static const char *const singular[] = {
         [RECORDING_LIMIT_LOST] = "earlier entry was overwritten",
         [RECORDING_LIMIT_TRUNCATED] = "earlier entry did not fit in the file",
         [RECORDING_LIMIT_SYNTHETIC] = "synthetic entry of the allocator is not counted",
         [RECORDING_LIMIT_OMITTED] = "inconsistent entry or block is omitted"};
-    static const char *const more[] = {
+    static const char *const plural[] = {
         [RECORDING_LIMIT_LOST] = "earlier entries were overwritten",
         [RECORDING_LIMIT_TRUNCATED] = "earlier entries did not fit in the file",
         [RECORDING_LIMIT_SYNTHETIC] = "synthetic entries of the allocator are not counted",
@@ -172,7 +173,7 @@ struct recording_limit_text recording_file_limit(enum recording_limit limit, uin
     struct recording_limit_text out;
 
     (void)snprintf(out.text, sizeof(out.text), "%s %s", amount_count(count).text,
-                   count == 1 ? one[limit] : more[limit]);
+                   count == 1 ? singular[limit] : plural[limit]);
     return out;
 }
 

@@ -5,7 +5,7 @@
  * A snapshot is written by torch.cuda.memory._dump_snapshot() or xseg_snapshot(), or is the list of segments alone.
  * Keys that older releases do not write have defaults.  The key `xseg`, which only xseg writes, is optional.
  *
- * Strings, frames, stacks, pools and contexts are interned: equal ones have one index, which is valid in this recording only.
+ * Strings, frames, stacks, pools and contexts are interned: equal values have one index, which is valid only in this recording.
  *
  *   entry    a record of the history, as in PyTorch: an allocation, a request or completion of a free, or a change of a
  *            segment.  Structures and functions name it `event`.  Synthetic entries, of blocks that the allocator
@@ -83,7 +83,7 @@ struct recording_event {
     uint32_t stack, pool, context;
     uint8_t action;   /* enum recording_action */
     uint8_t cause;    /* enum recording_cause */
-    bool is_internal; /* the allocator tagged it (`internal_metadata`) */
+    bool is_internal; /* tagged by the allocator (`internal_metadata`) */
 };
 
 enum recording_state { RECORDING_INACTIVE, RECORDING_PENDING, RECORDING_ALLOCATED };
@@ -118,10 +118,10 @@ struct recording_device {
     size_t event_count;
     struct recording_page *pages; /* [page_count] */
     size_t page_count;
-    uint64_t lost,
-        truncated; /* entries before the first one: overwritten, and beyond the limit of the file */
+    /* Entries before the first entry of the file: overwritten, and beyond the limit of the file. */
+    uint64_t lost, truncated;
     uint64_t synthetic; /* entries of the allocator's own blocks, which are not in `events` */
-    uint64_t single_page_rest; /* bytes of blocks above the request, because of single_page */
+    uint64_t single_page_padding; /* bytes of blocks above the request, because of single_page */
 };
 
 struct recording {
@@ -134,16 +134,16 @@ struct recording {
     uint64_t (*pools)[2];
     struct recording_context *contexts;
     struct recording_block *blocks;
-    struct recording_device
-        *devices;                 /* [device_count], by number; those with a segment or an event */
+    /* [device_count], by number; only devices with a segment or an event */
+    struct recording_device *devices;
     struct recording_device host; /* pinned host memory; all its memory is classic */
     size_t text_count, frame_count, stack_count, pool_count, context_count, block_count,
         device_count;
     bool has_config;
-    bool
-        names_segments; /* the settings contain expandable_segments; older releases do not write it */
-    uint32_t config;    /* text: the string of allocator_settings, with expandable_segments */
-    bool is_own;        /* written by xseg */
+    /* The settings contain expandable_segments; older releases do not write the key. */
+    bool names_segments;
+    uint32_t config; /* text: the string of allocator_settings, with expandable_segments */
+    bool is_own;     /* written by xseg */
 };
 
 struct recording_fault {
@@ -157,7 +157,7 @@ static inline const char *recording_text(const struct recording *recording, uint
     return recording->texts + recording->text[text];
 }
 
-/* Whether pinned host memory was recorded. */
+/* Get whether pinned host memory was recorded. */
 static inline bool recording_has_host(const struct recording *recording)
 {
     return recording->host.segment_count + recording->host.event_count > 0;
@@ -173,10 +173,10 @@ enum recording_segments {
 
 enum recording_segments recording_segments(const struct recording *recording);
 
-/* The number of devices that have a history. */
+/* Count the devices that have a history. */
 size_t recording_history_count(const struct recording *recording);
 
-/* The device of a number, or NULL; -1: the one with most entries, or else with the largest segment. */
+/* Find the device with a number, or NULL; -1: the device with the most entries, or else with the largest segment. */
 const struct recording_device *recording_device(const struct recording *recording, int number);
 
 /* --- Reading. --- */
@@ -197,7 +197,7 @@ bool recording_read(struct input *input, const char *name, struct symbols *symbo
 
 /* --- Files; the path `-` is standard input. --- */
 
-/* The name of a file in reports. */
+/* Get the name of a file in reports. */
 const char *recording_file_name(const char *path);
 
 /* As recording_read(), with symbols. */
@@ -206,11 +206,11 @@ bool recording_file_load(const char *path, struct recording *out, struct recordi
 /* As recording_file_load(), with the progress and the error message on standard error. */
 bool recording_file_read(const char *path, struct recording *out);
 
-/* As recording_device(); NULL with a fault if the recording has no such device, or none. */
+/* As recording_device(); NULL with a fault if the recording has no such device, or no device. */
 const struct recording_device *recording_file_device(const struct recording *recording, int number,
                                                      struct recording_fault *fault);
 
-/* --- Limits of a recording: entries that it lacks, that are synthetic, or that contradict others. --- */
+/* --- Limits of a recording: missing, synthetic and inconsistent entries. --- */
 
 enum recording_limit {
     RECORDING_LIMIT_LOST,
@@ -223,7 +223,7 @@ struct recording_limit_text {
     char text[128];
 };
 
-/* "3 earlier entries were overwritten" */
+/* Describe a limit: "3 earlier entries were overwritten". */
 struct recording_limit_text recording_file_limit(enum recording_limit limit, uint64_t count);
 
 /* The end of a message that a file has no history. */

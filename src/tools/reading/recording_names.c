@@ -8,16 +8,16 @@
 
 /* --- Texts. --- */
 
-static bool is_text(const void *owner, uint32_t number, const void *what, size_t bytes)
+static bool is_text(const void *owner, uint32_t number, const void *key, size_t bytes)
 {
     const struct recording_names *names = owner;
     const char *text = recording_text(names->out, number);
 
-    return strlen(text) == bytes && memcmp(text, what, bytes) == 0;
+    return strlen(text) == bytes && memcmp(text, key, bytes) == 0;
 }
 
-/* The capacity of the array of strings. */
-static size_t capacity_for(size_t bytes)
+/* Compute the capacity of the array of strings. */
+static size_t compute_capacity(size_t bytes)
 {
     size_t capacity = 4096;
 
@@ -34,8 +34,8 @@ static bool add_text(struct recording_names *names, const char *text, size_t len
     if (bytes > UINT32_MAX ||
         !array_reserve((void **)&recording->text, recording->text_count, sizeof(*recording->text)))
         return false;
-    if (!recording->texts || capacity_for(bytes) != capacity_for(names->text_bytes)) {
-        char *texts = realloc(recording->texts, capacity_for(bytes));
+    if (!recording->texts || compute_capacity(bytes) != compute_capacity(names->text_bytes)) {
+        char *texts = realloc(recording->texts, compute_capacity(bytes));
 
         if (!texts)
             return false;
@@ -60,40 +60,40 @@ bool recording_names_text(struct recording_names *names, const char *text, uint3
 
 /* --- Frames, pools, contexts. --- */
 
-static bool is_frame(const void *owner, uint32_t number, const void *what, size_t bytes)
+static bool is_frame(const void *owner, uint32_t number, const void *key, size_t bytes)
 {
     const struct recording_names *names = owner;
-    return memcmp(&names->out->frames[number], what, bytes) == 0;
+    return memcmp(&names->out->frames[number], key, bytes) == 0;
 }
 
 bool recording_names_frame(struct recording_names *names, const struct recording_frame *frame,
                            uint32_t *out)
 {
     struct recording *recording = names->out;
-    struct recording_frame whole;
+    struct recording_frame padded;
     uint64_t hash;
 
-    memset(&whole, 0, sizeof(whole)); /* padding is hashed, too */
-    whole.name = frame->name;
-    whole.file = frame->file;
-    whole.line = frame->line;
-    whole.build_id = frame->build_id;
-    whole.module = frame->module;
-    hash = index_hash(&whole, sizeof(whole));
-    *out = index_find(&names->frames, hash, &whole, sizeof(whole), is_frame, names);
+    memset(&padded, 0, sizeof(padded)); /* padding is part of the hash */
+    padded.name = frame->name;
+    padded.file = frame->file;
+    padded.line = frame->line;
+    padded.build_id = frame->build_id;
+    padded.module = frame->module;
+    hash = index_hash(&padded, sizeof(padded));
+    *out = index_find(&names->frames, hash, &padded, sizeof(padded), is_frame, names);
     if (*out != INDEX_NONE)
         return true;
-    if (!array_reserve((void **)&recording->frames, recording->frame_count, sizeof(whole)))
+    if (!array_reserve((void **)&recording->frames, recording->frame_count, sizeof(padded)))
         return false;
-    memcpy(&recording->frames[recording->frame_count], &whole, sizeof(whole));
+    memcpy(&recording->frames[recording->frame_count], &padded, sizeof(padded));
     *out = (uint32_t)recording->frame_count++;
     return index_add(&names->frames, hash, *out);
 }
 
-static bool is_pool(const void *owner, uint32_t number, const void *what, size_t bytes)
+static bool is_pool(const void *owner, uint32_t number, const void *key, size_t bytes)
 {
     const struct recording_names *names = owner;
-    return memcmp(names->out->pools[number], what, bytes) == 0;
+    return memcmp(names->out->pools[number], key, bytes) == 0;
 }
 
 bool recording_names_pool(struct recording_names *names, const uint64_t id[2], uint32_t *out)
@@ -112,10 +112,10 @@ bool recording_names_pool(struct recording_names *names, const uint64_t id[2], u
     return index_add(&names->pools, hash, *out);
 }
 
-static bool is_context(const void *owner, uint32_t number, const void *what, size_t bytes)
+static bool is_context(const void *owner, uint32_t number, const void *key, size_t bytes)
 {
     const struct recording_names *names = owner;
-    return memcmp(&names->out->contexts[number], what, bytes) == 0;
+    return memcmp(&names->out->contexts[number], key, bytes) == 0;
 }
 
 bool recording_names_context(struct recording_names *names, const struct recording_context *context,
@@ -136,13 +136,13 @@ bool recording_names_context(struct recording_names *names, const struct recordi
 
 /* --- Stacks. --- */
 
-static bool is_stack(const void *owner, uint32_t number, const void *what, size_t bytes)
+static bool is_stack(const void *owner, uint32_t number, const void *key, size_t bytes)
 {
     const struct recording_names *names = owner;
     const struct recording_stack *stack = &names->out->stacks[number];
 
     return stack->count * sizeof(uint32_t) == bytes &&
-           memcmp(names->out->stack_frames + stack->first, what, bytes) == 0;
+           memcmp(names->out->stack_frames + stack->first, key, bytes) == 0;
 }
 
 static bool add_stack(struct recording_names *names, const uint32_t *frames, size_t count,
@@ -231,25 +231,25 @@ static bool is_recorded(const void *owner, uint32_t number, const void *key, siz
 }
 
 /* Replace the parts of a frame that the symbols of its module contain. */
-static bool look_up(struct recording_symbols *symbols, struct recording_names *into,
-                    struct recording_frame *frame)
+static bool symbolize_frame(struct recording_symbols *symbols, struct recording_names *names,
+                            struct recording_frame *frame)
 {
     struct symbol symbol;
 
-    if (!symbols_find(symbols->symbols, recording_text(into->out, frame->file),
-                      recording_text(into->out, frame->build_id), frame->line, &symbol))
+    if (!symbols_find(symbols->symbols, recording_text(names->out, frame->file),
+                      recording_text(names->out, frame->build_id), frame->line, &symbol))
         return true;
-    if (symbol.function && !recording_names_text(into, symbol.function, &frame->name))
+    if (symbol.function && !recording_names_text(names, symbol.function, &frame->name))
         return false;
     if (!symbol.file || symbol.line <= 0)
         return true;
     frame->line = (uint64_t)symbol.line;
     frame->module = frame->file;
     frame->build_id = 0;
-    return recording_names_text(into, symbol.file, &frame->file);
+    return recording_names_text(names, symbol.file, &frame->file);
 }
 
-bool recording_symbols_frame(struct recording_symbols *symbols, struct recording_names *into,
+bool recording_symbols_frame(struct recording_symbols *symbols, struct recording_names *names,
                              const struct recording_frame *frame, uint32_t *out)
 {
     const struct recorded_frame key = {frame->line, frame->file, frame->build_id};
@@ -258,14 +258,14 @@ bool recording_symbols_frame(struct recording_symbols *symbols, struct recording
     uint32_t number;
 
     if (!symbols->symbols || frame->build_id == 0)
-        return recording_names_frame(into, frame, out);
+        return recording_names_frame(names, frame, out);
     number = index_find(&symbols->index, hash, &key, sizeof(key), is_recorded, symbols);
     if (number != INDEX_NONE) {
         *out = symbols->found[number].frame;
         return true;
     }
     if (!array_reserve((void **)&symbols->found, symbols->count, sizeof(*symbols->found)) ||
-        !look_up(symbols, into, &found) || !recording_names_frame(into, &found, out))
+        !symbolize_frame(symbols, names, &found) || !recording_names_frame(names, &found, out))
         return false;
     symbols->found[symbols->count] = (struct recording_symbol){key, *out};
     return index_add(&symbols->index, hash, (uint32_t)symbols->count++);

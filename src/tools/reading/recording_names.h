@@ -39,17 +39,17 @@ struct recording_symbols {
     size_t count;
 };
 
-/* symbols: the caller's, or NULL */
+/* source: must outlive `symbols`; NULL: frames are not symbolized */
 void recording_symbols_init(struct recording_symbols *symbols, struct symbols *source);
 void recording_symbols_fini(struct recording_symbols *symbols);
 
 /*
- * The index of a frame, symbolized if possible.
+ * Get the index of a frame, symbolized if possible.
  *
- * frame:   as recorded, with strings of `into`
+ * frame:   as recorded, with strings of `names`.
  * Returns: false if out of host memory.
  */
-bool recording_symbols_frame(struct recording_symbols *symbols, struct recording_names *into,
+bool recording_symbols_frame(struct recording_symbols *symbols, struct recording_names *names,
                              const struct recording_frame *frame, uint32_t *out);
 
 #endif

@@ -19,33 +19,34 @@
 
 /* --- Segments. --- */
 
-/* The dictionary with the frames and the requested size of a block.  Before PyTorch 2.1 it is the first one of its
+/* Find the dictionary with the frames and the requested size of a block: before PyTorch 2.1, the first dictionary of its
  * `history`. */
-static const struct pickle_value *latest_of(struct reading *reading,
-                                            const struct pickle_value *value)
+static const struct pickle_value *find_latest(struct reading *reading,
+                                              const struct pickle_value *value)
 {
     const struct pickle_value *history = reading_list(reading, value, READING_HISTORY);
 
     return reading_count(history) > 0 ? pickle_item(reading->pickle, history, 0) : value;
 }
 
-static enum recording_state state_of(const char *state)
+static enum recording_state parse_state(const char *state)
 {
     if (strcmp(state, "active_allocated") == 0)
         return RECORDING_ALLOCATED;
     return strncmp(state, "active", 6) == 0 ? RECORDING_PENDING : RECORDING_INACTIVE;
 }
 
-/* A block without `address` follows the previous block; one without `requested_size` has the size of its request. */
+/* Read a block.  A block without `address` follows the previous block; without `requested_size`, the request had the size
+ * of the block. */
 static bool read_block(struct reading *reading, const struct pickle_value *value, uint64_t *address,
                        struct recording_block *out)
 {
     const char *state = pickle_string(reading->pickle, reading_find(reading, value, READING_STATE));
-    const struct pickle_value *latest = latest_of(reading, value);
+    const struct pickle_value *latest = find_latest(reading, value);
 
     if (!state)
         return reading_fail(reading, "a block has no `state`");
-    *out = (struct recording_block){.state = (uint8_t)state_of(state)};
+    *out = (struct recording_block){.state = (uint8_t)parse_state(state)};
     if (!reading_optional(reading, value, READING_ADDRESS, address) ||
         !reading_required(reading, value, READING_SIZE, &out->bytes))
         return false;
@@ -121,7 +122,7 @@ static bool allocate_blocks(struct reading *reading, const struct pickle_value *
     return reading->out->blocks || reading_out_of_memory(reading);
 }
 
-/* The device with a number, created if it does not exist. */
+/* Get the device with a number, created if it does not exist. */
 static struct recording_device *get_device(struct reading *reading, uint64_t number)
 {
     struct recording *out = reading->out;
@@ -142,10 +143,10 @@ static struct recording_device *get_device(struct reading *reading, uint64_t num
     return &devices[out->device_count++];
 }
 
-static int compare_segments(const void *left, const void *right)
+static int compare_segments(const void *first, const void *second)
 {
-    const uint64_t a = ((const struct recording_segment *)left)->address;
-    const uint64_t b = ((const struct recording_segment *)right)->address;
+    const uint64_t a = ((const struct recording_segment *)first)->address;
+    const uint64_t b = ((const struct recording_segment *)second)->address;
 
     return (a > b) - (a < b);
 }
@@ -173,7 +174,7 @@ static bool read_segments(struct reading *reading, const struct pickle_value *se
         struct recording_device *device;
         uint64_t number = 0;
 
-        (void)snprintf(reading->where, sizeof(reading->where), "segment %zu: ", i + 1);
+        (void)snprintf(reading->context, sizeof(reading->context), "segment %zu: ", i + 1);
         reading->names_expandable |= reading_find(reading, value, READING_IS_EXPANDABLE) != NULL;
         if (!reading_required(reading, value, READING_DEVICE, &number) ||
             !read_segment(reading, value, &segment) || !(device = get_device(reading, number)) ||
@@ -192,7 +193,7 @@ static bool read_host_segments(struct reading *reading, const struct pickle_valu
     for (size_t i = 0; i < reading_count(segments); i++) {
         struct recording_segment segment;
 
-        (void)snprintf(reading->where, sizeof(reading->where), "host segment %zu: ", i + 1);
+        (void)snprintf(reading->context, sizeof(reading->context), "host segment %zu: ", i + 1);
         if (!read_segment(reading, pickle_item(reading->pickle, segments, i), &segment))
             return false;
         segment.is_expandable = false;
@@ -205,7 +206,7 @@ static bool read_host_segments(struct reading *reading, const struct pickle_valu
 
 /* --- Events. --- */
 
-/* A pickle may refer to a list many times, so the number of items is limited by the number of values. */
+/* Count items.  A pickle may refer to a list many times, so the number of items is limited by the number of values. */
 static bool count_items(struct reading *reading, size_t count)
 {
     reading->items += count;
@@ -230,18 +231,18 @@ static bool read_traces(struct reading *reading, struct histories *histories,
                         const struct pickle_value *lists)
 {
     for (size_t i = 0; i < reading_count(lists); i++) {
-        reading->where[0] = '\0';
+        reading->context[0] = '\0';
         if (!read_trace(reading, histories, pickle_item(reading->pickle, lists, i), i))
             return false;
     }
     return true;
 }
 
-/* The entries of pinned host memory are one list, without a device. */
+/* Read the entries of pinned host memory, which are one list without a device. */
 static bool read_host_trace(struct reading *reading, struct histories *histories,
                             const struct pickle_value *list)
 {
-    reading->where[0] = '\0';
+    reading->context[0] = '\0';
     return !list || histories_count(histories, list) == 0 ||
            histories_assign(histories, list, &reading->out->host);
 }
@@ -274,25 +275,26 @@ static bool read_config(struct reading *reading, const struct pickle_value *sett
         reading->pickle, reading_find(reading, settings, READING_PYTORCH_CUDA_ALLOC_CONF));
     const struct pickle_value *expandable =
         reading_find(reading, settings, READING_EXPANDABLE_SEGMENTS);
-    const bool names = text && strstr(text, "expandable_segments") != NULL;
-    const bool adds = !names && expandable && expandable->kind == PICKLE_BOOL && expandable->number;
-    char *whole = NULL;
-    bool fine;
+    const bool has_key = text && strstr(text, "expandable_segments") != NULL;
+    const bool is_added =
+        !has_key && expandable && expandable->kind == PICKLE_BOOL && expandable->number;
+    char *config = NULL;
+    bool success;
 
     if (!settings)
         return true;
     reading->out->has_config = true;
-    reading->out->names_segments = names || (expandable && expandable->kind == PICKLE_BOOL);
-    if (asprintf(&whole, "%s%s%s", text ? text : "", adds && text && text[0] ? "," : "",
-                 adds ? "expandable_segments:True" : "") < 0)
+    reading->out->names_segments = has_key || (expandable && expandable->kind == PICKLE_BOOL);
+    if (asprintf(&config, "%s%s%s", text ? text : "", is_added && text && text[0] ? "," : "",
+                 is_added ? "expandable_segments:True" : "") < 0)
         return reading_out_of_memory(reading);
-    fine = recording_names_text(&reading->names, whole, &reading->out->config);
-    free(whole);
-    return fine || reading_out_of_memory(reading);
+    success = recording_names_text(&reading->names, config, &reading->out->config);
+    free(config);
+    return success || reading_out_of_memory(reading);
 }
 
-/* The current name of a reason; snapshots before 0.9.0 have other names for some. */
-static const char *current_reason(const char *word)
+/* Get the current name of a reason; snapshots before 0.9.0 have other names for some reasons. */
+static const char *get_current_reason(const char *word)
 {
     static const char *const renamed[][2] = {
         {"live", "allocated"},
@@ -323,24 +325,24 @@ static bool read_pages(struct reading *reading, const struct pickle_value *list,
         uint64_t *const numbers[] = {&page->address,   &page->bytes,  NULL,
                                      &page->allocated, &page->cached, &page->registered};
         const char *reason;
-        size_t there;
+        size_t item_count;
 
         if (item->kind != PICKLE_LIST || pickle_count(item) < 5)
             return reading_fail(reading, "a page is not a list of at least five items");
-        there = pickle_count(item) < 6 ? 5 : 6;
+        item_count = pickle_count(item) < 6 ? 5 : 6;
         page->registered = 0;
-        for (size_t i = 0; i < there; i++)
+        for (size_t i = 0; i < item_count; i++)
             if (numbers[i] && !pickle_number(pickle_item(reading->pickle, item, i), numbers[i]))
                 return reading_fail(reading, "an item of a page is not a number");
-        reason =
-            current_reason(pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2)));
+        reason = get_current_reason(
+            pickle_string(reading->pickle, pickle_item(reading->pickle, item, 2)));
         if (!recording_names_text(&reading->names, reason ? reason : "", &page->reason))
             return reading_out_of_memory(reading);
     }
     return true;
 }
 
-static enum recording_cause cause_of(const char *name)
+static enum recording_cause parse_cause(const char *name)
 {
     static const char *const names[] = {
         [RECORDING_CAUSE_REMAP] = "remap",   [RECORDING_CAUSE_DECAY] = "decay",
@@ -359,7 +361,7 @@ static enum recording_cause cause_of(const char *name)
     return RECORDING_CAUSE_OTHER;
 }
 
-/* A cause is a list of the index of its entry and a name. */
+/* Read the causes.  A cause is a list: the index of its entry, and a name. */
 static bool read_causes(struct reading *reading, const struct pickle_value *list,
                         struct recording_device *device)
 {
@@ -377,18 +379,18 @@ static bool read_causes(struct reading *reading, const struct pickle_value *list
             entry >= device->event_count ||
             !(word = pickle_string(reading->pickle, pickle_item(reading->pickle, item, 1))))
             return reading_fail(reading, "a cause is not a list of an entry and a name");
-        device->events[entry].cause = (uint8_t)cause_of(word);
+        device->events[entry].cause = (uint8_t)parse_cause(word);
     }
     return true;
 }
 
-static bool read_own(struct reading *reading, const struct pickle_value *own)
+static bool read_xseg_key(struct reading *reading, const struct pickle_value *own)
 {
     const struct pickle_value *devices = reading_list(reading, own, READING_DEVICES);
     uint64_t format = FORMAT;
 
     reading->out->is_own = own != NULL;
-    (void)snprintf(reading->where, sizeof(reading->where), "xseg: ");
+    (void)snprintf(reading->context, sizeof(reading->context), "xseg: ");
     if (!reading_optional(reading, own, READING_FORMAT, &format))
         return false;
     if (format != FORMAT)
@@ -407,9 +409,9 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
             !reading_optional(reading, value, READING_LOST, &device->lost) ||
             !reading_optional(reading, value, READING_LEFT_OUT, &device->truncated) ||
             !reading_optional(reading, value, READING_SINGLE_PAGE_REST,
-                              &device->single_page_rest) ||
+                              &device->single_page_padding) ||
             !reading_optional(reading, value, READING_SINGLE_PAGE_PADDING,
-                              &device->single_page_rest) ||
+                              &device->single_page_padding) ||
             !read_causes(reading, reading_list(reading, value, READING_CAUSES), device) ||
             (!device->pages &&
              !read_pages(reading, reading_list(reading, value, READING_PAGES), device)))
@@ -420,14 +422,14 @@ static bool read_own(struct reading *reading, const struct pickle_value *own)
 
 /* --- The whole snapshot. --- */
 
-static int compare_devices(const void *left, const void *right)
+static int compare_devices(const void *first, const void *second)
 {
-    return ((const struct recording_device *)left)->number -
-           ((const struct recording_device *)right)->number;
+    return ((const struct recording_device *)first)->number -
+           ((const struct recording_device *)second)->number;
 }
 
 /* Report the kind of a pickle without segments. */
-static bool refuse_other(struct reading *reading, struct input *input)
+static bool reject_pickle(struct reading *reading, struct input *input)
 {
     static const char *const kinds[] = {
         [PICKLE_NONE] = "None",     [PICKLE_BOOL] = "a boolean",   [PICKLE_INT] = "a number",
@@ -444,8 +446,8 @@ static bool refuse_other(struct reading *reading, struct input *input)
                         kinds[kind], kind == PICKLE_LIST ? "segments" : "`segments`");
 }
 
-/* The list of segments: under its key, or the value itself; NULL: there is none. */
-static const struct pickle_value *segments_of(struct reading *reading)
+/* Find the list of segments: the value of its key, or the pickled value itself; NULL: none. */
+static const struct pickle_value *find_segments(struct reading *reading)
 {
     const struct pickle_value *top = pickle_top(reading->pickle);
 
@@ -457,14 +459,14 @@ static const struct pickle_value *segments_of(struct reading *reading)
     return top;
 }
 
-static bool read_all(struct reading *reading, struct histories *histories, struct input *input)
+static bool read_snapshot(struct reading *reading, struct histories *histories, struct input *input)
 {
     const struct pickle_value *top = pickle_top(reading->pickle);
-    const struct pickle_value *segments = segments_of(reading);
+    const struct pickle_value *segments = find_segments(reading);
     const struct pickle_value *host_segments = reading_list(reading, top, READING_HOST_SEGMENTS);
 
     if (!segments)
-        return refuse_other(reading, input);
+        return reject_pickle(reading, input);
     if (!allocate_blocks(reading, segments, host_segments) || !read_segments(reading, segments) ||
         !read_host_segments(reading, host_segments) ||
         !read_traces(reading, histories, reading_list(reading, top, READING_DEVICE_TRACES)) ||
@@ -473,9 +475,9 @@ static bool read_all(struct reading *reading, struct histories *histories, struc
     infer_expandable(reading);
     if (!annotations_read(reading, reading_list(reading, top, READING_EXTERNAL_ANNOTATIONS)))
         return false;
-    reading->where[0] = '\0';
+    reading->context[0] = '\0';
     if (!read_config(reading, reading_find(reading, top, READING_ALLOCATOR_SETTINGS)) ||
-        !read_own(reading, reading_find(reading, top, READING_XSEG)))
+        !read_xseg_key(reading, reading_find(reading, top, READING_XSEG)))
         return false;
     if (reading->out->device_count > 0)
         qsort(reading->out->devices, reading->out->device_count, sizeof(*reading->out->devices),
@@ -489,7 +491,7 @@ static bool read_pickle(struct reading *reading, struct histories *histories, st
     const struct pickle_filter filter = {histories, histories_filter};
     struct pickle_fault problem;
     struct pickle pickle;
-    bool fine;
+    bool success;
 
     reading->pickle = &pickle;
     (void)input_peek(input); /* keeps the first bytes for file_kind_describe() */
@@ -501,9 +503,9 @@ static bool read_pickle(struct reading *reading, struct histories *histories, st
                            problem.byte, problem.text);
         return false;
     }
-    fine = read_all(reading, histories, input);
+    success = read_snapshot(reading, histories, input);
     pickle_fini(&pickle);
-    return fine;
+    return success;
 }
 
 bool recording_read(struct input *input, const char *name, struct symbols *symbols,
@@ -511,21 +513,21 @@ bool recording_read(struct input *input, const char *name, struct symbols *symbo
 {
     struct reading reading = {.out = out, .fault = fault};
     struct histories histories;
-    bool fine;
+    bool success;
 
     *out = (struct recording){.host.number = RECORDING_HOST};
     fault->text[0] = '\0';
     histories_init(&histories, &reading);
     recording_symbols_init(&reading.symbols, symbols);
     out->name = strdup(name);
-    fine = recording_names_init(&reading.names, out) && out->name
-               ? read_pickle(&reading, &histories, input)
-               : reading_out_of_memory(&reading);
+    success = recording_names_init(&reading.names, out) && out->name
+                  ? read_pickle(&reading, &histories, input)
+                  : reading_out_of_memory(&reading);
     histories_fini(&histories);
     recording_names_fini(&reading.names);
     free(reading.frames);
     recording_symbols_fini(&reading.symbols);
-    if (!fine)
+    if (!success)
         recording_fini(out);
-    return fine;
+    return success;
 }

@@ -54,7 +54,7 @@ void symbols_close(struct symbols *symbols)
     free(symbols);
 }
 
-/* Whether an open file has this build ID; NULL: none. */
+/* Get whether an open file has this build ID; NULL: none. */
 static bool has_build_id(Dwfl_Module *module, const char *build_id)
 {
     const unsigned char *bytes;
@@ -83,7 +83,7 @@ static bool is_regular(const char *path)
 }
 
 /* Read the symbols of a file; on failure there is no reader. */
-static void read_file(struct file *file)
+static void read_symbols(struct file *file)
 {
     static const Dwfl_Callbacks callbacks = {
         .find_elf = dwfl_build_id_find_elf,
@@ -104,17 +104,17 @@ static void read_file(struct file *file)
     file->reader = NULL;
 }
 
-static bool is_same(const char *left, const char *right)
+static bool is_equal(const char *first, const char *second)
 {
-    return left == right || (left && right && strcmp(left, right) == 0);
+    return first == second || (first && second && strcmp(first, second) == 0);
 }
 
-/* A file by what was recorded of it; NULL if out of host memory. */
+/* Find or read a file by its recorded path and build ID; NULL if out of host memory. */
 static struct file *find_file(struct symbols *symbols, const char *path, const char *build_id)
 {
     struct file *file = symbols->files;
 
-    while (file && !(is_same(file->path, path) && is_same(file->build_id, build_id)))
+    while (file && !(is_equal(file->path, path) && is_equal(file->build_id, build_id)))
         file = file->next;
     if (file)
         return file;
@@ -127,13 +127,13 @@ static struct file *find_file(struct symbols *symbols, const char *path, const c
         close_file(file);
         return NULL;
     }
-    read_file(file);
+    read_symbols(file);
     file->next = symbols->files;
     symbols->files = file;
     return file;
 }
 
-/* Search the line in each compilation unit: not all compilers write the table of their address ranges. */
+/* Search for the line in each compilation unit: not all compilers write the table of address ranges. */
 static void search_units(Dwfl_Module *module, Dwarf_Addr call, struct symbol *out)
 {
     Dwarf_Addr shift = 0;

@@ -3,7 +3,7 @@
  * Symbolization of return addresses: function, source file and line of an offset in a file, from the file's symbols
  * and debug information.
  *
- * libdw reads the files.  Without libdw at build time nothing is found, and reports show what the library recorded.
+ * libdw reads the files.  Without libdw at build time nothing is found, and reports show the recorded frames.
  * A file is used only if its build ID equals the recorded one.  Separate debug information is found by build ID in
  * the system's folder for it; nothing is fetched from a network.
  *
@@ -25,7 +25,7 @@ struct symbol {
 
 struct symbols;
 
-/* Whether the tool was built with libdw. */
+/* Get whether the tool was built with libdw. */
 bool symbols_available(void);
 
 /* Returns NULL if out of host memory. */
@@ -39,7 +39,7 @@ void symbols_close(struct symbols *symbols);
  * build_id: recorded build ID, in hexadecimal; NULL: the file had none.
  * offset:   of the return address in the file.
  *
- * Returns: false, with *out unchanged, if nothing is found or the file is not the recorded one
+ * Returns: false, with *out unchanged, if nothing is found or the file is not the recorded file
  */
 bool symbols_find(struct symbols *symbols, const char *path, const char *build_id, uint64_t offset,
                   struct symbol *out);

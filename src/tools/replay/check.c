@@ -58,20 +58,21 @@ size_t check_until(const struct check *check)
     return check->trace->answers[check->next].after;
 }
 
-static bool may_print(struct check *check)
+/* Count a difference.  Returns whether it is printed. */
+static bool count_difference(struct check *check)
 {
     return check->differences++ < PRINTED_MAX;
 }
 
-static uint64_t number_of(const struct xseg_statistics *stats, enum xtrace_row row, unsigned index)
+static uint64_t get_number(const struct xseg_statistics *stats, enum xtrace_row row, unsigned index)
 {
     const char *begin = (const char *)stats + row_offsets[row];
 
     return *(const uint64_t *)(const void *)(begin + index * sizeof(uint64_t));
 }
 
-/* The name of a number, as in "active_bytes.small.peak". */
-static void name_number(const struct xtrace_answer *answer, unsigned index, char *out, size_t bytes)
+/* Format the name of a number, such as "active_bytes.small.peak". */
+static void format_name(const struct xtrace_answer *answer, unsigned index, char *out, size_t bytes)
 {
     const enum xtrace_row row = (enum xtrace_row)answer->row;
 
@@ -84,23 +85,24 @@ static void name_number(const struct xtrace_answer *answer, unsigned index, char
                        part_names[index % 4]);
 }
 
-static bool differs(struct check *check, const struct xtrace_answer *answer, unsigned index,
-                    uint64_t got)
+/* Compare a number with the tape.  Returns true if it differs; so do the next two functions. */
+static bool check_number(struct check *check, const struct xtrace_answer *answer, unsigned index,
+                         uint64_t actual)
 {
     uint64_t expected = answer->number[index];
     char name[64];
 
-    if (got == expected)
+    if (actual == expected)
         return false;
-    if (!may_print(check))
+    if (!count_difference(check))
         return true;
-    name_number(answer, index, name, sizeof(name));
+    format_name(answer, index, name, sizeof(name));
     message_print("%s:%" PRIu32 ": %s is %" PRIu64 ", expected %" PRIu64, check->file, answer->line,
-                  name, got, expected);
+                  name, actual, expected);
     return true;
 }
 
-static bool place_differs(struct check *check, const struct xtrace_answer *answer)
+static bool check_place(struct check *check, const struct xtrace_answer *answer)
 {
     const struct xtrace_op *op = &check->trace->ops[answer->after - 1];
     const uint64_t address = (uintptr_t)check->blocks[op->slot], offset = answer->number[1];
@@ -110,25 +112,25 @@ static bool place_differs(struct check *check, const struct xtrace_answer *answe
         *base = address - offset;
     if (address - *base == offset)
         return false;
-    if (may_print(check))
+    if (count_difference(check))
         message_print("%s:%" PRIu32 ": the block is at %#" PRIx64 ", expected %#" PRIx64,
                       check->file, answer->line, address, *base + offset);
     return true;
 }
 
-static bool row_differs(struct check *check, const struct xtrace_answer *answer,
-                        const struct xseg_statistics *stats)
+static bool check_row(struct check *check, const struct xtrace_answer *answer,
+                      const struct xseg_statistics *stats)
 {
     enum xtrace_row row = (enum xtrace_row)answer->row;
-    bool any = false;
+    bool has_difference = false;
 
     if (row == XTRACE_ROW_PLACE)
-        return place_differs(check, answer);
+        return check_place(check, answer);
     for (unsigned i = 0; i < xtrace_row_numbers(row); i++)
-        any |= differs(check, answer, i,
-                       row == XTRACE_ROW_NOW ? number_of(stats, current_rows[i], 0)
-                                             : number_of(stats, row, i));
-    return any;
+        has_difference |= check_number(check, answer, i,
+                                       row == XTRACE_ROW_NOW ? get_number(stats, current_rows[i], 0)
+                                                             : get_number(stats, row, i));
+    return has_difference;
 }
 
 static void begin_step(struct check *check, uint32_t after)
@@ -152,7 +154,7 @@ void check_answers(struct check *check, size_t done, const struct xseg_statistic
         if (answer->row == XTRACE_ROW_NOW || !check->step_open ||
             check->last_after != answer->after)
             begin_step(check, answer->after);
-        if (row_differs(check, answer, stats) && !check->step_differs) {
+        if (check_row(check, answer, stats) && !check->step_differs) {
             check->step_differs = true;
             check->mismatches++;
         }
@@ -175,11 +177,11 @@ void check_only_tape(struct check *check)
     }
 }
 
-void check_only_here(struct check *check, const struct xtrace_op *op)
+void check_only_replay(struct check *check, const struct xtrace_op *op)
 {
     if (check->mode == CHECK_EXACT) {
         check->pending_difference = true;
-        if (may_print(check))
+        if (count_difference(check))
             message_print("%s:%" PRIu32 ": allocated %s, expected out of memory", check->file,
                           op->line, amount_of(op->value, "byte").text);
     }

@@ -3,8 +3,8 @@
  * The check of a replay against the answers of a tape.
  *
  * CHECK_EXACT: each `=` line is a step, together with the `p` and `s` lines directly after it; after another
- * operation, such lines are a step of their own.  A step agrees if all its numbers are equal, and if the allocation
- * before it failed in the replay exactly if it failed on the tape.
+ * operation, such lines are a separate step.  A step agrees if all its numbers are equal, and if the allocation before
+ * the step has the same result, success or failure, in the replay and on the tape.
  *
  * A `p` line contains the offset of a block in its segment, and the first block of that segment.  So the address of
  * the first block of a segment determines the expected addresses of the others.
@@ -39,10 +39,10 @@ struct check {
     uint64_t differences; /* printed or suppressed */
     uint32_t last_after;  /* xtrace_answer.after of the last answer */
     bool step_open;       /* a step has begun at last_after */
-    bool step_differs;    /* and is counted as a mismatch */
-    bool
-        pending_difference; /* an allocation had another result; the step of the next answer differs */
-    bool ended;             /* CHECK_SUCCESS: the replay has diverged */
+    bool step_differs;    /* the step is counted as a mismatch */
+    /* An allocation had another result; the step of the next answer differs. */
+    bool pending_difference;
+    bool ended; /* CHECK_SUCCESS: the replay has diverged */
     uint32_t ended_line;
 };
 
@@ -52,7 +52,7 @@ void check_init(struct check *check, enum check_mode mode, const char *file,
 /* Set the blocks of the replay, and the array of bases, which is zero-filled. */
 void check_places(struct check *check, void *const *blocks, uint64_t *bases);
 
-/* The number of operations before the next answer. */
+/* Get the number of operations before the next answer. */
 size_t check_until(const struct check *check);
 
 /* Check all answers directly after the first `done` operations. */
@@ -63,7 +63,7 @@ void check_served(struct check *check);
 
 /* Record an allocation that succeeded only on the tape, or only in the replay. */
 void check_only_tape(struct check *check);
-void check_only_here(struct check *check, const struct xtrace_op *op);
+void check_only_replay(struct check *check, const struct xtrace_op *op);
 
 /* Close the last step, and report the number of suppressed differences. */
 void check_fini(struct check *check);

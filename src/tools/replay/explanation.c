@@ -15,7 +15,7 @@ struct query {
     struct CUstream_st *const *streams;
 };
 
-static uint64_t name_of(const struct query *query, xseg_stream handle)
+static uint64_t get_stream_name(const struct query *query, xseg_stream handle)
 {
     for (uint32_t i = 0; i < query->trace->stream_count; i++)
         if (query->streams[i] == handle)
@@ -38,8 +38,8 @@ static bool add_reason(void *self, const struct xseg_reason *reason)
     kind->listed += kind->listed < EXPLANATION_MAX;
     memmove(&kind->largest[at + 1], &kind->largest[at],
             (kind->listed - at - 1) * sizeof(kind->largest[0]));
-    kind->largest[at] = (struct explanation_reason){*reason, name_of(query, reason->stream),
-                                                    name_of(query, reason->waits_for)};
+    kind->largest[at] = (struct explanation_reason){*reason, get_stream_name(query, reason->stream),
+                                                    get_stream_name(query, reason->waits_for)};
     return true;
 }
 
@@ -58,14 +58,14 @@ bool explanation_query(struct explanation *explanation, struct xseg_allocator *a
 
 /* --- Printing. --- */
 
-static void print_share(FILE *out, const char *what, uint64_t bytes, uint64_t all)
+static void print_share(FILE *out, const char *name, uint64_t bytes, uint64_t total)
 {
-    (void)fprintf(out, "  %s  %12s  %s\n", amount_share((double)bytes, (double)all).text,
-                  amount_bytes(bytes).text, what);
+    (void)fprintf(out, "  %s  %12s  %s\n", amount_share((double)bytes, (double)total).text,
+                  amount_bytes(bytes).text, name);
 }
 
-/* The kind of the pool, unless it is the default pool. */
-static const char *pool_text(const struct xseg_reason *reason)
+/* Describe the pool, unless it is the default pool. */
+static const char *describe_pool(const struct xseg_reason *reason)
 {
     if (reason->fallback_pool != NULL)
         return ", in memory of a fallback pool";
@@ -78,7 +78,7 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
 
     (void)fprintf(out, "%14s%12s at %#" PRIx64 ", %s segment%s, stream %" PRIu64, "",
                   amount_bytes(reason->bytes).text, (uint64_t)(uintptr_t)reason->base,
-                  reason->is_small ? "small" : "large", pool_text(reason), listed->stream);
+                  reason->is_small ? "small" : "large", describe_pool(reason), listed->stream);
     if (reason->kind == XSEG_REASON_ALLOCATED && reason->allocated_blocks == 1)
         (void)fprintf(out, ": 1 allocated block of %s covers %s",
                       amount_bytes(reason->block_requested).text,
@@ -104,7 +104,7 @@ static void print_reason(FILE *out, const struct explanation_reason *listed, boo
 
 void explanation_print(FILE *out, const struct explanation *explanation)
 {
-    const uint64_t all = explanation->sums.reserved;
+    const uint64_t total = explanation->sums.reserved;
 
     (void)fprintf(out, "why memory is reserved at the end\n");
     for (unsigned i = 0; i <= XSEG_REASON_ABOVE_SHARE; i++) {
@@ -112,14 +112,14 @@ void explanation_print(FILE *out, const struct explanation *explanation)
 
         if (kind->reasons == 0)
             continue;
-        print_share(out, xseg_reason_message((enum xseg_reason_kind)i), kind->bytes, all);
+        print_share(out, xseg_reason_message((enum xseg_reason_kind)i), kind->bytes, total);
         for (unsigned at = 0; at < kind->listed; at++)
             print_reason(out, &kind->largest[at], explanation->has_times);
         if (kind->reasons > kind->listed)
             (void)fprintf(out, "%16s%s more\n", "",
                           amount_count(kind->reasons - kind->listed).text);
     }
-    print_share(out, "reserved in total", all, all);
+    print_share(out, "reserved in total", total, total);
 }
 
 json_t *explanation_json(const struct explanation *explanation)

@@ -41,7 +41,7 @@ bool explanation_query(struct explanation *explanation, struct xseg_allocator *a
 
 void explanation_print(FILE *out, const struct explanation *explanation);
 
-/* Bytes by kind.  Returns NULL if out of host memory. */
+/* Make an object of the bytes by kind.  Returns NULL if out of host memory. */
 json_t *explanation_json(const struct explanation *explanation);
 
 #endif

@@ -68,7 +68,7 @@ const char *gpu_library(const char *driver)
 }
 
 /* ISO C has no conversion from an object pointer to a function pointer, so the bytes are copied. */
-static bool resolve(struct gpu *gpu, char *problem, size_t problem_bytes)
+static bool resolve_entry_points(struct gpu *gpu, char *problem, size_t problem_bytes)
 {
     void *symbol;
 
@@ -86,7 +86,7 @@ static bool resolve(struct gpu *gpu, char *problem, size_t problem_bytes)
     return true;
 }
 
-static bool enter(struct gpu *gpu, char *problem, size_t problem_bytes)
+static bool push_context(struct gpu *gpu, char *problem, size_t problem_bytes)
 {
     const char *call = "cuInit";
     int result = gpu->init(0);
@@ -128,7 +128,8 @@ struct gpu *gpu_open(const char *driver, char *problem, size_t problem_bytes)
         free(gpu);
         return NULL;
     }
-    if (resolve(gpu, problem, problem_bytes) && enter(gpu, problem, problem_bytes))
+    if (resolve_entry_points(gpu, problem, problem_bytes) &&
+        push_context(gpu, problem, problem_bytes))
         return gpu;
     gpu_close(gpu);
     return NULL;
@@ -182,12 +183,12 @@ bool gpu_query(struct gpu *gpu, struct CUstream_st *stream, bool *out)
 bool gpu_synchronize(struct gpu *gpu, struct CUstream_st *stream)
 {
     int mode = CAPTURE_RELAXED;
-    bool fine;
+    bool success;
 
     if (gpu->exchange_mode(&mode) != 0)
         return false;
-    fine = gpu->stream_synchronize(stream) == 0;
-    return gpu->exchange_mode(&mode) == 0 && fine;
+    success = gpu->stream_synchronize(stream) == 0;
+    return gpu->exchange_mode(&mode) == 0 && success;
 }
 
 bool gpu_synchronize_all(struct gpu *gpu)
@@ -195,13 +196,13 @@ bool gpu_synchronize_all(struct gpu *gpu)
     return gpu->context_synchronize() == 0;
 }
 
-bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *other)
+bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *awaited)
 {
     if (!gpu->event && gpu->event_create(&gpu->event, EVENT_NO_TIMING) != 0) {
         gpu->event = NULL;
         return false;
     }
-    return gpu->event_record(gpu->event, other) == 0 &&
+    return gpu->event_record(gpu->event, awaited) == 0 &&
            gpu->stream_wait(stream, gpu->event, 0) == 0;
 }
 

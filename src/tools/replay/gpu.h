@@ -17,13 +17,14 @@ struct gpu;
 struct CUstream_st;
 
 /* A driver is identified by the path or name of its library, as in xseg_options.driver.  GPU_SIMULATED is the
- * simulator of simulator.h, with its clock and settings; the same library by its path is a driver like any other. */
+ * simulator of simulator.h, with its clock and settings; the same library by its path is an ordinary driver. */
 #define GPU_SIMULATED NULL
 
-/* The driver of a value of --driver: NULL (not given) and "sim" are GPU_SIMULATED, "cuda" is the driver of this host. */
+/* Get the driver of a value of --driver: NULL (no option) and "sim" are GPU_SIMULATED, "cuda" is the driver of this
+ * host. */
 const char *gpu_driver_of(const char *text);
 
-/* The library of a driver; NULL: GPU_SIMULATED before simulator_open(). */
+/* Get the library of a driver; NULL: GPU_SIMULATED before simulator_open(). */
 const char *gpu_library(const char *driver);
 
 /* Open device 0 of a driver.  Returns NULL with an error message in `problem`. */
@@ -44,8 +45,8 @@ bool gpu_query(struct gpu *gpu, struct CUstream_st *stream, bool *out);
 bool gpu_synchronize(struct gpu *gpu, struct CUstream_st *stream);
 bool gpu_synchronize_all(struct gpu *gpu);
 
-/* Let `stream` wait for the work that is queued on `other`. */
-bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *other);
+/* Let `stream` wait for the work that is queued on `awaited`. */
+bool gpu_wait(struct gpu *gpu, struct CUstream_st *stream, struct CUstream_st *awaited);
 
 /* Query whether a stream is being captured. */
 bool gpu_is_captured(struct gpu *gpu, struct CUstream_st *stream, bool *out);

@@ -7,16 +7,16 @@
 
 /* --- Points. --- */
 
-static int compare_points(const void *left, const void *right)
+static int compare_points(const void *first, const void *second)
 {
-    const struct headroom_point *a = left, *b = right;
+    const struct headroom_point *a = first, *b = second;
 
     if (a->allocated != b->allocated)
         return a->allocated < b->allocated ? -1 : 1;
     return (a->excess < b->excess) - (a->excess > b->excess);
 }
 
-/* Whether a point is on or below the line between its neighbors. */
+/* Get whether a point is on or below the line between its neighbors. */
 static bool is_below(const struct headroom_point *left, const struct headroom_point *point,
                      const struct headroom_point *right)
 {
@@ -27,9 +27,9 @@ static bool is_below(const struct headroom_point *left, const struct headroom_po
            rise * ((headroom_sum)point->allocated - left->allocated);
 }
 
-/* Keep the upper hull of the points, up to the one with the largest excess: the only points where a line that does not fall
- * can touch. */
-static void reduce(struct headroom *headroom)
+/* Keep the upper hull of the points, up to the point with the largest excess: only these points can limit a line that does
+ * not fall. */
+static void reduce_to_hull(struct headroom *headroom)
 {
     struct headroom_point *points = headroom->points;
     size_t count = 0;
@@ -49,15 +49,15 @@ static void reduce(struct headroom *headroom)
     headroom->count = count;
 }
 
-/* Make room for a point: remove points that limit no bound, and grow if most points do. */
-static bool make_room(struct headroom *headroom)
+/* Reserve memory for a point: remove points that limit no bound, and grow the array if more than half remain. */
+static bool reserve_point(struct headroom *headroom)
 {
     const size_t capacity = headroom->capacity > 0 ? 2 * headroom->capacity : POINTS_MIN;
     struct headroom_point *points;
 
     if (headroom->count < headroom->capacity)
         return true;
-    reduce(headroom);
+    reduce_to_hull(headroom);
     if (headroom->capacity > 0 && headroom->count <= headroom->capacity / 2)
         return true;
     points = realloc(headroom->points, capacity * sizeof(*points));
@@ -72,7 +72,7 @@ bool headroom_add(struct headroom *headroom, uint64_t allocated, uint64_t reserv
 {
     const uint64_t excess = reserved > allocated ? reserved - allocated : 0;
 
-    if (!make_room(headroom))
+    if (!reserve_point(headroom))
         return false;
     headroom->points[headroom->count++] = (struct headroom_point){allocated, excess};
     headroom->added++;
@@ -88,8 +88,8 @@ void headroom_fini(struct headroom *headroom)
 
 /* --- The pair. --- */
 
-/* The smallest c for an e, in units of a byte / HEADROOM_UNIT. */
-static headroom_sum smallest_c(const struct headroom *headroom, uint32_t e)
+/* Find the smallest c for an e, in units of a byte / HEADROOM_UNIT. */
+static headroom_sum find_smallest_c(const struct headroom *headroom, uint32_t e)
 {
     headroom_sum c = 0;
 
@@ -103,27 +103,27 @@ static headroom_sum smallest_c(const struct headroom *headroom, uint32_t e)
     return c;
 }
 
-/* The sum of the bound over all points, without that of allocated, in the same units. */
-static headroom_sum sum_for(const struct headroom *headroom, uint32_t e)
+/* Sum (e x allocated + c) over all points, in units of a byte / HEADROOM_UNIT. */
+static headroom_sum sum_bound(const struct headroom *headroom, uint32_t e)
 {
     return (headroom_sum)headroom->allocated * e +
-           smallest_c(headroom, e) * (headroom_sum)headroom->added;
+           find_smallest_c(headroom, e) * (headroom_sum)headroom->added;
 }
 
 struct headroom_pair headroom_find(struct headroom *headroom)
 {
     uint32_t low = 0, high = HEADROOM_MAX;
 
-    reduce(headroom);
-    /* The first e at which the sum does not fall: the sum is convex. */
+    reduce_to_hull(headroom);
+    /* Find the first e at which the sum does not fall; the sum is convex. */
     while (low < high) {
         const uint32_t middle = low + (high - low) / 2;
 
-        if (sum_for(headroom, middle + 1) < sum_for(headroom, middle))
+        if (sum_bound(headroom, middle + 1) < sum_bound(headroom, middle))
             low = middle + 1;
         else
             high = middle;
     }
     return (struct headroom_pair){
-        low, (uint64_t)((smallest_c(headroom, low) + HEADROOM_UNIT - 1) / HEADROOM_UNIT)};
+        low, (uint64_t)((find_smallest_c(headroom, low) + HEADROOM_UNIT - 1) / HEADROOM_UNIT)};
 }

@@ -4,7 +4,7 @@
  *
  * A pair (e, c) is valid if reserved <= (1 + e) x allocated + c at all points; e is a multiple of 0.001, and e and c are
  * not negative.  For each e, the smallest valid c is the largest excess of reserved over (1 + e) x allocated.  Of all these
- * pairs, the result is the one with the smallest average of the bound over all points, and the smallest e if there are
+ * pairs, the result is the pair with the smallest average of the bound over all points, and the smallest e if there are
  * several.  The average is a convex function of e, so the result is where the line touches the hull of the points.
  *
  * Locking: none; one replay uses it.
@@ -42,7 +42,7 @@ struct headroom {
  * bound. */
 bool headroom_add(struct headroom *headroom, uint64_t allocated, uint64_t reserved);
 
-/* The pair with the smallest average; (0, 0) without points. */
+/* Find the pair with the smallest average; (0, 0) without points. */
 struct headroom_pair headroom_find(struct headroom *headroom);
 
 void headroom_fini(struct headroom *headroom);

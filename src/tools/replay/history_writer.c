@@ -49,13 +49,13 @@ bool history_writer_mark(struct history_writer *writer, const char *label)
 
 /* --- Stacks. --- */
 
-static json_t *text_or_null(const char *text)
+static json_t *nullable_text_json(const char *text)
 {
     return text ? text_json(text) : json_null();
 }
 
 /* Describe a frame: symbolized if possible, otherwise as recorded. */
-static json_t *describe_frame(struct history_writer *writer, const struct xseg_history_frame *frame)
+static json_t *frame_json(struct history_writer *writer, const struct xseg_history_frame *frame)
 {
     struct symbol symbol = {frame->function, frame->function_offset, NULL, 0};
 
@@ -64,32 +64,32 @@ static json_t *describe_frame(struct history_writer *writer, const struct xseg_h
     if (!symbol.function)
         symbol.function_offset = frame->function ? frame->function_offset : 0;
     return json_pack("{s:o, s:I, s:o, s:o, s:o, s:o, s:I}", "function",
-                     text_or_null(symbol.function ? symbol.function : frame->function),
+                     nullable_text_json(symbol.function ? symbol.function : frame->function),
                      "function_offset", (json_int_t)symbol.function_offset, "file",
-                     text_or_null(symbol.file), "line",
+                     nullable_text_json(symbol.file), "line",
                      symbol.file ? json_integer(symbol.line) : json_null(), "module",
-                     text_or_null(frame->module), "build_id", text_or_null(frame->build_id),
-                     "offset", (json_int_t)frame->offset);
+                     nullable_text_json(frame->module), "build_id",
+                     nullable_text_json(frame->build_id), "offset", (json_int_t)frame->offset);
 }
 
-/* The description of a frame, created once per module and offset; a borrowed reference. */
+/* Get the description of a frame, created once per module and offset; a borrowed reference. */
 static json_t *get_frame(struct history_writer *writer, const struct xseg_history_frame *frame)
 {
-    json_t *known;
+    json_t *object;
     char *key;
 
     if (asprintf(&key, "%s %s %" PRIx64, frame->module ? frame->module : "",
                  frame->build_id ? frame->build_id : "", frame->offset) < 0)
         return NULL;
-    known = json_object_get(writer->frames, key);
-    if (!known) {
-        known = describe_frame(writer, frame);
-        if (json_object_set_nocheck(writer->frames, key, known) != 0)
-            known = NULL;
-        json_decref(known);
+    object = json_object_get(writer->frames, key);
+    if (!object) {
+        object = frame_json(writer, frame);
+        if (json_object_set_nocheck(writer->frames, key, object) != 0)
+            object = NULL;
+        json_decref(object);
     }
     free(key);
-    return known;
+    return object;
 }
 
 struct frames {
@@ -122,7 +122,7 @@ static bool reserve_stack(struct history_writer *writer, uint32_t stack)
     return true;
 }
 
-/* The frames of a stack, described once; a new reference, or NULL if out of host memory. */
+/* Get the frames of a stack, described once; a new reference, or NULL if out of host memory. */
 static json_t *get_stack(struct history_writer *writer, uint32_t stack)
 {
     struct frames frames = {writer, NULL, true};
@@ -170,8 +170,8 @@ static const char *action_name(enum xseg_history_action action)
     return action < XSEG_HISTORY_ACTIONS ? names[action] : "unknown";
 }
 
-/* The name of a stream in the trace; 0: the default stream. */
-static uint64_t stream_of(const struct history_writer *writer, xseg_stream handle)
+/* Get the name of a stream in the trace; 0: the default stream. */
+static uint64_t get_stream_name(const struct history_writer *writer, xseg_stream handle)
 {
     for (uint32_t i = 0; i < writer->trace->stream_count; i++)
         if (writer->streams[i] == handle)
@@ -179,30 +179,30 @@ static uint64_t stream_of(const struct history_writer *writer, xseg_stream handl
     return 0;
 }
 
-/* The name of a pool in the trace; 0: the default pool. */
-static uint64_t pool_of(const struct history_writer *writer, uint32_t number)
+/* Get the name of a pool in the trace; 0: the default pool. */
+static uint64_t get_pool_name(const struct history_writer *writer, uint32_t number)
 {
     return number > 0 && number < writer->pool_count
                ? writer->trace->pool_name[writer->pools[number]]
                : 0;
 }
 
-static json_t *describe(struct history_writer *writer, const struct xseg_history_entry *entry)
+static json_t *event_json(struct history_writer *writer, const struct xseg_history_entry *entry)
 {
     return json_pack("{s:I, s:I, s:s, s:i, s:I, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:i, s:o, s:o}",
                      "number", (json_int_t)writer->events, "line", (json_int_t)writer->line,
                      "action", action_name(entry->action), "device", entry->device, "stream",
-                     (json_int_t)stream_of(writer, entry->stream), "pool",
-                     (json_int_t)pool_of(writer, entry->pool), "fallback", entry->is_fallback,
+                     (json_int_t)get_stream_name(writer, entry->stream), "pool",
+                     (json_int_t)get_pool_name(writer, entry->pool), "fallback", entry->is_fallback,
                      "base", (json_int_t)(uintptr_t)entry->base, "bytes", (json_int_t)entry->bytes,
                      "requested", (json_int_t)entry->requested, "time_ns",
                      (json_int_t)trace_clock_trace_ns(writer->clock, entry->time_ns), "order",
                      (json_int_t)entry->order, "thread", entry->thread, "label",
-                     text_or_null(entry->label), "stack", get_stack(writer, entry->stack));
+                     nullable_text_json(entry->label), "stack", get_stack(writer, entry->stack));
 }
 
 /* Add xseg_request.user of the block, which is the line of its allocation, if it is set. */
-static json_t *with_user(json_t *object, const void *user)
+static json_t *add_user(json_t *object, const void *user)
 {
     if (!object || !user ||
         json_object_set_new(object, "user", json_integer((json_int_t)(uintptr_t)user)) == 0)
@@ -229,7 +229,7 @@ static bool write_event(void *self, const struct xseg_history_entry *entry)
     struct history_writer *writer = self;
 
     writer->events++;
-    return write_line(writer, with_user(describe(writer, entry), entry->user));
+    return write_line(writer, add_user(event_json(writer, entry), entry->user));
 }
 
 bool history_writer_write(struct history_writer *writer, uint32_t line)

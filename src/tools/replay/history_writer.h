@@ -3,7 +3,7 @@
  * The history of a replay as JSON, one object per line: the library's events (xseg/history.h).
  *
  * Events are written after each operation of the trace, so each event has the line of its operation, and the ring
- * needs to hold the events of one operation only.  With the key block_user, events of a block have the line of its
+ * contains only the events of one operation.  With the key block_user, events of a block have the line of its
  * allocation in addition.  Streams and pools have their names in the trace, and times are those of the trace clock.
  * Marks of the trace are annotations, and the label of all events up to the next mark.
  *
@@ -50,14 +50,14 @@ bool history_writer_init(struct history_writer *writer, FILE *file, const struct
                          struct CUstream_st *const *streams, const struct trace_clock *clock);
 
 /* Start recording, with `history:all` unless `config` contains the key history.  Returns false if the allocator
- * rejects it. */
+ * rejects the key. */
 bool history_writer_begin(struct history_writer *writer, struct xseg_allocator *allocator,
                           const char *config);
 
 /* Record that the allocator has created its next pool, for a pool of the trace. */
 void history_writer_add_pool(struct history_writer *writer, uint32_t pool);
 
-/* A mark of the trace.  Returns false if the allocator rejects it. */
+/* Record a mark of the trace.  Returns false if the allocator rejects it. */
 bool history_writer_mark(struct history_writer *writer, const char *label);
 
 /* Write the events since the last call.  Returns false if they cannot be read. */

@@ -18,14 +18,14 @@
 /*
  * Find the smallest device.
  *
- * settings: of a replay on the simulator; device_bytes, check, timeline, history, explain and quiet are ignored.
- * full:     the result of a replay with these settings.
- * of_all:   whether requests that failed in the file must succeed.
- * out:      bytes.
+ * settings:     of a replay on the simulator; device_bytes, check, timeline, history, explain and quiet are ignored.
+ * large_result: the result of a replay with these settings.
+ * requires_all: whether requests that failed in the file must succeed.
+ * out:          bytes.
  *
  * Returns: false if the trace completes on no device
  */
 bool min_device_find(const struct xtrace *trace, const struct replay_settings *settings,
-                     const struct replay_result *full, bool of_all, uint64_t *out);
+                     const struct replay_result *large_result, bool requires_all, uint64_t *out);
 
 #endif

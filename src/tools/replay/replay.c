@@ -41,29 +41,30 @@ struct run {
     struct trace_clock clock;
     struct stopwatch stopwatch; /* runs during calls of the allocator */
     struct xseg_driver_call *calls_before;
-    uint64_t driver_ns_before,
-        own_ns; /* driver time of the allocator's probe, and of the replay's own calls */
+    uint64_t driver_ns_before; /* driver time of the allocator's probe */
+    uint64_t replay_ns;        /* driver time of calls that the replay itself makes */
     bool is_simulated;
 };
 
 /* --- Operations. --- */
 
 /* Report a failed call that ends the replay. */
-static bool fail(struct run *run, const struct xtrace_op *op, const char *what, const char *detail)
+static bool report_failed_operation(struct run *run, const struct xtrace_op *op,
+                                    const char *message, const char *detail)
 {
-    message_print("%s:%" PRIu32 ": %s%s%s", run->settings->file, op->line, what,
+    message_print("%s:%" PRIu32 ": %s%s%s", run->settings->file, op->line, message,
                   detail[0] ? ": " : "", detail);
     run->out->end = REPLAY_MISMATCH;
     return false;
 }
 
-/* As fail(), with the error message of the allocator. */
-static bool xseg_failed(struct run *run, const struct xtrace_op *op, const char *what)
+/* Report a failed call of the allocator, with its error message. */
+static bool report_failed_call(struct run *run, const struct xtrace_op *op, const char *message)
 {
     char detail[512] = "";
 
     (void)xseg_error_message(detail, sizeof(detail));
-    return fail(run, op, what, detail);
+    return report_failed_operation(run, op, message, detail);
 }
 
 static bool is_out_of_memory(xseg_status status)
@@ -100,8 +101,8 @@ static xseg_status alloc_block(struct run *run, const struct xtrace_op *op)
     return xseg_alloc_with(run->allocator, &request, &run->blocks[op->slot]);
 }
 
-/* Settle an allocation that failed here or on the tape, or that is a step of the check. */
-static bool settle(struct run *run, const struct xtrace_op *op, xseg_status status)
+/* Finish an allocation that failed in the replay or on the tape, or that is a step of the check. */
+static bool finish_allocation(struct run *run, const struct xtrace_op *op, xseg_status status)
 {
     run->out->failed += op->failed;
     run->out->failed_served += op->failed && status == XSEG_OK;
@@ -112,36 +113,37 @@ static bool settle(struct run *run, const struct xtrace_op *op, xseg_status stat
     if (status == XSEG_OK) {
         void *block = run->blocks[op->slot];
 
-        check_only_here(&run->check, op);
+        check_only_replay(&run->check, op);
         run->blocks[op->slot] = NULL;
-        return xseg_free(run->allocator, block) == XSEG_OK || xseg_failed(run, op, "free failed");
+        return xseg_free(run->allocator, block) == XSEG_OK ||
+               report_failed_call(run, op, "free failed");
     }
     run->blocks[op->slot] = NULL;
     if (!is_out_of_memory(status))
-        return xseg_failed(run, op, "allocation failed");
-    /* After the point where the replay diverges from the tape, any allocation may fail. */
+        return report_failed_call(run, op, "allocation failed");
+    /* After the replay diverges from the tape, any allocation may fail. */
     if (op->failed || run->check.ended)
         return true;
     check_only_tape(&run->check);
     run->out->oom_at = (int64_t)run->out->events - 1;
     if (!run->settings->quiet)
-        (void)xseg_failed(run, op, "out of memory");
+        (void)report_failed_call(run, op, "out of memory");
     run->out->end = REPLAY_OUT_OF_MEMORY;
     return false;
 }
 
-/* During a capture, a wait for a captured stream joins the capture.  Another wait has no effect: a graph cannot wait
- * for work outside of it, and no other stream is busy. */
-static bool join_capture(struct run *run, struct CUstream_st *stream, struct CUstream_st *other)
+/* During a capture, a wait for a captured stream joins the capture.  Other waits have no effect: a graph cannot wait for
+ * work outside of the graph, and no other stream is busy. */
+static bool join_capture(struct run *run, struct CUstream_st *stream, struct CUstream_st *awaited)
 {
     bool joins = false;
 
-    return gpu_is_captured(run->gpu, other, &joins) &&
-           (!joins || gpu_wait(run->gpu, stream, other));
+    return gpu_is_captured(run->gpu, awaited, &joins) &&
+           (!joins || gpu_wait(run->gpu, stream, awaited));
 }
 
-/* The simulator also charges the replay's own calls, which are not the allocator's. */
-static uint64_t driver_time(const struct run *run)
+/* Get the driver time, which on the simulator includes the calls that the replay itself makes. */
+static uint64_t get_driver_time(const struct run *run)
 {
     return run->is_simulated ? simulator.driver_time() : 0;
 }
@@ -149,20 +151,21 @@ static uint64_t driver_time(const struct run *run)
 static bool wait_stream(struct run *run, const struct xtrace_op *op)
 {
     struct CUstream_st *stream = run->streams[op->stream];
-    struct CUstream_st *other = run->streams[op->other];
-    const uint64_t before = driver_time(run);
-    bool idle = true, fine;
+    struct CUstream_st *awaited = run->streams[op->other];
+    const uint64_t begin_ns = get_driver_time(run);
+    bool idle = true, success;
 
     if (run->captures > 0)
-        fine = join_capture(run, stream, other);
+        success = join_capture(run, stream, awaited);
     else
-        fine = gpu_query(run->gpu, other, &idle) && (idle || gpu_wait(run->gpu, stream, other));
-    run->own_ns += driver_time(run) - before;
-    if (!fine)
-        return fail(run, op, "the driver cannot let a stream wait", "");
-    /* The waiting stream is busy until its own `y`, independently of the other stream. */
+        success =
+            gpu_query(run->gpu, awaited, &idle) && (idle || gpu_wait(run->gpu, stream, awaited));
+    run->replay_ns += get_driver_time(run) - begin_ns;
+    if (!success)
+        return report_failed_operation(run, op, "the driver cannot let a stream wait", "");
+    /* The waiting stream is busy until its own `y`, independently of the awaited stream. */
     return idle || !run->is_simulated || simulator.launch(stream, FOREVER) == XSEG_OK ||
-           fail(run, op, "the simulator cannot queue work", "");
+           report_failed_operation(run, op, "the simulator cannot queue work", "");
 }
 
 static bool queue_work(struct run *run, const struct xtrace_op *op, void *block)
@@ -172,25 +175,25 @@ static bool queue_work(struct run *run, const struct xtrace_op *op, void *block)
 
     /* By the format, work that is queued during a capture keeps no stream busy. */
     if (run->captures > 0 && !gpu_is_captured(run->gpu, stream, &captured))
-        return fail(run, op, "the driver cannot query a capture", "");
+        return report_failed_operation(run, op, "the driver cannot query a capture", "");
     if (!captured)
         return true;
     if (run->is_simulated)
         return simulator.launch(stream, FOREVER) == XSEG_OK ||
-               fail(run, op, "the simulator cannot queue work", "");
+               report_failed_operation(run, op, "the simulator cannot queue work", "");
     return !block || gpu_write(run->gpu, stream, block, 1) ||
-           fail(run, op, "the driver cannot queue work", "");
+           report_failed_operation(run, op, "the driver cannot queue work", "");
 }
 
 static bool use_block(struct run *run, const struct xtrace_op *op)
 {
     void *block = run->blocks[op->slot];
 
-    /* In the tapes a use during a capture adds nothing to the graph; `k` does. */
+    /* In tapes, a use during a capture adds no work to the graph; `k` does. */
     if (run->captures == 0 && !queue_work(run, op, block))
         return false;
     return xseg_record_stream(run->allocator, block, run->streams[op->stream]) == XSEG_OK ||
-           xseg_failed(run, op, "a use was rejected");
+           report_failed_call(run, op, "a use was rejected");
 }
 
 /* During a capture, a driver rejects a wait for a captured stream and for the context. */
@@ -205,29 +208,30 @@ static bool synchronize_uncaptured(struct run *run, struct CUstream_st *stream)
 static bool synchronize(struct run *run, const struct xtrace_op *op)
 {
     const bool all = op->kind == XTRACE_FINISH_ALL;
-    bool fine = true;
+    bool success = true;
 
     if (run->captures == 0)
         return all ? gpu_synchronize_all(run->gpu)
                    : gpu_synchronize(run->gpu, run->streams[op->stream]);
     if (!all)
         return synchronize_uncaptured(run, run->streams[op->stream]);
-    for (uint32_t i = 0; i < run->trace->stream_count && fine; i++)
-        fine = synchronize_uncaptured(run, run->streams[i]);
-    return fine;
+    for (uint32_t i = 0; i < run->trace->stream_count && success; i++)
+        success = synchronize_uncaptured(run, run->streams[i]);
+    return success;
 }
 
-static bool finish(struct run *run, const struct xtrace_op *op)
+static bool complete_work(struct run *run, const struct xtrace_op *op)
 {
     struct CUstream_st *stream = run->streams[op->stream];
     bool all = op->kind == XTRACE_FINISH_ALL;
 
     if (!run->is_simulated)
-        return synchronize(run, op) || fail(run, op, "the driver cannot wait", "");
+        return synchronize(run, op) ||
+               report_failed_operation(run, op, "the driver cannot wait", "");
     if (all)
         simulator.finish_all();
     else if (simulator.finish(stream) != XSEG_OK)
-        return fail(run, op, "the simulator cannot complete work", "");
+        return report_failed_operation(run, op, "the simulator cannot complete work", "");
     return true;
 }
 
@@ -237,12 +241,12 @@ static bool empty_cache(struct run *run, const struct xtrace_op *op)
 
     trim.wait = true;
     return xseg_trim(run->allocator, NULL, &trim, NULL) == XSEG_OK ||
-           xseg_failed(run, op, "cached memory cannot be released");
+           report_failed_call(run, op, "cached memory cannot be released");
 }
 
-static bool is_stream(void *stream, xseg_stream other)
+static bool is_stream(void *stream, xseg_stream requested)
 {
-    return stream == (void *)other;
+    return stream == (void *)requested;
 }
 
 static bool begin_route(struct run *run, const struct xtrace_op *op)
@@ -256,46 +260,46 @@ static bool begin_route(struct run *run, const struct xtrace_op *op)
     else if (status == XSEG_OK)
         status = xseg_route_begin(run->pools[op->pool], is_stream, stream);
     if (status != XSEG_OK)
-        return xseg_failed(run, op, "the capture or route of a pool cannot begin");
+        return report_failed_call(run, op, "the capture or route of a pool cannot begin");
     run->routes[op->pool] = (struct route){is_capture ? ROUTE_CAPTURE : ROUTE_PLAIN, op->stream};
     run->captures += is_capture;
     return !is_capture || gpu_capture_begin(run->gpu, stream) ||
-           fail(run, op, "the driver cannot begin a capture", "");
+           report_failed_operation(run, op, "the driver cannot begin a capture", "");
 }
 
 /* The driver ends a capture only if its origin waits for every stream that joined. */
 static bool end_capture(struct run *run, struct CUstream_st *origin)
 {
-    const uint64_t before = driver_time(run);
-    bool fine = true;
+    const uint64_t begin_ns = get_driver_time(run);
+    bool success = true;
 
-    for (uint32_t i = 0; i < run->trace->stream_count && fine; i++) {
+    for (uint32_t i = 0; i < run->trace->stream_count && success; i++) {
         bool joined = false;
 
-        fine =
+        success =
             gpu_is_captured(run->gpu, run->streams[i], &joined) &&
             (!joined || run->streams[i] == origin || gpu_wait(run->gpu, origin, run->streams[i]));
     }
-    fine = gpu_capture_end(run->gpu, origin) && fine;
-    run->own_ns += driver_time(run) - before;
-    return fine;
+    success = gpu_capture_end(run->gpu, origin) && success;
+    run->replay_ns += get_driver_time(run) - begin_ns;
+    return success;
 }
 
 /* End the capture or route of a pool.  Returns false if the driver or the allocator fails. */
 static bool end_route(struct run *run, uint16_t pool)
 {
     const struct route route = run->routes[pool];
-    bool fine = true;
+    bool success = true;
 
     run->routes[pool].kind = ROUTE_NONE;
     if (route.kind == ROUTE_PLAIN)
         return xseg_route_end(run->pools[pool]) == XSEG_OK;
     if (route.kind == ROUTE_CAPTURE) {
         run->captures--;
-        fine = end_capture(run, run->streams[route.stream]);
-        fine = xseg_capture_end(run->pools[pool]) == XSEG_OK && fine;
+        success = end_capture(run, run->streams[route.stream]);
+        success = xseg_capture_end(run->pools[pool]) == XSEG_OK && success;
     }
-    return fine;
+    return success;
 }
 
 static bool release_pool(struct run *run, const struct xtrace_op *op)
@@ -304,11 +308,11 @@ static bool release_pool(struct run *run, const struct xtrace_op *op)
 
     run->pools[op->pool] = NULL;
     return !pool || xseg_pool_release(pool) == XSEG_OK ||
-           xseg_failed(run, op, "a pool cannot be released");
+           report_failed_call(run, op, "a pool cannot be released");
 }
 
-/* Operations other than events. */
-static bool play_other(struct run *run, const struct xtrace_op *op)
+/* Play an operation that is neither an allocation nor a free. */
+static bool play_non_event(struct run *run, const struct xtrace_op *op)
 {
     switch (op->kind) {
     case XTRACE_USE:
@@ -317,7 +321,7 @@ static bool play_other(struct run *run, const struct xtrace_op *op)
         return queue_work(run, op, NULL);
     case XTRACE_FINISH:
     case XTRACE_FINISH_ALL:
-        return finish(run, op);
+        return complete_work(run, op);
     case XTRACE_WAIT:
         return wait_stream(run, op);
     case XTRACE_EMPTY:
@@ -327,18 +331,19 @@ static bool play_other(struct run *run, const struct xtrace_op *op)
         return begin_route(run, op);
     case XTRACE_CAPTURE_END:
     case XTRACE_ROUTE_END:
-        return end_route(run, op->pool) || xseg_failed(run, op, "a capture or route cannot end");
+        return end_route(run, op->pool) ||
+               report_failed_call(run, op, "a capture or route cannot end");
     case XTRACE_POOL_RELEASE:
         return release_pool(run, op);
     case XTRACE_CLOCK:
         return trace_clock_advance(&run->clock, op->value) ||
-               xseg_failed(run, op, "the statistics cannot be read, or a tick failed");
+               report_failed_call(run, op, "the statistics cannot be read, or a tick failed");
     default:
         trace_clock_mark(&run->clock);
         if (run->timeline.file)
             timeline_mark(&run->timeline, run->trace->labels + op->value);
         return history_writer_mark(&run->history, run->trace->labels + op->value) ||
-               xseg_failed(run, op, "the history rejected a mark");
+               report_failed_call(run, op, "the history rejected a mark");
     }
 }
 
@@ -350,18 +355,18 @@ static bool play_event(struct run *run, const struct xtrace_op *op)
     if (op->kind == XTRACE_ALLOC) {
         xseg_status status = alloc_block(run, op);
 
-        return (status == XSEG_OK && !op->failed && !is_step) || settle(run, op, status);
+        return (status == XSEG_OK && !op->failed && !is_step) || finish_allocation(run, op, status);
     }
     if (xseg_free(run->allocator, run->blocks[op->slot]) != XSEG_OK)
-        return xseg_failed(run, op, "free failed");
+        return report_failed_call(run, op, "free failed");
     run->blocks[op->slot] = NULL;
     return true;
 }
 
-static bool play(struct run *run, const struct xtrace_op *op)
+static bool play_operation(struct run *run, const struct xtrace_op *op)
 {
     return op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE ? play_event(run, op)
-                                                               : play_other(run, op);
+                                                               : play_non_event(run, op);
 }
 
 /* Play an operation, and measure its time and its time on the trace clock. */
@@ -369,23 +374,23 @@ static bool play_measured(struct run *run, const struct xtrace_op *op)
 {
     const bool is_event = op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE;
     const bool is_timed = is_event && run->clock.is_on;
-    uint64_t before = 0;
-    bool goes_on;
+    uint64_t begin_ns = 0;
+    bool continues;
 
     if (op->kind == XTRACE_CLOCK || op->kind == XTRACE_MARK)
-        return play_other(run, op);
+        return play_non_event(run, op);
     if (op->kind == XTRACE_EMPTY)
         trace_clock_suspend_waits(&run->clock);
     if (is_timed)
-        before = trace_clock_now(&run->clock);
+        begin_ns = trace_clock_now(&run->clock);
     stopwatch_start(&run->stopwatch);
-    goes_on = play(run, op);
+    continues = play_operation(run, op);
     stopwatch_stop(&run->stopwatch);
     if (is_timed)
-        trace_clock_record_call(&run->clock, trace_clock_now(&run->clock) - before);
+        trace_clock_record_call(&run->clock, trace_clock_now(&run->clock) - begin_ns);
     if (op->kind == XTRACE_EMPTY)
         trace_clock_resume_waits(&run->clock);
-    return goes_on;
+    return continues;
 }
 
 /*
@@ -399,35 +404,35 @@ static bool play_operations(struct run *run, size_t from, size_t to)
     const struct xtrace_op *op = run->trace->ops + from;
     const struct xtrace_op *end = run->trace->ops + to;
     const bool is_measured = run->trace->has_clock;
-    bool goes_on = true;
+    bool continues = true;
 
-    for (; op < end && goes_on; op++)
-        goes_on = is_measured ? play_measured(run, op) : play(run, op);
-    return goes_on;
+    for (; op < end && continues; op++)
+        continues = is_measured ? play_measured(run, op) : play_operation(run, op);
+    return continues;
 }
 
 /* --- The replay. --- */
 
 /* Report a failure with the error message of the allocator. */
-static void report(const struct run *run, const char *what)
+static void report_error(const struct run *run, const char *message)
 {
     char detail[2048] = "";
 
     (void)xseg_error_message(detail, sizeof(detail));
-    message_print("%s: %s%s%s", run->settings->file, what, detail[0] ? ": " : "", detail);
+    message_print("%s: %s%s%s", run->settings->file, message, detail[0] ? ": " : "", detail);
 }
 
-/* The statistics before host_bytes, which would need a system call after each step. */
+/* Read the statistics before host_bytes, which would require a system call after each step. */
 static bool read_stats(struct run *run, struct xseg_statistics *stats)
 {
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    where.device = 0;
+    scope.device = 0;
     memset(stats, 0, sizeof(*stats));
     stats->struct_size = offsetof(struct xseg_statistics, host_bytes);
-    if (xseg_stats_get(run->allocator, &where, stats) == XSEG_OK)
+    if (xseg_stats_get(run->allocator, &scope, stats) == XSEG_OK)
         return true;
-    report(run, "the statistics cannot be read");
+    report_error(run, "the statistics cannot be read");
     run->out->end = REPLAY_MISMATCH;
     return false;
 }
@@ -445,7 +450,7 @@ static bool add_headroom(struct run *run, const struct xseg_statistics *stats)
 }
 
 /* Check the answers of the tape and record a sample between two slices. */
-static bool inspect(struct run *run, size_t done)
+static bool check_and_sample(struct run *run, size_t done)
 {
     const struct xtrace_op *op = done > 0 ? &run->trace->ops[done - 1] : NULL;
     bool event = op && (op->kind == XTRACE_ALLOC || op->kind == XTRACE_FREE);
@@ -463,18 +468,18 @@ static bool inspect(struct run *run, size_t done)
     return !is_point || add_headroom(run, &stats);
 }
 
-/* Write the events of the last operation, including that at which the replay ends. */
+/* Write the events of the last operation, also of the operation at which the replay ends. */
 static bool write_history(struct run *run, size_t done)
 {
     if (history_writer_write(&run->history, run->trace->ops[done - 1].line))
         return true;
-    report(run, "the history cannot be read");
+    report_error(run, "the history cannot be read");
     run->out->end = REPLAY_MISMATCH;
     return false;
 }
 
-/* The end of the next slice, at which inspect() or write_history() has work. */
-static size_t end_of_slice(const struct run *run, size_t done)
+/* Find the end of the next slice, at which check_and_sample() or write_history() has work. */
+static size_t find_slice_end(const struct run *run, size_t done)
 {
     size_t to = check_until(&run->check);
 
@@ -491,32 +496,32 @@ static size_t end_of_slice(const struct run *run, size_t done)
 /* Measure a slice as a whole; with a trace clock, which works between operations, measure each operation. */
 static bool play_slice(struct run *run, size_t from, size_t to)
 {
-    bool goes_on;
+    bool continues;
 
     if (run->trace->has_clock)
         return play_operations(run, from, to);
     stopwatch_start(&run->stopwatch);
-    goes_on = play_operations(run, from, to);
+    continues = play_operations(run, from, to);
     stopwatch_stop(&run->stopwatch);
-    return goes_on;
+    return continues;
 }
 
 static void play_all(struct run *run)
 {
     size_t done = 0;
-    bool goes_on = inspect(run, 0);
+    bool continues = check_and_sample(run, 0);
 
     stopwatch_init(&run->stopwatch);
     if (run->settings->progress)
         progress_begin(run->settings->file);
-    while (goes_on && done < run->trace->op_count) {
-        const size_t to = end_of_slice(run, done);
+    while (continues && done < run->trace->op_count) {
+        const size_t to = find_slice_end(run, done);
 
-        goes_on = play_slice(run, done, to);
+        continues = play_slice(run, done, to);
         done = to;
-        if (goes_on)
-            goes_on = inspect(run, done);
-        goes_on = write_history(run, done) && goes_on;
+        if (continues)
+            continues = check_and_sample(run, done);
+        continues = write_history(run, done) && continues;
         progress_update(done, run->trace->op_count);
     }
     progress_end();
@@ -524,7 +529,7 @@ static void play_all(struct run *run)
         run->out->ns_per_event = stopwatch_read(&run->stopwatch) / (double)run->out->events;
 }
 
-static void log_nothing(void *context, enum xseg_log_level level, const char *line)
+static void discard_log(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     (void)level;
@@ -548,7 +553,7 @@ static struct xseg_driver_call *read_calls(struct run *run, size_t *count)
 static bool reset_simulator(struct run *run)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
-    char why[512];
+    char reason[512];
 
     if (!simulator_open())
         return false;
@@ -559,13 +564,13 @@ static bool reset_simulator(struct run *run)
     settings.skip_checks = run->settings->check == CHECK_OFF;
     if (simulator.reset(&settings) == XSEG_OK)
         return true;
-    (void)simulator.error_message(why, sizeof(why));
-    message_print("%s: the simulator rejects its settings: %s", run->settings->file, why);
+    (void)simulator.error_message(reason, sizeof(reason));
+    message_print("%s: the simulator rejects its settings: %s", run->settings->file, reason);
     return false;
 }
 
-/* The next stream to create: in the order of names, as the program created them. */
-static uint32_t next_stream(const struct run *run)
+/* Find the next stream to create: in the order of names, as the program created the streams. */
+static uint32_t find_next_stream(const struct run *run)
 {
     const struct xtrace *trace = run->trace;
     uint32_t next = 0;
@@ -601,7 +606,7 @@ static bool create_streams(struct run *run)
         return false;
     }
     for (uint32_t i = 1; i < trace->stream_count; i++)
-        if (!gpu_stream(run->gpu, &run->streams[next_stream(run)])) {
+        if (!gpu_stream(run->gpu, &run->streams[find_next_stream(run)])) {
             message_print("%s: the driver made only %" PRIu32 " of %" PRIu32 " streams",
                           run->settings->file, i - 1, trace->stream_count - 1);
             return false;
@@ -616,25 +621,26 @@ static bool open_allocator(struct run *run)
     size_t count;
 
     options.driver = gpu_library(run->settings->driver);
-    options.log = run->settings->quiet ? log_nothing : NULL;
+    options.log = run->settings->quiet ? discard_log : NULL;
     options.clock = run->is_simulated || run->trace->has_clock ? trace_clock_now : NULL;
     options.clock_context = &run->clock;
     if (xseg_open(run->settings->config, &options, &run->allocator) != XSEG_OK) {
-        char what[256];
+        char message[256];
 
-        (void)snprintf(what, sizeof(what), "no allocator can be opened with the configuration '%s'",
+        (void)snprintf(message, sizeof(message),
+                       "no allocator can be opened with the configuration '%s'",
                        run->settings->config);
-        report(run, what);
+        report_error(run, message);
         return false;
     }
     if ((run->trace->has_clock || run->history.file) &&
         xseg_config_set(run->allocator, "background_thread:False") != XSEG_OK) {
-        report(run, "the background thread cannot be ended");
+        report_error(run, "the background thread cannot be ended");
         return false;
     }
     /* A setting of the file or the environment applies to the program, not to its replay. */
     if (xseg_config_set(run->allocator, "oom_snapshot:none") != XSEG_OK) {
-        report(run, "oom_snapshot cannot be switched off");
+        report_error(run, "oom_snapshot cannot be switched off");
         return false;
     }
     /* This opens the device, so the probe of the driver precedes the first operation. */
@@ -642,12 +648,12 @@ static bool open_allocator(struct run *run)
         return false;
     trace_clock_begin(&run->clock, run->allocator);
     if (!history_writer_begin(&run->history, run->allocator, run->settings->config)) {
-        report(run, "the history cannot be enabled");
+        report_error(run, "the history cannot be enabled");
         return false;
     }
     run->calls_before = read_calls(run, &count);
     if (!run->calls_before) {
-        report(run, "the driver calls cannot be counted");
+        report_error(run, "the driver calls cannot be counted");
         return false;
     }
     if (run->is_simulated)
@@ -655,17 +661,17 @@ static bool open_allocator(struct run *run)
     return true;
 }
 
-static void collect(struct run *run)
+static void collect_results(struct run *run)
 {
     struct replay_result *out = run->out;
     struct xseg_statistics stats;
 
     if (run->is_simulated)
-        out->driver_ns = simulator.driver_time() - run->driver_ns_before - run->own_ns;
+        out->driver_ns = simulator.driver_time() - run->driver_ns_before - run->replay_ns;
     out->has_driver_time = run->is_simulated;
     out->calls = read_calls(run, &out->call_count);
     if (!out->calls) {
-        report(run, "the driver calls cannot be counted");
+        report_error(run, "the driver calls cannot be counted");
         out->call_count = 0;
         out->end = REPLAY_MISMATCH;
     }
@@ -684,7 +690,7 @@ static void collect(struct run *run)
     trace_clock_get(&run->clock, &out->clock);
     if (run->settings->explain &&
         !explanation_query(&out->explanation, run->allocator, run->trace, run->streams)) {
-        report(run, "the reserved memory cannot be explained");
+        report_error(run, "the reserved memory cannot be explained");
         out->end = REPLAY_MISMATCH;
     }
 }
@@ -720,26 +726,26 @@ static void end_history(struct run *run)
 /* Free all memory and close the allocator.  Returns whether everything succeeded. */
 static bool clean_up(struct run *run)
 {
-    bool fine = true;
-    char left[1024];
+    bool success = true;
+    char leaks[1024];
 
     for (uint32_t i = 1; run->allocator && i < run->trace->pool_count; i++)
-        fine &= end_route(run, (uint16_t)i);
+        success &= end_route(run, (uint16_t)i);
     for (uint32_t i = 0; run->allocator && i < run->trace->slot_count; i++)
-        fine &= xseg_free(run->allocator, run->blocks[i]) == XSEG_OK;
+        success &= xseg_free(run->allocator, run->blocks[i]) == XSEG_OK;
     for (uint32_t i = 1; run->allocator && i < run->trace->pool_count; i++)
-        fine &= !run->pools[i] || xseg_pool_release(run->pools[i]) == XSEG_OK;
-    if (!fine)
-        report(run, "blocks or pools cannot be freed at the end");
+        success &= !run->pools[i] || xseg_pool_release(run->pools[i]) == XSEG_OK;
+    if (!success)
+        report_error(run, "blocks or pools cannot be freed at the end");
     if (run->allocator && xseg_close(run->allocator) != XSEG_OK) {
-        report(run, "the allocator cannot be closed");
-        fine = false;
+        report_error(run, "the allocator cannot be closed");
+        success = false;
     }
     gpu_close(run->gpu);
-    if (run->is_simulated && simulator.leaks(left, sizeof(left)) > 0) {
+    if (run->is_simulated && simulator.leaks(leaks, sizeof(leaks)) > 0) {
         message_print("%s: leaked by the replay:", run->settings->file);
-        message_lines(left);
-        fine = false;
+        message_lines(leaks);
+        success = false;
     }
     trace_clock_fini(&run->clock);
     headroom_fini(&run->headroom);
@@ -750,7 +756,7 @@ static bool clean_up(struct run *run)
     free(run->pools);
     free(run->blocks);
     free(run->calls_before);
-    return fine;
+    return success;
 }
 
 void replay_run(const struct xtrace *trace, const struct replay_settings *settings,
@@ -768,7 +774,7 @@ void replay_run(const struct xtrace *trace, const struct replay_settings *settin
     timeline_init(&run.timeline, settings->timeline, trace);
     if (create_streams(&run) && open_allocator(&run)) {
         play_all(&run);
-        collect(&run);
+        collect_results(&run);
         finish_check(&run);
     } else {
         out->end = REPLAY_ERROR;

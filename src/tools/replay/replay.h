@@ -71,8 +71,8 @@ struct replay_result {
     double ns_per_event; /* measured */
     bool was_checked;
     uint64_t checked, mismatches;
-    uint32_t
-        check_end_line; /* CHECK_SUCCESS: where the replay diverges from the tape; 0: nowhere */
+    /* CHECK_SUCCESS: where the replay diverges from the tape; 0: nowhere. */
+    uint32_t check_end_line;
     struct trace_clock_result clock;
     struct explanation explanation;
 };

@@ -25,7 +25,7 @@ static void *open_library(void)
 }
 
 /* ISO C has no conversion from an object pointer to a function pointer, so the bytes are copied. */
-static bool resolve(void *library)
+static bool resolve_functions(void *library)
 {
     void *symbol;
 
@@ -48,7 +48,7 @@ bool simulator_open(void)
     if (library)
         return true;
     library = open_library();
-    if (library && resolve(library))
+    if (library && resolve_functions(library))
         return true;
     message_error("the simulated driver cannot be loaded: %s", dlerror());
     message_error("build and install " TOOLS_SIMULATOR

@@ -34,7 +34,7 @@ extern struct simulator {
 /* Load the library.  Later calls have no effect.  Returns false with a message on standard error. */
 bool simulator_open(void);
 
-/* The path of the library; NULL if it is not loaded. */
+/* Get the path of the library; NULL if it is not loaded. */
 const char *simulator_path(void);
 
 #endif

@@ -7,7 +7,7 @@
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
 
-/* Whether a trace has a clock; *span is its duration in microseconds. */
+/* Get whether a trace has a clock; *span is its duration in microseconds. */
 static bool has_clock(const struct xtrace *trace, uint64_t *span)
 {
     uint64_t first = 0, last = 0;
@@ -33,7 +33,7 @@ void timeline_init(struct timeline *timeline, FILE *file, const struct xtrace *t
     timeline->has_clock = has_clock(trace, &length);
     if (!timeline->has_clock)
         length = trace->events;
-    timeline->run = length / TIMELINE_ROWS + (length % TIMELINE_ROWS != 0);
+    timeline->row_length = length / TIMELINE_ROWS + (length % TIMELINE_ROWS != 0);
     (void)fprintf(file, "# %s\trequested\tallocated\treserved%s\n",
                   timeline->has_clock ? "usec" : "event",
                   timeline->has_clock ? "\taddresses\thost\tobjects" : "");
@@ -43,19 +43,19 @@ static void write_row(struct timeline *timeline)
 {
     const unsigned columns = timeline->has_clock ? TIMELINE_COLUMNS : 3;
 
-    (void)fprintf(timeline->file, "%" PRIu64, timeline->at);
+    (void)fprintf(timeline->file, "%" PRIu64, timeline->position);
     for (unsigned i = 0; i < columns; i++)
-        (void)fprintf(timeline->file, "\t%" PRIu64, timeline->high[i]);
+        (void)fprintf(timeline->file, "\t%" PRIu64, timeline->maxima[i]);
     (void)fputc('\n', timeline->file);
-    memset(timeline->high, 0, sizeof(timeline->high));
+    memset(timeline->maxima, 0, sizeof(timeline->maxima));
     timeline->count = 0;
 }
 
-static void raise_high(struct timeline *timeline, const uint64_t *values, unsigned count)
+static void update_maxima(struct timeline *timeline, const uint64_t *values, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
-        if (values[i] > timeline->high[i])
-            timeline->high[i] = values[i];
+        if (values[i] > timeline->maxima[i])
+            timeline->maxima[i] = values[i];
 }
 
 void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats)
@@ -63,10 +63,10 @@ void timeline_add(struct timeline *timeline, const struct xseg_statistics *stats
     const uint64_t values[] = {stats->requested_bytes[0].current, stats->allocated_bytes[0].current,
                                stats->reserved_bytes[0].current};
 
-    timeline->at++;
+    timeline->position++;
     timeline->count++;
-    raise_high(timeline, values, 3);
-    if (timeline->count == timeline->run)
+    update_maxima(timeline, values, 3);
+    if (timeline->count == timeline->row_length)
         write_row(timeline);
 }
 
@@ -74,13 +74,13 @@ void timeline_mark(struct timeline *timeline, const char *label)
 {
     if (timeline->has_clock)
         return;
-    (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t", timeline->at);
+    (void)fprintf(timeline->file, "# mark\t%" PRIu64 "\t", timeline->position);
     text_print(timeline->file, label);
     (void)fputc('\n', timeline->file);
 }
 
-/* The objects of the driver that the allocator owns: pages, reservations, segments, events. */
-static uint64_t count_objects(struct xseg_allocator *allocator)
+/* Count the objects of the driver that the allocator owns: pages, reservations, segments, events. */
+static uint64_t count_driver_objects(struct xseg_allocator *allocator)
 {
     static const char *const creates[] = {"cuMemCreate", "cuMemAddressReserve", "cuMemAlloc",
                                           "cuEventCreate"};
@@ -103,7 +103,7 @@ static uint64_t count_objects(struct xseg_allocator *allocator)
     return objects;
 }
 
-/* Host memory and objects are expensive to query, so they are queried once per row. */
+/* Query host memory and objects, which is expensive, once per row. */
 static void sample_host(struct timeline *timeline, struct xseg_allocator *allocator)
 {
     struct xseg_scope scope = XSEG_SCOPE_ALL;
@@ -111,8 +111,8 @@ static void sample_host(struct timeline *timeline, struct xseg_allocator *alloca
 
     scope.device = 0;
     if (xseg_stats_get(allocator, &scope, &stats) == XSEG_OK)
-        timeline->high[4] = stats.host_bytes;
-    timeline->high[5] = count_objects(allocator);
+        timeline->maxima[4] = stats.host_bytes;
+    timeline->maxima[5] = count_driver_objects(allocator);
 }
 
 void timeline_until(struct timeline *timeline, uint64_t microseconds,
@@ -121,14 +121,14 @@ void timeline_until(struct timeline *timeline, uint64_t microseconds,
     const uint64_t values[] = {stats->requested_bytes[0].current, stats->allocated_bytes[0].current,
                                stats->reserved_bytes[0].current, stats->address_bytes};
 
-    while (timeline->run > 0 && timeline->at + timeline->run <= microseconds) {
-        timeline->at += timeline->run;
-        raise_high(timeline, values, 4);
+    while (timeline->row_length > 0 && timeline->position + timeline->row_length <= microseconds) {
+        timeline->position += timeline->row_length;
+        update_maxima(timeline, values, 4);
         sample_host(timeline, allocator);
         write_row(timeline);
     }
-    if (timeline->at < microseconds) {
-        raise_high(timeline, values, 4);
+    if (timeline->position < microseconds) {
+        update_maxima(timeline, values, 4);
         if (timeline->count++ == 0)
             sample_host(timeline, allocator);
     }
@@ -139,7 +139,7 @@ bool timeline_fini(struct timeline *timeline)
     if (!timeline->file)
         return true;
     if (timeline->count > 0) {
-        timeline->at += timeline->has_clock ? timeline->run : 0;
+        timeline->position += timeline->has_clock ? timeline->row_length : 0;
         write_row(timeline);
     }
     return output_flush(timeline->file);

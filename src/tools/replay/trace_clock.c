@@ -7,12 +7,12 @@
 
 #include "src/tools/replay/simulator.h"
 
-#define TRIALS 2000
-#define USUAL  1900 /* without the longest, during which the thread was preempted */
+#define TRIALS      2000
+#define TRIALS_USED 1900 /* without the longest trials, during which the thread was preempted */
 
-static int compare(const void *left, const void *right)
+static int compare_times(const void *first, const void *second)
 {
-    const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+    const uint64_t a = *(const uint64_t *)first, b = *(const uint64_t *)second;
 
     return (a > b) - (a < b);
 }
@@ -25,17 +25,17 @@ void stopwatch_init(struct stopwatch *stopwatch)
         *stopwatch = (struct stopwatch){0};
         stopwatch_start(stopwatch);
         stopwatch_stop(stopwatch);
-        trials[i] = stopwatch->spent;
+        trials[i] = stopwatch->elapsed;
     }
-    qsort(trials, TRIALS, sizeof(trials[0]), compare);
-    for (unsigned i = 0; i < USUAL; i++)
+    qsort(trials, TRIALS, sizeof(trials[0]), compare_times);
+    for (unsigned i = 0; i < TRIALS_USED; i++)
         sum += trials[i];
-    *stopwatch = (struct stopwatch){.empty = (double)sum / USUAL};
+    *stopwatch = (struct stopwatch){.overhead = (double)sum / TRIALS_USED};
 }
 
 double stopwatch_read(const struct stopwatch *stopwatch)
 {
-    const double time = (double)stopwatch->spent - (double)stopwatch->spans * stopwatch->empty;
+    const double time = (double)stopwatch->elapsed - (double)stopwatch->spans * stopwatch->overhead;
 
     return time > 0 ? time : 0;
 }
@@ -51,9 +51,9 @@ struct label {
     size_t mark;
 };
 
-static int compare_labels(const void *left, const void *right)
+static int compare_labels(const void *first, const void *second)
 {
-    return strcmp(((const struct label *)left)->text, ((const struct label *)right)->text);
+    return strcmp(((const struct label *)first)->text, ((const struct label *)second)->text);
 }
 
 static size_t count_marks(const struct xtrace *trace)
@@ -65,7 +65,7 @@ static size_t count_marks(const struct xtrace *trace)
     return count;
 }
 
-static uint64_t find_first(const struct xtrace *trace)
+static uint64_t find_first_time(const struct xtrace *trace)
 {
     for (size_t i = 0; i < trace->op_count; i++)
         if (trace->ops[i].kind == XTRACE_CLOCK)
@@ -77,14 +77,14 @@ static uint64_t find_first(const struct xtrace *trace)
 static void number_requests(struct trace_clock *clock, struct label *labels)
 {
     static const char word[] = "request";
-    const char *before = NULL;
+    const char *previous = NULL;
 
     qsort(labels, clock->mark_count, sizeof(*labels), compare_labels);
     for (size_t i = 0; i < clock->mark_count; i++) {
         if (strncmp(labels[i].text, word, sizeof(word) - 1) != 0)
             continue;
-        clock->request_count += before == NULL || strcmp(before, labels[i].text) != 0;
-        before = labels[i].text;
+        clock->request_count += previous == NULL || strcmp(previous, labels[i].text) != 0;
+        previous = labels[i].text;
         clock->request_of[labels[i].mark] = clock->request_count - 1;
     }
 }
@@ -116,7 +116,7 @@ bool trace_clock_init(struct trace_clock *clock, const struct xtrace *trace, boo
 {
     *clock = (struct trace_clock){.is_simulated = is_simulated,
                                   .has_clock = trace->has_clock,
-                                  .first = find_first(trace),
+                                  .first = find_first_time(trace),
                                   .timeline = timeline,
                                   .stopwatch = stopwatch};
     clock->tick = (tick_ms < CLOCK_MAX / 1000000 ? tick_ms : CLOCK_MAX / 1000000) * 1000000;
@@ -149,7 +149,7 @@ uint64_t trace_clock_now(void *context)
            atomic_load_explicit(&clock->skipped, memory_order_relaxed);
 }
 
-static uint64_t since(uint64_t begin, uint64_t time)
+static uint64_t subtract_times(uint64_t begin, uint64_t time)
 {
     return time > begin ? time - begin : 0;
 }
@@ -159,8 +159,8 @@ uint64_t trace_clock_trace_ns(const struct trace_clock *clock, uint64_t time)
     const uint64_t first = clock->first < CLOCK_MAX / 1000 ? clock->first * 1000 : CLOCK_MAX;
 
     if (!clock->has_clock)
-        return since(clock->opened, time);
-    return first + (clock->is_on ? since(clock->origin, time) : 0);
+        return subtract_times(clock->opened, time);
+    return first + (clock->is_on ? subtract_times(clock->origin, time) : 0);
 }
 
 static void skip_to(struct trace_clock *clock, uint64_t time)
@@ -177,7 +177,7 @@ static void skip_to(struct trace_clock *clock, uint64_t time)
 
 /* --- Waits. --- */
 
-/* Calls in which the host waits for the device; cuMemFree() does as well. */
+/* Count the calls in which the host waits for the device; cuMemFree() also waits. */
 static uint64_t count_waits(const struct trace_clock *clock)
 {
     static const char *const names[] = {"cuStreamSynchronize", "cuEventSynchronize",
@@ -230,7 +230,7 @@ static bool account_memory(struct trace_clock *clock, uint64_t time)
     scope.device = 0;
     if (time <= clock->accounted)
         return true;
-    /* The statistics before host_bytes, which would need a system call. */
+    /* Read the statistics before host_bytes, which would require a system call. */
     stats.struct_size = offsetof(struct xseg_statistics, host_bytes);
     if (xseg_stats_get(clock->allocator, &scope, &stats) != XSEG_OK)
         return false;
@@ -243,8 +243,8 @@ static bool account_memory(struct trace_clock *clock, uint64_t time)
     return true;
 }
 
-/* As a service's timer: a tick may take 1 % of the time. */
-static bool tick(struct trace_clock *clock)
+/* Call xseg_trim() as the timer of a service does; a tick may take 1 % of the time. */
+static bool run_tick(struct trace_clock *clock)
 {
     const struct xseg_trim_options options = {
         .struct_size = sizeof(options),
@@ -271,20 +271,20 @@ bool trace_clock_advance(struct trace_clock *clock, uint64_t microseconds)
     const uint64_t end = clock->origin + (elapsed < CLOCK_MAX / 1000 ? elapsed * 1000 : CLOCK_MAX);
     const uint64_t interval = end - (end < clock->accounted ? end : clock->accounted);
     const uint64_t step = clock->tick > interval / TICKS_MAX ? clock->tick : interval / TICKS_MAX;
-    bool fine = true;
+    bool success = true;
 
     /* Ticks are multiples of the step since the origin, independent of the `@` lines. */
-    for (uint64_t next = clock->accounted + 1; clock->tick > 0 && fine; next++) {
+    for (uint64_t next = clock->accounted + 1; clock->tick > 0 && success; next++) {
         next = clock->origin + (next - clock->origin + step - 1) / step * step;
         if (next > end)
             break;
-        fine = account_memory(clock, next);
+        success = account_memory(clock, next);
         skip_to(clock, next);
-        fine = fine && tick(clock);
+        success = success && run_tick(clock);
     }
-    fine = fine && account_memory(clock, end);
+    success = success && account_memory(clock, end);
     skip_to(clock, end);
-    return fine;
+    return success;
 }
 
 /* --- The measures. --- */

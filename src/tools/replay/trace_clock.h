@@ -33,14 +33,14 @@
 
 struct stopwatch {
     uint64_t began;
-    uint64_t spent; /* in all spans */
+    uint64_t elapsed; /* in all spans */
     uint64_t spans;
-    double empty; /* time of an empty span */
+    double overhead; /* of starting and stopping */
 };
 
 void stopwatch_init(struct stopwatch *stopwatch);
 
-/* The time of all spans, without the overhead. */
+/* Get the time of all spans, without the overhead. */
 double stopwatch_read(const struct stopwatch *stopwatch);
 
 static inline uint64_t stopwatch_now(void)
@@ -58,7 +58,7 @@ static inline void stopwatch_start(struct stopwatch *stopwatch)
 
 static inline void stopwatch_stop(struct stopwatch *stopwatch)
 {
-    stopwatch->spent += stopwatch_now() - stopwatch->began;
+    stopwatch->elapsed += stopwatch_now() - stopwatch->began;
     stopwatch->spans++;
 }
 
@@ -103,14 +103,14 @@ bool trace_clock_init(struct trace_clock *clock, const struct xtrace *trace, boo
                       uint64_t tick_ms, struct timeline *timeline, struct stopwatch *stopwatch);
 void trace_clock_fini(struct trace_clock *clock);
 
-/* The allocator is open: measure from now on. */
+/* Begin the measurement; the allocator is open. */
 void trace_clock_begin(struct trace_clock *clock, struct xseg_allocator *allocator);
 
-/* The time in nanoseconds, as xseg_options.clock; context is the clock. */
+/* Get the time in nanoseconds, as xseg_options.clock; context is the clock. */
 uint64_t trace_clock_now(void *context);
 
-/* Convert a time to trace time in nanoseconds: that of the `@` lines, and before the first `@` line its time.  In a
- * trace without `@` lines, the time since the allocator was opened. */
+/* Convert a time to trace time in nanoseconds, as in `@` lines; before the first `@` line, the time of that line.  In a
+ * trace without `@` lines, trace time is the time since the allocator was opened. */
 uint64_t trace_clock_trace_ns(const struct trace_clock *clock, uint64_t time);
 
 /* Play an `@` line.  Returns false if the statistics cannot be read or a tick fails. */
@@ -122,11 +122,11 @@ void trace_clock_mark(struct trace_clock *clock);
 /* Record the time of an allocation or a free.  Requires is_on. */
 void trace_clock_record_call(struct trace_clock *clock, uint64_t nanoseconds);
 
-/* Waits between these calls are not on the path of a request. */
+/* Exclude the waits between these calls, which are not on the path of a request. */
 void trace_clock_suspend_waits(struct trace_clock *clock);
 void trace_clock_resume_waits(struct trace_clock *clock);
 
-/* The measures so far. */
+/* Get the measures so far. */
 void trace_clock_get(const struct trace_clock *clock, struct trace_clock_result *out);
 
 #endif

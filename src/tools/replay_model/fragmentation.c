@@ -15,12 +15,12 @@ struct fragmentation_page {
     uint32_t allocated_count, pending_count;
     uint64_t since_us;       /* time until which the page is accounted for */
     fragmentation_sum share; /* of each block that has been allocated all the time */
-    uint64_t left;           /* remainder of the division: byte-microseconds, fewer than blocks */
+    uint64_t remainder;      /* remainder of the division: byte-microseconds, fewer than blocks */
 };
 
 /* The pages of a block, and their shares when it was allocated. */
 struct fragmentation_block {
-    uint32_t page[2]; /* slots of its first and last page; ORDERED_NONE: there is only one */
+    uint32_t page[2]; /* slots of its first and last page; ORDERED_NONE: no second page */
     uint32_t site;
     uint64_t since_us;
     fragmentation_sum share[2];
@@ -28,32 +28,32 @@ struct fragmentation_block {
 
 /* --- Pages. --- */
 
-static uint64_t cached_on(const struct fragmentation_page *page)
+static uint64_t get_cached_bytes(const struct fragmentation_page *page)
 {
     return page->mapped - page->allocated - page->pending;
 }
 
 /* Divide the cached memory of a page since the last call. */
-static void account(struct fragmentation *fragmentation, struct fragmentation_page *page)
+static void account_page(struct fragmentation *fragmentation, struct fragmentation_page *page)
 {
-    const uint64_t passed = fragmentation->since_us - page->since_us;
-    const fragmentation_sum sum = (fragmentation_sum)cached_on(page) * passed;
+    const uint64_t elapsed_us = fragmentation->since_us - page->since_us;
+    const fragmentation_sum sum = (fragmentation_sum)get_cached_bytes(page) * elapsed_us;
 
     page->since_us = fragmentation->since_us;
     if (sum == 0)
         return;
     if (page->allocated_count > 0) {
-        const fragmentation_sum whole = sum + page->left;
+        const fragmentation_sum dividend = sum + page->remainder;
 
         fragmentation->fragmented += sum;
-        page->share += whole / page->allocated_count;
-        page->left = (uint64_t)(whole % page->allocated_count);
+        page->share += dividend / page->allocated_count;
+        page->remainder = (uint64_t)(dividend % page->allocated_count);
     } else if (page->pending_count > 0) {
         fragmentation->near_pending += sum;
     }
 }
 
-static uint64_t start_of(const struct fragmentation *fragmentation, uint32_t slot)
+static uint64_t get_page_start(const struct fragmentation *fragmentation, uint32_t slot)
 {
     return ordered_key(&fragmentation->pages, slot) << 1;
 }
@@ -63,10 +63,10 @@ static bool is_classic(const struct fragmentation *fragmentation, uint32_t slot)
     return (ordered_key(&fragmentation->pages, slot) & CLASSIC) != 0;
 }
 
-static void measure(struct fragmentation *fragmentation, uint32_t slot)
+static void update_mapped(struct fragmentation *fragmentation, uint32_t slot)
 {
     struct fragmentation_page *page = &fragmentation->page[slot];
-    const uint64_t start = start_of(fragmentation, slot);
+    const uint64_t start = get_page_start(fragmentation, slot);
 
     page->mapped =
         is_classic(fragmentation, slot)
@@ -87,40 +87,40 @@ static uint32_t create_page(struct fragmentation *fragmentation, uint64_t key, u
     }
     fragmentation->page[slot] =
         (struct fragmentation_page){.bytes = bytes, .since_us = fragmentation->since_us};
-    measure(fragmentation, slot);
+    update_mapped(fragmentation, slot);
     return slot;
 }
 
-/* The page of expandable memory that contains an address, if it exists. */
-static uint32_t page_at(const struct fragmentation *fragmentation, uint64_t address)
+/* Find the page of expandable memory that contains an address; ORDERED_NONE: none. */
+static uint32_t find_page(const struct fragmentation *fragmentation, uint64_t address)
 {
     const uint32_t slot = ordered_up_to(&fragmentation->pages, address / 2);
 
     return slot != ORDERED_NONE &&
-                   address - start_of(fragmentation, slot) < fragmentation->page[slot].bytes
+                   address - get_page_start(fragmentation, slot) < fragmentation->page[slot].bytes
                ? slot
                : ORDERED_NONE;
 }
 
-/* The page of expandable memory that contains an address, created if it does not exist.  A page with blocks does not
+/* Get the page of expandable memory that contains an address, created if it does not exist.  A page with blocks does not
  * change if adjacent memory is mapped again with another page size, so a new page may be smaller. */
 static uint32_t get_page(struct fragmentation *fragmentation,
                          const struct replay_model_range *range, uint64_t address)
 {
     uint64_t start = address - (address - range->start) % range->page;
     uint64_t end = range->end - start < range->page ? range->end : start + range->page;
-    uint32_t slot = page_at(fragmentation, address);
+    uint32_t slot = find_page(fragmentation, address);
 
     if (slot != ORDERED_NONE)
         return slot;
     slot = ordered_up_to(&fragmentation->pages, address / 2);
     if (slot != ORDERED_NONE &&
-        start_of(fragmentation, slot) + fragmentation->page[slot].bytes > start)
-        start = start_of(fragmentation, slot) + fragmentation->page[slot].bytes;
+        get_page_start(fragmentation, slot) + fragmentation->page[slot].bytes > start)
+        start = get_page_start(fragmentation, slot) + fragmentation->page[slot].bytes;
     slot = ordered_from(&fragmentation->pages, address / 2 + 1);
     if (slot != ORDERED_NONE && !is_classic(fragmentation, slot) &&
-        start_of(fragmentation, slot) < end)
-        end = start_of(fragmentation, slot);
+        get_page_start(fragmentation, slot) < end)
+        end = get_page_start(fragmentation, slot);
     return create_page(fragmentation, start / 2, end - start);
 }
 
@@ -133,7 +133,7 @@ static uint32_t get_classic(struct fragmentation *fragmentation,
     return slot != ORDERED_NONE ? slot : create_page(fragmentation, key, range->end - range->start);
 }
 
-static void drop_page_if_empty(struct fragmentation *fragmentation, uint32_t slot)
+static void remove_page_if_empty(struct fragmentation *fragmentation, uint32_t slot)
 {
     const struct fragmentation_page *page = &fragmentation->page[slot];
 
@@ -141,11 +141,11 @@ static void drop_page_if_empty(struct fragmentation *fragmentation, uint32_t slo
         ordered_remove(&fragmentation->pages, ordered_key(&fragmentation->pages, slot));
 }
 
-/* The bytes of a block on one of its pages. */
-static uint64_t bytes_on(const struct fragmentation *fragmentation, uint32_t slot,
-                         const struct replay_model_block *block)
+/* Get the bytes of a block on one of its pages. */
+static uint64_t get_bytes_on_page(const struct fragmentation *fragmentation, uint32_t slot,
+                                  const struct replay_model_block *block)
 {
-    const uint64_t page = start_of(fragmentation, slot);
+    const uint64_t page = get_page_start(fragmentation, slot);
     uint64_t start = block->address, end = start + block->bytes;
 
     if (start < page)
@@ -157,7 +157,7 @@ static uint64_t bytes_on(const struct fragmentation *fragmentation, uint32_t slo
 
 /* --- Blocks. --- */
 
-/* The site of a block, before its allocated bytes change. */
+/* Get the site of a block, before its allocated bytes change. */
 static struct fragmentation_site *change_site(struct fragmentation *fragmentation, uint32_t number)
 {
     struct fragmentation_site *site = &fragmentation->sites[number];
@@ -169,78 +169,80 @@ static struct fragmentation_site *change_site(struct fragmentation *fragmentatio
     return site;
 }
 
-static void find_pages(struct fragmentation *fragmentation, struct fragmentation_block *own,
+static void find_pages(struct fragmentation *fragmentation, struct fragmentation_block *record,
                        const struct replay_model_block *block)
 {
     const struct replay_model_range *range =
         replay_model_range_at(fragmentation->model, block->address);
     const uint64_t last = block->address + block->bytes - 1;
 
-    own->page[1] = ORDERED_NONE;
+    record->page[1] = ORDERED_NONE;
     if (!range->is_expandable) {
-        own->page[0] = get_classic(fragmentation, range);
+        record->page[0] = get_classic(fragmentation, range);
         return;
     }
-    own->page[0] = get_page(fragmentation, range, block->address);
-    if (fragmentation->out_of_memory || page_at(fragmentation, last) == own->page[0])
+    record->page[0] = get_page(fragmentation, range, block->address);
+    if (fragmentation->out_of_memory || find_page(fragmentation, last) == record->page[0])
         return;
-    own->page[1] = get_page(fragmentation, replay_model_range_at(fragmentation->model, last), last);
+    record->page[1] =
+        get_page(fragmentation, replay_model_range_at(fragmentation->model, last), last);
 }
 
 /* Add an allocated block. */
-static void begin_allocated(struct fragmentation *fragmentation, struct fragmentation_block *own,
+static void begin_allocated(struct fragmentation *fragmentation, struct fragmentation_block *record,
                             const struct replay_model_block *block)
 {
-    struct fragmentation_site *site = change_site(fragmentation, own->site);
+    struct fragmentation_site *site = change_site(fragmentation, record->site);
 
     site->allocated_bytes += block->bytes;
     site->blocks++;
-    own->since_us = fragmentation->since_us;
-    for (unsigned i = 0; i < 2 && own->page[i] != ORDERED_NONE; i++) {
-        struct fragmentation_page *page = &fragmentation->page[own->page[i]];
+    record->since_us = fragmentation->since_us;
+    for (unsigned i = 0; i < 2 && record->page[i] != ORDERED_NONE; i++) {
+        struct fragmentation_page *page = &fragmentation->page[record->page[i]];
 
-        account(fragmentation, page);
-        page->allocated += bytes_on(fragmentation, own->page[i], block);
+        account_page(fragmentation, page);
+        page->allocated += get_bytes_on_page(fragmentation, record->page[i], block);
         page->allocated_count++;
-        own->share[i] = page->share;
+        record->share[i] = page->share;
     }
 }
 
 /* Remove an allocated block, and attribute its shares to its site. */
 static void end_allocated(struct fragmentation *fragmentation,
-                          const struct fragmentation_block *own,
+                          const struct fragmentation_block *record,
                           const struct replay_model_block *block)
 {
-    struct fragmentation_site *site = change_site(fragmentation, own->site);
+    struct fragmentation_site *site = change_site(fragmentation, record->site);
 
     site->allocated_bytes -= block->bytes;
-    site->allocated += (fragmentation_sum)block->bytes * (fragmentation->since_us - own->since_us);
-    site->lived_us += fragmentation->since_us - own->since_us;
-    for (unsigned i = 0; i < 2 && own->page[i] != ORDERED_NONE; i++) {
-        struct fragmentation_page *page = &fragmentation->page[own->page[i]];
+    site->allocated +=
+        (fragmentation_sum)block->bytes * (fragmentation->since_us - record->since_us);
+    site->lived_us += fragmentation->since_us - record->since_us;
+    for (unsigned i = 0; i < 2 && record->page[i] != ORDERED_NONE; i++) {
+        struct fragmentation_page *page = &fragmentation->page[record->page[i]];
 
-        account(fragmentation, page);
-        site->fragmented += page->share - own->share[i];
-        page->allocated -= bytes_on(fragmentation, own->page[i], block);
+        account_page(fragmentation, page);
+        site->fragmented += page->share - record->share[i];
+        page->allocated -= get_bytes_on_page(fragmentation, record->page[i], block);
         if (--page->allocated_count == 0) {
-            site->fragmented += page->left;
-            page->left = 0;
+            site->fragmented += page->remainder;
+            page->remainder = 0;
         }
     }
 }
 
-/* Add (up) or remove a pending block. */
+/* Add or remove a pending block. */
 static void count_pending(struct fragmentation *fragmentation,
-                          const struct fragmentation_block *own,
-                          const struct replay_model_block *block, bool up)
+                          const struct fragmentation_block *record,
+                          const struct replay_model_block *block, bool is_added)
 {
-    for (unsigned i = 0; i < 2 && own->page[i] != ORDERED_NONE; i++) {
-        struct fragmentation_page *page = &fragmentation->page[own->page[i]];
-        const uint64_t bytes = bytes_on(fragmentation, own->page[i], block);
+    for (unsigned i = 0; i < 2 && record->page[i] != ORDERED_NONE; i++) {
+        struct fragmentation_page *page = &fragmentation->page[record->page[i]];
+        const uint64_t bytes = get_bytes_on_page(fragmentation, record->page[i], block);
 
-        account(fragmentation, page);
-        page->pending += up ? bytes : -bytes;
-        page->pending_count += up ? 1 : -1u;
+        account_page(fragmentation, page);
+        page->pending += is_added ? bytes : -bytes;
+        page->pending_count += is_added ? 1 : -1u;
     }
 }
 
@@ -249,7 +251,7 @@ static void count_pending(struct fragmentation *fragmentation,
 static void block_added(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct fragmentation *fragmentation = self;
-    struct fragmentation_block *own;
+    struct fragmentation_block *record;
 
     if (fragmentation->out_of_memory ||
         !ordered_resize(&fragmentation->model->blocks, (void **)&fragmentation->block,
@@ -257,16 +259,16 @@ static void block_added(void *self, uint32_t slot, const struct replay_model_blo
         fragmentation->out_of_memory = true;
         return;
     }
-    own = &fragmentation->block[slot];
-    *own =
+    record = &fragmentation->block[slot];
+    *record =
         (struct fragmentation_block){.site = fragmentation->site_of(fragmentation->context, block)};
-    find_pages(fragmentation, own, block);
+    find_pages(fragmentation, record, block);
     if (fragmentation->out_of_memory)
         return;
     if (block->is_pending)
-        count_pending(fragmentation, own, block, true);
+        count_pending(fragmentation, record, block, true);
     else
-        begin_allocated(fragmentation, own, block);
+        begin_allocated(fragmentation, record, block);
 }
 
 static void block_freed(void *self, uint32_t slot, const struct replay_model_block *block)
@@ -282,28 +284,29 @@ static void block_freed(void *self, uint32_t slot, const struct replay_model_blo
 static void block_removed(void *self, uint32_t slot, const struct replay_model_block *block)
 {
     struct fragmentation *fragmentation = self;
-    const struct fragmentation_block *own;
+    const struct fragmentation_block *record;
 
     if (fragmentation->out_of_memory)
         return;
-    own = &fragmentation->block[slot];
+    record = &fragmentation->block[slot];
     if (block->is_pending)
-        count_pending(fragmentation, own, block, false);
+        count_pending(fragmentation, record, block, false);
     else
-        end_allocated(fragmentation, own, block);
-    for (unsigned i = 0; i < 2 && own->page[i] != ORDERED_NONE; i++)
-        drop_page_if_empty(fragmentation, own->page[i]);
+        end_allocated(fragmentation, record, block);
+    for (unsigned i = 0; i < 2 && record->page[i] != ORDERED_NONE; i++)
+        remove_page_if_empty(fragmentation, record->page[i]);
 }
 
-/* In a valid file, pages are mapped as a whole; in others a part of a page may be mapped. */
-static void measure_page(struct fragmentation *fragmentation, uint64_t address)
+/* Update the mapped bytes of a page.  In a valid file, pages are mapped as a whole; in other files, a part of a page may be
+ * mapped. */
+static void update_mapped_at(struct fragmentation *fragmentation, uint64_t address)
 {
-    const uint32_t slot = page_at(fragmentation, address);
+    const uint32_t slot = find_page(fragmentation, address);
 
     if (slot == ORDERED_NONE)
         return;
-    account(fragmentation, &fragmentation->page[slot]);
-    measure(fragmentation, slot);
+    account_page(fragmentation, &fragmentation->page[slot]);
+    update_mapped(fragmentation, slot);
 }
 
 static void range_changed(void *self, const struct replay_model_range *range)
@@ -312,23 +315,23 @@ static void range_changed(void *self, const struct replay_model_range *range)
 
     if (fragmentation->out_of_memory || !range->is_expandable)
         return;
-    measure_page(fragmentation, range->start);
-    measure_page(fragmentation, range->end - 1);
+    update_mapped_at(fragmentation, range->start);
+    update_mapped_at(fragmentation, range->end - 1);
 }
 
 /* --- Over time. --- */
 
-static void advance(struct fragmentation *fragmentation, uint64_t now_us)
+static void advance_time(struct fragmentation *fragmentation, uint64_t now_us)
 {
-    const uint64_t passed = now_us - fragmentation->since_us;
+    const uint64_t elapsed_us = now_us - fragmentation->since_us;
 
-    fragmentation->reserved += (fragmentation_sum)fragmentation->model->reserved * passed;
-    fragmentation->allocated += (fragmentation_sum)fragmentation->model->allocated * passed;
-    fragmentation->pending += (fragmentation_sum)fragmentation->model->pending * passed;
+    fragmentation->reserved += (fragmentation_sum)fragmentation->model->reserved * elapsed_us;
+    fragmentation->allocated += (fragmentation_sum)fragmentation->model->allocated * elapsed_us;
+    fragmentation->pending += (fragmentation_sum)fragmentation->model->pending * elapsed_us;
     fragmentation->since_us = now_us;
 }
 
-static void find_peak(struct fragmentation *fragmentation)
+static void update_peak(struct fragmentation *fragmentation)
 {
     const struct replay_model *model = fragmentation->model;
 
@@ -364,7 +367,7 @@ bool fragmentation_init(struct fragmentation *fragmentation, struct replay_model
         fragmentation_fini(fragmentation);
         return false;
     }
-    find_peak(fragmentation);
+    update_peak(fragmentation);
     return true;
 }
 
@@ -381,10 +384,10 @@ void fragmentation_fini(struct fragmentation *fragmentation)
 
 bool fragmentation_step(struct fragmentation *fragmentation)
 {
-    advance(fragmentation, replay_model_next_us(fragmentation->model));
+    advance_time(fragmentation, replay_model_next_us(fragmentation->model));
     if (!replay_model_step(fragmentation->model) || fragmentation->out_of_memory)
         return false;
-    find_peak(fragmentation);
+    update_peak(fragmentation);
     return true;
 }
 
@@ -394,7 +397,7 @@ void fragmentation_finish(struct fragmentation *fragmentation, uint64_t now_us)
     const struct replay_model_observer none = {0};
 
     if (now_us > fragmentation->since_us)
-        advance(fragmentation, now_us);
+        advance_time(fragmentation, now_us);
     for (uint32_t slot = ordered_from(&model->blocks, 0); slot != ORDERED_NONE;
          slot = ordered_from(&model->blocks, model->block[slot].address + 1)) {
         const struct replay_model_block block = model->block[slot];

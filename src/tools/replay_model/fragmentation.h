@@ -7,8 +7,8 @@
  * a block, such as a line of code or a label.
  *
  *   page          of an expandable segment (replay_model.h), or a whole classic segment.
- *   fragmented    cached bytes of a page with allocated blocks, shared equally among these, large or small.
- *   near_pending  cached bytes of a page without allocated blocks and with pending ones.
+ *   fragmented    cached bytes of a page with allocated blocks, divided equally among these blocks, large or small.
+ *   near_pending  cached bytes of a page without allocated blocks and with pending blocks.
  *   idle          all other cached bytes.
  *
  * Sums are integers of byte-microseconds, so that they add up exactly:
@@ -43,7 +43,7 @@ struct fragmentation_site {
     uint64_t peak_version;    /* of peak_bytes */
 };
 
-/* The index of a block's site, less than site_count. */
+/* Get the index of a block's site, less than site_count. */
 typedef uint32_t fragmentation_site_of(const void *context, const struct replay_model_block *block);
 
 struct fragmentation {
@@ -60,7 +60,7 @@ struct fragmentation {
     struct {
         uint64_t reserved, allocated, time_us, version;
         size_t event; /* number of events before it */
-    } peak; /* the maximum of reserved; of several such times, the one with most allocated */
+    } peak; /* the maximum of reserved; of several such times, the time with the most allocated bytes */
     struct ordered pages; /* by half of the start address; classic segments after all others */
     struct fragmentation_page *page;
     uint32_t page_capacity;

@@ -5,7 +5,7 @@
 
 #include "src/tools/output/amount.h"
 
-static void raise_peaks(struct host_memory *memory, const struct replay_model *model)
+static void update_peaks(struct host_memory *memory, const struct replay_model *model)
 {
     memory->reserved = model->reserved;
     memory->allocated = model->allocated;
@@ -19,7 +19,7 @@ bool host_memory_init(struct host_memory *out, const struct recording *recording
 {
     const struct recording_device *host = &recording->host;
     struct replay_model model;
-    bool fine;
+    bool success;
 
     *out = (struct host_memory){.is_recorded = recording_has_host(recording),
                                 .entries = host->event_count};
@@ -28,11 +28,11 @@ bool host_memory_init(struct host_memory *out, const struct recording *recording
     if (!replay_model_init(&model, recording, host))
         return false;
     do
-        raise_peaks(out, &model);
+        update_peaks(out, &model);
     while (replay_model_step(&model));
-    fine = !model.out_of_memory;
+    success = !model.out_of_memory;
     replay_model_fini(&model);
-    return fine;
+    return success;
 }
 
 struct host_memory_text host_memory_describe(const struct host_memory *memory)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pinned host memory of a recording in a few numbers.  PyTorch records it apart from the devices, if
- * record_pinned_host_memory=True, and no allocator of xseg serves it.
+ * A summary of the pinned host memory of a recording.  PyTorch records host memory separately from the devices, if
+ * record_pinned_host_memory=True, and no allocator of xseg allocates it.
  *
  * Locking: none.
  */
@@ -14,7 +14,7 @@ struct host_memory {
     bool is_recorded; /* false: all other members are 0 */
     size_t entries;
     uint64_t reserved, allocated;           /* bytes at the end */
-    uint64_t peak_reserved, peak_allocated; /* highest bytes, each at its own time */
+    uint64_t peak_reserved, peak_allocated; /* highest bytes, not necessarily at one time */
 };
 
 struct host_memory_text {
@@ -29,7 +29,7 @@ struct host_memory_text {
  */
 bool host_memory_init(struct host_memory *out, const struct recording *recording);
 
-/* "pinned host memory at the end: reserved 12.00 MiB, allocated 4.00 MiB; highest: ..." */
+/* Describe: "pinned host memory at the end: reserved 12.00 MiB, allocated 4.00 MiB; highest: ..." */
 struct host_memory_text host_memory_describe(const struct host_memory *memory);
 
 #endif

@@ -8,7 +8,7 @@
 
 /* --- Figures. --- */
 
-static uint64_t bounded(fragmentation_sum sum)
+static uint64_t saturate(fragmentation_sum sum)
 {
     return sum > PROFILE_MAX ? PROFILE_MAX : (uint64_t)sum;
 }
@@ -16,13 +16,13 @@ static uint64_t bounded(fragmentation_sum sum)
 void profile_figures_add(struct profile_figures *to, const struct profile_figures *from)
 {
     for (size_t i = 0; i < PROFILE_FIGURES; i++)
-        to->of[i] = bounded((fragmentation_sum)to->of[i] + from->of[i]);
+        to->of[i] = saturate((fragmentation_sum)to->of[i] + from->of[i]);
 }
 
-/* The average in bytes, rounded down. */
+/* Compute the average in bytes, rounded down. */
 static uint64_t average(const struct fragmentation *sums, fragmentation_sum sum)
 {
-    return bounded(sum / sums->duration_us);
+    return saturate(sum / sums->duration_us);
 }
 
 /* --- The figures of a recording. --- */
@@ -44,7 +44,7 @@ static bool open_model(struct replay_model *model, const struct recording *recor
     return true;
 }
 
-/* The state after `event` events: sums over one microsecond, which are bytes. */
+/* Compute the state after `event` events: sums over one microsecond, which are bytes. */
 static bool find_state(struct fragmentation *out, struct replay_model *model,
                        const struct sites *sites, size_t event)
 {
@@ -63,37 +63,37 @@ static bool find_figures(struct figures *out, struct profile *profile, const str
                          const struct recording_device *device, const struct profile_rules *rules)
 {
     struct replay_model model;
-    bool fine;
+    bool success;
 
     if (!open_model(&model, sites->recording, device, rules))
         return false;
     profile->omitted = model.omitted;
     profile->dropped = model.dropped;
-    fine = fragmentation_play(&out->over, &model, sites->count, sites_of, sites);
+    success = fragmentation_play(&out->over, &model, sites->count, sites_of, sites);
     replay_model_fini(&model);
-    if (!fine)
+    if (!success)
         return false;
-    fine = open_model(&model, sites->recording, device, rules);
-    if (fine) {
-        fine = find_state(&out->peak, &model, sites, out->over.peak.event);
+    success = open_model(&model, sites->recording, device, rules);
+    if (success) {
+        success = find_state(&out->peak, &model, sites, out->over.peak.event);
         replay_model_fini(&model);
     }
-    if (!fine)
+    if (!success)
         fragmentation_fini(&out->over);
-    return fine;
+    return success;
 }
 
 /* --- Sites by name. --- */
 
-static int compare_names(const void *left, const void *right)
+static int compare_names(const void *first, const void *second)
 {
-    const struct profile_site *a = left, *b = right;
+    const struct profile_site *a = first, *b = second;
 
     return strcmp(a->name, b->name);
 }
 
-/* Sort the sites, and merge those with equal names. */
-static void sort(struct profile *profile)
+/* Sort the sites, and merge sites with equal names. */
+static void sort_sites(struct profile *profile)
 {
     struct profile_site *sites = profile->sites;
     size_t count = 0;
@@ -124,10 +124,10 @@ static bool add_sites(struct profile *profile, const struct sites *sites,
             continue;
         *site = (struct profile_site){
             .name = sites_name(sites, i),
-            .figures = {{bounded(peak->allocated), bounded(peak->fragmented),
+            .figures = {{saturate(peak->allocated), saturate(peak->fragmented),
                          average(&figures->over, over->allocated),
-                         average(&figures->over, over->fragmented), bounded(over->blocks),
-                         bounded(over->lived_us)}},
+                         average(&figures->over, over->fragmented), saturate(over->blocks),
+                         saturate(over->lived_us)}},
         };
         if (!site->name)
             return false;
@@ -137,22 +137,22 @@ static bool add_sites(struct profile *profile, const struct sites *sites,
 }
 
 /* Set the rows `pending` and `idle`, and the sum.  `idle` gets the remainders of rounded averages. */
-static void add_rest(struct profile *profile, const struct figures *figures)
+static void add_pending_and_idle(struct profile *profile, const struct figures *figures)
 {
     const struct fragmentation *over = &figures->over, *peak = &figures->peak;
     const uint64_t reserved = average(over, over->reserved);
-    fragmentation_sum others;
+    fragmentation_sum attributed;
 
-    profile->pending.of[PROFILE_PEAK_CACHED] = bounded(peak->pending + peak->near_pending);
+    profile->pending.of[PROFILE_PEAK_CACHED] = saturate(peak->pending + peak->near_pending);
     profile->pending.of[PROFILE_CACHED] = average(over, over->pending + over->near_pending);
-    profile->whole = profile->pending;
+    profile->total = profile->pending;
     for (size_t i = 0; i < profile->site_count; i++)
-        profile_figures_add(&profile->whole, &profile->sites[i].figures);
-    others =
-        (fragmentation_sum)profile->whole.of[PROFILE_ALLOCATED] + profile->whole.of[PROFILE_CACHED];
-    profile->idle.of[PROFILE_PEAK_CACHED] = bounded(peak->idle);
-    profile->idle.of[PROFILE_CACHED] = reserved > others ? reserved - (uint64_t)others : 0;
-    profile_figures_add(&profile->whole, &profile->idle);
+        profile_figures_add(&profile->total, &profile->sites[i].figures);
+    attributed =
+        (fragmentation_sum)profile->total.of[PROFILE_ALLOCATED] + profile->total.of[PROFILE_CACHED];
+    profile->idle.of[PROFILE_PEAK_CACHED] = saturate(peak->idle);
+    profile->idle.of[PROFILE_CACHED] = reserved > attributed ? reserved - (uint64_t)attributed : 0;
+    profile_figures_add(&profile->total, &profile->idle);
 }
 
 bool profile_init(struct profile *profile, const struct recording *recording,
@@ -160,7 +160,7 @@ bool profile_init(struct profile *profile, const struct recording *recording,
 {
     struct sites sites;
     struct figures figures;
-    bool fine;
+    bool success;
 
     *profile = (struct profile){
         .entries = device->event_count,
@@ -174,17 +174,17 @@ bool profile_init(struct profile *profile, const struct recording *recording,
         sites_fini(&sites);
         return false;
     }
-    fine = add_sites(profile, &sites, &figures);
-    if (fine) {
-        sort(profile);
-        add_rest(profile, &figures);
+    success = add_sites(profile, &sites, &figures);
+    if (success) {
+        sort_sites(profile);
+        add_pending_and_idle(profile, &figures);
     } else {
         profile_fini(profile);
     }
     fragmentation_fini(&figures.over);
     fragmentation_fini(&figures.peak);
     sites_fini(&sites);
-    return fine;
+    return success;
 }
 
 void profile_fini(struct profile *profile)
@@ -198,7 +198,8 @@ void profile_fini(struct profile *profile)
 /* --- Sums of profiles. --- */
 
 /* Copy the sites of `from` that `to` does not have.  Returns false if out of host memory. */
-static bool copy_new(const struct profile *to, const struct profile *from, struct profile *out)
+static bool copy_new_sites(const struct profile *to, const struct profile *from,
+                           struct profile *out)
 {
     size_t at = 0;
 
@@ -223,33 +224,33 @@ static bool copy_new(const struct profile *to, const struct profile *from, struc
 }
 
 /* Add sites with new names. */
-static bool join(struct profile *to, struct profile *more)
+static bool add_new_sites(struct profile *to, struct profile *added)
 {
-    const size_t count = to->site_count + more->site_count;
+    const size_t count = to->site_count + added->site_count;
     struct profile_site *sites = realloc(to->sites, (count + 1) * sizeof(*sites));
 
     if (!sites) {
-        profile_fini(more);
+        profile_fini(added);
         return false;
     }
-    memcpy(sites + to->site_count, more->sites, more->site_count * sizeof(*sites));
-    free(more->sites);
+    memcpy(sites + to->site_count, added->sites, added->site_count * sizeof(*sites));
+    free(added->sites);
     to->sites = sites;
     to->site_count = count;
-    sort(to);
+    sort_sites(to);
     return true;
 }
 
 bool profile_add(struct profile *to, const struct profile *from)
 {
-    struct profile more;
+    struct profile added;
     size_t at = 0;
 
-    if (!copy_new(to, from, &more))
+    if (!copy_new_sites(to, from, &added))
         return false;
-    if (more.site_count == 0)
-        profile_fini(&more);
-    else if (!join(to, &more))
+    if (added.site_count == 0)
+        profile_fini(&added);
+    else if (!add_new_sites(to, &added))
         return false;
     for (size_t i = 0; i < from->site_count; i++) {
         while (strcmp(to->sites[at].name, from->sites[i].name) != 0)
@@ -258,13 +259,13 @@ bool profile_add(struct profile *to, const struct profile *from)
     }
     profile_figures_add(&to->pending, &from->pending);
     profile_figures_add(&to->idle, &from->idle);
-    profile_figures_add(&to->whole, &from->whole);
-    to->entries = bounded((fragmentation_sum)to->entries + from->entries);
-    to->lost = bounded((fragmentation_sum)to->lost + from->lost);
-    to->truncated = bounded((fragmentation_sum)to->truncated + from->truncated);
-    to->synthetic = bounded((fragmentation_sum)to->synthetic + from->synthetic);
+    profile_figures_add(&to->total, &from->total);
+    to->entries = saturate((fragmentation_sum)to->entries + from->entries);
+    to->lost = saturate((fragmentation_sum)to->lost + from->lost);
+    to->truncated = saturate((fragmentation_sum)to->truncated + from->truncated);
+    to->synthetic = saturate((fragmentation_sum)to->synthetic + from->synthetic);
     to->dropped.blocks += from->dropped.blocks;
     to->dropped.bytes += from->dropped.bytes;
-    to->omitted = bounded((fragmentation_sum)to->omitted + from->omitted);
+    to->omitted = saturate((fragmentation_sum)to->omitted + from->omitted);
     return true;
 }

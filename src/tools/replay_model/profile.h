@@ -3,14 +3,13 @@
  * A profile: allocated and fragmented bytes of each site of a device, by name.
  *
  * A profile is independent of its recording: it contains no addresses and no indices, so profiles of several
- * recordings can be added and compared.  Sites with equal names are one.
+ * recordings can be added and compared.  Sites with equal names are one site.
  *
  *   site    see sites.h.
  *   row     a site, `pending` or `idle`.
  *   cached  of a site, the bytes that its blocks fragment; of the row `pending`, the pending bytes and the cached bytes
- *           near them;
- *           of the row `idle`, the idle bytes (fragmentation.h).
- *   peak    the time of the maximum of reserved bytes; of several such times, the one with most allocated bytes.
+ *           of their pages; of the row `idle`, the idle bytes (fragmentation.h).
+ *   peak    the time of the maximum of reserved bytes; of several such times, the time with the most allocated bytes.
  *
  * PROFILE-1  Allocated and cached bytes of all rows at the peak add up to the bytes reserved then.
  * PROFILE-2  Average allocated and cached bytes of all rows add up to the average of reserved bytes.
@@ -50,7 +49,7 @@ struct profile {
     struct profile_site *sites; /* [site_count], by name */
     size_t site_count;
     struct profile_figures pending, idle;
-    struct profile_figures whole; /* all rows */
+    struct profile_figures total; /* all rows */
     uint64_t entries, lost, truncated, synthetic, omitted;
     struct replay_model_dropped dropped;
 };
@@ -72,7 +71,7 @@ bool profile_init(struct profile *profile, const struct recording *recording,
                   const struct recording_device *device, const struct profile_rules *rules);
 void profile_fini(struct profile *profile);
 
-/* Add figures to others. */
+/* Add the figures of `from` to those of `to`. */
 void profile_figures_add(struct profile_figures *to, const struct profile_figures *from);
 
 /* Add the figures of a profile to another one, whose names keep their addresses.  Returns false if out of host

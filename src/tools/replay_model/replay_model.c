@@ -30,14 +30,14 @@ static uint64_t find_large_page(const struct recording *recording)
     return mib > 0 && mib % 2 == 0 ? mib << 20 : REPLAY_MODEL_SMALL_PAGE;
 }
 
-static uint64_t page_for(const struct replay_model *model, uint64_t bytes)
+static uint64_t choose_page_bytes(const struct replay_model *model, uint64_t bytes)
 {
     return bytes % model->large_page == 0 ? model->large_page : REPLAY_MODEL_SMALL_PAGE;
 }
 
 /* --- Ranges. --- */
 
-static uint32_t range_slot_at(const struct replay_model *model, uint64_t address)
+static uint32_t find_range_slot(const struct replay_model *model, uint64_t address)
 {
     const uint32_t slot = ordered_up_to(&model->ranges, address);
 
@@ -47,18 +47,18 @@ static uint32_t range_slot_at(const struct replay_model *model, uint64_t address
 const struct replay_model_range *replay_model_range_at(const struct replay_model *model,
                                                        uint64_t address)
 {
-    const uint32_t slot = range_slot_at(model, address);
+    const uint32_t slot = find_range_slot(model, address);
 
     return slot == ORDERED_NONE ? NULL : &model->range[slot];
 }
 
-static uint64_t mapped_bytes(const struct replay_model *model, uint64_t start, uint64_t end,
-                             bool only_expandable)
+static uint64_t get_mapped_bytes(const struct replay_model *model, uint64_t start, uint64_t end,
+                                 bool only_expandable)
 {
     uint64_t bytes = 0;
 
     while (start < end) {
-        uint32_t slot = range_slot_at(model, start);
+        uint32_t slot = find_range_slot(model, start);
 
         if (slot == ORDERED_NONE) {
             slot = ordered_from(&model->ranges, start);
@@ -76,10 +76,10 @@ static uint64_t mapped_bytes(const struct replay_model *model, uint64_t start, u
 uint64_t replay_model_expandable_bytes(const struct replay_model *model, uint64_t start,
                                        uint64_t end)
 {
-    return mapped_bytes(model, start, end, true);
+    return get_mapped_bytes(model, start, end, true);
 }
 
-static bool put_range(struct replay_model *model, const struct replay_model_range *range)
+static bool insert_range(struct replay_model *model, const struct replay_model_range *range)
 {
     const uint32_t slot = ordered_add(&model->ranges, range->start);
 
@@ -92,28 +92,29 @@ static bool put_range(struct replay_model *model, const struct replay_model_rang
     return true;
 }
 
-static bool can_join(const struct replay_model_range *left, const struct replay_model_range *right)
+static bool can_join(const struct replay_model_range *first,
+                     const struct replay_model_range *second)
 {
-    return left->is_expandable && right->is_expandable && left->end == right->start &&
-           left->stream == right->stream && left->pool == right->pool &&
-           left->page == right->page &&
-           (left->page == 0 || (left->end - left->start) % left->page == 0);
+    return first->is_expandable && second->is_expandable && first->end == second->start &&
+           first->stream == second->stream && first->pool == second->pool &&
+           first->page == second->page &&
+           (first->page == 0 || (first->end - first->start) % first->page == 0);
 }
 
 static bool add_range(struct replay_model *model, const struct replay_model_range *range)
 {
-    struct replay_model_range whole = *range;
-    const uint32_t after = ordered_find(&model->ranges, range->end);
-    uint32_t before;
+    struct replay_model_range joined = *range;
+    const uint32_t next = ordered_find(&model->ranges, range->end);
+    uint32_t previous;
 
-    if (after != ORDERED_NONE && can_join(&whole, &model->range[after])) {
-        whole.end = model->range[after].end;
+    if (next != ORDERED_NONE && can_join(&joined, &model->range[next])) {
+        joined.end = model->range[next].end;
         ordered_remove(&model->ranges, range->end);
     }
-    before = ordered_up_to(&model->ranges, range->start);
-    if (before != ORDERED_NONE && can_join(&model->range[before], &whole))
-        model->range[before].end = whole.end;
-    else if (!put_range(model, &whole))
+    previous = ordered_up_to(&model->ranges, range->start);
+    if (previous != ORDERED_NONE && can_join(&model->range[previous], &joined))
+        model->range[previous].end = joined.end;
+    else if (!insert_range(model, &joined))
         return false;
     model->reserved += range->end - range->start;
     if (model->observer.range_added)
@@ -125,18 +126,18 @@ static bool add_range(struct replay_model *model, const struct replay_model_rang
  * pages. */
 static bool remove_range(struct replay_model *model, uint32_t slot, uint64_t start, uint64_t end)
 {
-    const struct replay_model_range whole = model->range[slot];
-    struct replay_model_range part = whole;
+    const struct replay_model_range range = model->range[slot];
+    struct replay_model_range part = range;
 
-    if (whole.page > 0 && ((start - whole.start) % whole.page > 0 ||
-                           (end < whole.end && (end - whole.start) % whole.page > 0)))
+    if (range.page > 0 && ((start - range.start) % range.page > 0 ||
+                           (end < range.end && (end - range.start) % range.page > 0)))
         model->range[slot].page = part.page = REPLAY_MODEL_SMALL_PAGE;
-    if (whole.start == start)
+    if (range.start == start)
         ordered_remove(&model->ranges, start);
     else
         model->range[slot].end = start;
     part.start = end;
-    if (whole.end != end && !put_range(model, &part))
+    if (range.end != end && !insert_range(model, &part))
         return false;
     part.start = start;
     part.end = end;
@@ -149,7 +150,7 @@ static bool remove_range(struct replay_model *model, uint32_t slot, uint64_t sta
 static bool remove_memory(struct replay_model *model, uint64_t start, uint64_t end)
 {
     while (start < end) {
-        const uint32_t slot = range_slot_at(model, start);
+        const uint32_t slot = find_range_slot(model, start);
         const uint64_t stop = model->range[slot].end < end ? model->range[slot].end : end;
 
         if (!remove_range(model, slot, start, stop))
@@ -178,7 +179,7 @@ static void set_unknown_pages(struct replay_model *model)
         struct replay_model_range *range = &model->range[slot];
 
         if (range->is_expandable && range->page == 0)
-            range->page = page_for(model, range->end - range->start);
+            range->page = choose_page_bytes(model, range->end - range->start);
     }
 }
 
@@ -192,7 +193,7 @@ enum plan {
     IMMEDIATE /* a free whose completion is missing removes the block */
 };
 
-/* An allocation whose block does not have the rounded size of the request; the last event comes first. */
+/* An allocation whose block does not have the rounded size of the request.  Exceptions are in reverse order of events. */
 struct replay_model_exception {
     size_t event;
     uint64_t bytes;
@@ -247,7 +248,7 @@ static void set_pending(struct replay_model *model, uint32_t slot, bool is_pendi
         model->observer.block_freed(model->observer.self, slot, block);
 }
 
-static uint32_t slot_at(const struct replay_model *model, uint64_t address)
+static uint32_t find_block_slot(const struct replay_model *model, uint64_t address)
 {
     const uint32_t slot = ordered_up_to(&model->blocks, address);
 
@@ -259,7 +260,7 @@ static uint32_t slot_at(const struct replay_model *model, uint64_t address)
 const struct replay_model_block *replay_model_block_at(const struct replay_model *model,
                                                        uint64_t address)
 {
-    const uint32_t slot = slot_at(model, address);
+    const uint32_t slot = find_block_slot(model, address);
 
     return slot == ORDERED_NONE ? NULL : &model->block[slot];
 }
@@ -271,14 +272,14 @@ static bool has_blocks(const struct replay_model *model, uint64_t start, uint64_
     return slot != ORDERED_NONE && model->block[slot].address + model->block[slot].bytes > start;
 }
 
-/* The end of contiguous memory of one kind from an address, searched up to `enough`; ranges of different streams may
+/* Find the end of contiguous memory of one kind from an address, searched up to `limit`; ranges of different streams may
  * be adjacent. */
-static uint64_t memory_end(const struct replay_model *model, uint64_t address, uint64_t enough)
+static uint64_t find_memory_end(const struct replay_model *model, uint64_t address, uint64_t limit)
 {
     const struct replay_model_range *range = replay_model_range_at(model, address);
     uint64_t end = range ? range->end : address;
 
-    while (range && range->is_expandable && end < enough) {
+    while (range && range->is_expandable && end < limit) {
         range = replay_model_range_at(model, end);
         if (range && range->is_expandable)
             end = range->end;
@@ -286,14 +287,14 @@ static uint64_t memory_end(const struct replay_model *model, uint64_t address, u
     return end;
 }
 
-/* The bytes that a block at an address can have, at most `bytes`; 0: the address is not free. */
-static uint64_t free_bytes_at(const struct replay_model *model, uint64_t address, uint64_t bytes)
+/* Get the bytes that a block at an address can have, at most `bytes`; 0: the address is not free. */
+static uint64_t get_free_bytes(const struct replay_model *model, uint64_t address, uint64_t bytes)
 {
-    const uint64_t enough = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
-    const uint64_t end = memory_end(model, address, enough);
+    const uint64_t limit = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
+    const uint64_t end = find_memory_end(model, address, limit);
     uint32_t next;
 
-    if (slot_at(model, address) != ORDERED_NONE)
+    if (find_block_slot(model, address) != ORDERED_NONE)
         return 0;
     if (bytes > end - address)
         bytes = end - address;
@@ -305,7 +306,7 @@ static uint64_t free_bytes_at(const struct replay_model *model, uint64_t address
 
 /* --- The state at the end. --- */
 
-static void drop(struct replay_model *model, uint64_t bytes)
+static void count_dropped(struct replay_model *model, uint64_t bytes)
 {
     model->dropped.blocks++;
     model->dropped.bytes += bytes;
@@ -328,15 +329,15 @@ static void load_block(struct replay_model *model, const struct recording_segmen
     if (block->state == RECORDING_INACTIVE)
         return;
     if (block->bytes == 0 || block->address < segment->address ||
-        free_bytes_at(model, block->address, block->bytes) < block->bytes) {
+        get_free_bytes(model, block->address, block->bytes) < block->bytes) {
         model->omitted++;
-        drop(model, block->bytes);
+        count_dropped(model, block->bytes);
     } else {
         (void)add_block(model, &loaded);
     }
 }
 
-/* Addresses of segments are even: fragmentation.c relies on it. */
+/* Check a range.  Addresses of segments are even, as fragmentation.c requires. */
 static bool is_range(uint64_t start, uint64_t bytes)
 {
     return bytes > 0 && start % 2 == 0 && bytes % 2 == 0 && bytes <= UINT64_MAX - start;
@@ -355,11 +356,11 @@ static void load_segment(struct replay_model *model, const struct recording *rec
     };
 
     if (!is_range(segment->address, segment->bytes) ||
-        mapped_bytes(model, range.start, range.end, false) > 0) {
+        get_mapped_bytes(model, range.start, range.end, false) > 0) {
         model->omitted++;
         for (uint32_t i = 0; i < segment->count; i++)
             if (recording->blocks[segment->first + i].state != RECORDING_INACTIVE)
-                drop(model, recording->blocks[segment->first + i].bytes);
+                count_dropped(model, recording->blocks[segment->first + i].bytes);
         return;
     }
     if (!add_range(model, &range))
@@ -381,14 +382,14 @@ static bool record_exception(struct replay_model *model, size_t event, uint64_t 
     return true;
 }
 
-/* The block may be pending: its free_requested is missing then. */
+/* Undo an allocation.  The block may be pending if its free_requested is missing. */
 static enum plan undo_alloc(struct replay_model *model, size_t number)
 {
     const struct recording_event *event = &model->device->events[number];
     const uint32_t slot = ordered_find(&model->blocks, event->address);
 
     if (slot == ORDERED_NONE) {
-        drop(model, event->bytes);
+        count_dropped(model, event->bytes);
         return OMITTED;
     }
     if (model->block[slot].bytes != round_up(event->bytes))
@@ -401,7 +402,7 @@ static enum plan undo_alloc(struct replay_model *model, size_t number)
 static bool restore_block(struct replay_model *model, const struct recording_event *event,
                           bool is_pending)
 {
-    const uint64_t bytes = free_bytes_at(model, event->address, round_up(event->bytes));
+    const uint64_t bytes = get_free_bytes(model, event->address, round_up(event->bytes));
     const struct replay_model_block block = {
         .address = event->address,
         .bytes = bytes,
@@ -428,7 +429,8 @@ static enum plan undo_request(struct replay_model *model, size_t number)
     return PLAIN;
 }
 
-/* Mapped memory may be part of a range or several; a classic segment is a range. */
+/* Undo a segment_map or segment_alloc.  Mapped memory may be a part of one range or of several; a classic segment is one
+ * range. */
 static enum plan undo_map(struct replay_model *model, const struct recording_event *event)
 {
     const uint64_t start = event->address, end = start + event->bytes;
@@ -445,7 +447,7 @@ static enum plan undo_map(struct replay_model *model, const struct recording_eve
     return remove_memory(model, start, end) ? plan : OMITTED;
 }
 
-static struct replay_model_range range_of(const struct recording_event *event, uint64_t page)
+static struct replay_model_range make_range(const struct recording_event *event, uint64_t page)
 {
     const bool is_expandable =
         event->action == RECORDING_SEGMENT_MAP || event->action == RECORDING_SEGMENT_UNMAP;
@@ -462,16 +464,17 @@ static struct replay_model_range range_of(const struct recording_event *event, u
 
 static enum plan undo_unmap(struct replay_model *model, const struct recording_event *event)
 {
-    const bool is_small = page_for(model, event->bytes) == REPLAY_MODEL_SMALL_PAGE;
-    const struct replay_model_range range = range_of(event, is_small ? REPLAY_MODEL_SMALL_PAGE : 0);
+    const bool is_small = choose_page_bytes(model, event->bytes) == REPLAY_MODEL_SMALL_PAGE;
+    const struct replay_model_range range =
+        make_range(event, is_small ? REPLAY_MODEL_SMALL_PAGE : 0);
 
     if (!is_range(event->address, event->bytes) ||
-        mapped_bytes(model, range.start, range.end, false) > 0)
+        get_mapped_bytes(model, range.start, range.end, false) > 0)
         return OMITTED;
     return add_range(model, &range) ? PLAIN : OMITTED;
 }
 
-static enum plan undo(struct replay_model *model, size_t number)
+static enum plan undo_event(struct replay_model *model, size_t number)
 {
     const struct recording_event *event = &model->device->events[number];
 
@@ -499,7 +502,7 @@ static enum plan undo(struct replay_model *model, size_t number)
 
 /* --- Replay. --- */
 
-static uint64_t allocated_bytes(struct replay_model *model, size_t number)
+static uint64_t take_block_bytes(struct replay_model *model, size_t number)
 {
     const struct replay_model_exception *next =
         model->exception_count > 0 ? &model->exceptions[model->exception_count - 1] : NULL;
@@ -515,7 +518,7 @@ static void replay_alloc(struct replay_model *model, size_t number)
     const struct recording_event *event = &model->device->events[number];
     const struct replay_model_block block = {
         .address = event->address,
-        .bytes = allocated_bytes(model, number),
+        .bytes = take_block_bytes(model, number),
         .stream = event->stream,
         .requested = event->bytes,
         .since_us = model->now_us,
@@ -538,7 +541,7 @@ static void replay_free(struct replay_model *model, size_t number)
         remove_block(model, slot);
 }
 
-static void replay(struct replay_model *model, size_t number)
+static void replay_event(struct replay_model *model, size_t number)
 {
     const struct recording_event *event = &model->device->events[number];
     struct replay_model_range range;
@@ -553,8 +556,9 @@ static void replay(struct replay_model *model, size_t number)
         break;
     case RECORDING_SEGMENT_ALLOC:
     case RECORDING_SEGMENT_MAP:
-        range = range_of(event, model->plan[number] == SMALL_PAGES ? REPLAY_MODEL_SMALL_PAGE
-                                                                   : page_for(model, event->bytes));
+        range = make_range(event, model->plan[number] == SMALL_PAGES
+                                      ? REPLAY_MODEL_SMALL_PAGE
+                                      : choose_page_bytes(model, event->bytes));
         (void)add_range(model, &range);
         break;
     case RECORDING_SEGMENT_FREE:
@@ -579,7 +583,7 @@ uint64_t replay_model_next_us(const struct replay_model *model)
     return time_us > model->now_us ? time_us : model->now_us;
 }
 
-/* Whether an event and the next one are a free that waits for no stream. */
+/* Get whether an event and the next event are a free that waits for no stream. */
 static bool is_immediate_free(const struct recording_device *device, size_t number)
 {
     const struct recording_event *event = &device->events[number];
@@ -588,7 +592,7 @@ static bool is_immediate_free(const struct recording_device *device, size_t numb
            event[1].action == RECORDING_FREE_COMPLETED && event[1].address == event->address;
 }
 
-/* Each event is undone and replayed. */
+/* Update the progress: each event is undone and replayed. */
 static void update_progress(const struct replay_model *model, size_t done)
 {
     if (done % PROGRESS_EVENTS == 0)
@@ -601,7 +605,7 @@ bool replay_model_step(struct replay_model *model)
         return false;
     model->now_us = replay_model_next_us(model);
     if (model->plan[model->at] != OMITTED)
-        replay(model, model->at);
+        replay_event(model, model->at);
     model->ticks += !is_immediate_free(model->device, model->at);
     model->at++;
     update_progress(model, model->device->event_count + model->at);
@@ -610,8 +614,8 @@ bool replay_model_step(struct replay_model *model)
 
 /* --- Setup. --- */
 
-static bool load(struct replay_model *model, const struct recording *recording,
-                 const struct recording_device *device)
+static bool load_segments(struct replay_model *model, const struct recording *recording,
+                          const struct recording_device *device)
 {
     memset(model, 0, sizeof(*model));
     model->device = device;
@@ -628,7 +632,7 @@ static bool load(struct replay_model *model, const struct recording *recording,
 bool replay_model_init_at_end(struct replay_model *model, const struct recording *recording,
                               const struct recording_device *device)
 {
-    if (!load(model, recording, device))
+    if (!load_segments(model, recording, device))
         return false;
     set_unknown_pages(model);
     return true;
@@ -642,8 +646,8 @@ static bool has_requests(const struct recording_device *device)
     return false;
 }
 
-/* The time of the first event that has one. */
-static uint64_t first_time(const struct recording_device *device)
+/* Find the time of the first event with a time; 0: none. */
+static uint64_t find_first_time(const struct recording_device *device)
 {
     for (size_t i = 0; i < device->event_count; i++)
         if (device->events[i].time_us > 0)
@@ -667,13 +671,13 @@ void replay_model_count_events(struct replay_model *model)
 bool replay_model_init(struct replay_model *model, const struct recording *recording,
                        const struct recording_device *device)
 {
-    if (!load(model, recording, device))
+    if (!load_segments(model, recording, device))
         return false;
     model->has_requests = has_requests(device);
     model->plan = malloc(device->event_count + 1);
     model->out_of_memory = !model->plan;
     for (size_t i = device->event_count; i-- > 0 && !model->out_of_memory;) {
-        model->plan[i] = (uint8_t)undo(model, i);
+        model->plan[i] = (uint8_t)undo_event(model, i);
         model->omitted += model->plan[i] == OMITTED;
         update_progress(model, device->event_count - i);
     }
@@ -682,7 +686,7 @@ bool replay_model_init(struct replay_model *model, const struct recording *recor
         return false;
     }
     set_unknown_pages(model);
-    set_clock(model, first_time(device));
+    set_clock(model, find_first_time(device));
     return true;
 }
 

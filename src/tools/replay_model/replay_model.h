@@ -3,24 +3,24 @@
  * The replay model: the memory of a device over time, computed from the events of a recording.
  *
  * A recording has the segments at its end and events before.  All events are undone from the end backward, which
- * yields the state before the first event; then they are replayed one at a time.  PyTorch's viewer does the same.  An
+ * yields the state before the first event; then the events are replayed one at a time.  PyTorch's viewer does the same.  An
  * event that cannot be undone, because earlier or intermediate events are missing, is omitted and counted, so each
- * replayed event applies to the state that it finds.
+ * replayed event is consistent with the state before it.
  *
  *   range  a contiguous range of addresses with memory: a classic segment, or mapped memory of expandable segments
  *          with one stream, pool and page size.
- *   block  an allocated block, or a pending one: the user has freed it, and a stream may still use it.
+ *   block  an allocated or pending block; pending: the user has freed the block, and a stream may still use it.
  *
- * MODEL-1  Ranges do not overlap.  Blocks do not overlap, and each is in memory of one kind, expandable or classic.
- * MODEL-2  After the last event, the state is that of the segments, except for omitted blocks.
+ * MODEL-1  Ranges do not overlap.  Blocks do not overlap, and each block is in memory of one kind, expandable or classic.
+ * MODEL-2  After the last event, the state is equal to the segments, except for omitted blocks.
  *
  * A block of a segment has the size that the file contains.  The size of a block that was freed is not in the file:
  * it is the requested size, rounded up to 512 bytes, and limited by the next block.
  *
- * A page of expandable memory is the unit in which the driver maps and unmaps it: 2 MiB, or a large page of 20 MiB or
+ * A page of expandable memory is the unit of mapping and unmapping: 2 MiB, or a large page of 20 MiB or
  * large_segment_size_mb of the file's configuration.  The file does not contain the page size, so it is inferred:
- * memory has large pages if it was mapped, or existed before the first event, as a multiple of them.  It has pages of
- * 2 MiB in a segment that the file calls small, if a part of another size was unmapped, and everywhere with
+ * memory has large pages if its size, when it was mapped or at the first event, is a multiple of a large page.  It has
+ * pages of 2 MiB in a segment of the type `small`, if a part of another size was unmapped, and always with
  * page_size:small.
  *
  * Locking: none; one thread uses a model.
@@ -49,18 +49,17 @@ struct replay_model_range {
 
 /*
  * Callbacks for changes; each may be NULL.  The slot of a block is valid until the block is removed, and less than
- * replay_model.blocks.capacity.  A range is reported as it was mapped or unmapped, not as it is joined to others.
+ * replay_model.blocks.capacity.  A range is reported as it was mapped or unmapped, not joined to adjacent ranges.
  */
 struct replay_model_observer {
     void *self;
     void (*block_added)(void *self, uint32_t slot, const struct replay_model_block *block);
-    void (*block_freed)(void *self, uint32_t slot,
-                        const struct replay_model_block *block); /* it is pending now */
+    /* The block has become pending. */
+    void (*block_freed)(void *self, uint32_t slot, const struct replay_model_block *block);
     void (*block_removed)(void *self, uint32_t slot, const struct replay_model_block *block);
-    void (*range_added)(void *self,
-                        const struct replay_model_range *range); /* after it was added */
-    void (*range_removed)(void *self,
-                          const struct replay_model_range *range); /* after it was removed */
+    /* Called after the range was added, or removed. */
+    void (*range_added)(void *self, const struct replay_model_range *range);
+    void (*range_removed)(void *self, const struct replay_model_range *range);
 };
 
 /* Allocated blocks that are omitted since no segment of the file contains them. */
@@ -102,7 +101,7 @@ struct replay_model {
 bool replay_model_init(struct replay_model *model, const struct recording *recording,
                        const struct recording_device *device);
 
-/* The state at the end, without events. */
+/* Compute the state at the end, without events. */
 bool replay_model_init_at_end(struct replay_model *model, const struct recording *recording,
                               const struct recording_device *device);
 
@@ -114,22 +113,22 @@ void replay_model_count_events(struct replay_model *model);
 /* Set the observer, and report all ranges and blocks to it as added. */
 void replay_model_observe(struct replay_model *model, const struct replay_model_observer *observer);
 
-/* The time until which the state does not change: that of the next event, or now. */
+/* Get the time until which the state does not change: the time of the next event, or now. */
 uint64_t replay_model_next_us(const struct replay_model *model);
 
-/* Replay the next event.  Returns false after the last one and if out of host memory. */
+/* Replay the next event.  Returns false after the last event and if out of host memory. */
 bool replay_model_step(struct replay_model *model);
 
 /* Report omitted blocks on standard error.  Returns whether there are any. */
 bool replay_model_report_dropped(const char *file, const struct replay_model_dropped *dropped);
 
-/* The block or range that contains an address, or NULL.  Valid until the next step.  Cost: O(log n). */
+/* Find the block or range that contains an address, or NULL.  Valid until the next step.  Cost: O(log n). */
 const struct replay_model_block *replay_model_block_at(const struct replay_model *model,
                                                        uint64_t address);
 const struct replay_model_range *replay_model_range_at(const struct replay_model *model,
                                                        uint64_t address);
 
-/* The bytes of [start, end) that are mapped in expandable segments.  Cost: O(log n) per range. */
+/* Get the bytes of [start, end) that are mapped in expandable segments.  Cost: O(log n) per range. */
 uint64_t replay_model_expandable_bytes(const struct replay_model *model, uint64_t start,
                                        uint64_t end);
 

@@ -12,7 +12,7 @@
 
 /* In ascending order of preference. */
 enum frame_kind {
-    FRAME_RUNTIME, /* starts threads, interprets, dispatches, or captures the stack; or a library's, without a name */
+    FRAME_RUNTIME, /* starts threads, interprets, dispatches, or captures the stack; or a library's without a name */
     FRAME_LIBRARY,        /* a named function of PyTorch, CUDA or xseg */
     FRAME_MODULE,         /* the program's, without source */
     FRAME_SOURCE,         /* the program's, with source */
@@ -26,27 +26,27 @@ struct slice {
     size_t length;
 };
 
-static bool begins(const char *text, const char *with)
+static bool has_prefix(const char *text, const char *prefix)
 {
-    return strncmp(text, with, strlen(with)) == 0;
+    return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-static bool ends(const char *text, const char *with)
+static bool has_suffix(const char *text, const char *suffix)
 {
-    const size_t length = strlen(text), tail = strlen(with);
+    const size_t length = strlen(text), suffix_length = strlen(suffix);
 
-    return length >= tail && strcmp(text + length - tail, with) == 0;
+    return length >= suffix_length && strcmp(text + length - suffix_length, suffix) == 0;
 }
 
-static bool begins_with_any(const char *text, const char *const *words)
+static bool has_any_prefix(const char *text, const char *const *words)
 {
     for (; *words; words++)
-        if (begins(text, *words))
+        if (has_prefix(text, *words))
             return true;
     return false;
 }
 
-static bool has_any(const char *text, const char *const *words)
+static bool contains_any(const char *text, const char *const *words)
 {
     for (; *words; words++)
         if (strstr(text, *words))
@@ -54,16 +54,16 @@ static bool has_any(const char *text, const char *const *words)
     return false;
 }
 
-static bool slice_begins_with_any(struct slice name, const char *const *words)
+static bool slice_has_any_prefix(struct slice name, const char *const *words)
 {
     for (; *words; words++)
-        if (name.length >= strlen(*words) && begins(name.text, *words))
+        if (name.length >= strlen(*words) && has_prefix(name.text, *words))
             return true;
     return false;
 }
 
-/* Whether a path contains a part, of which a `/` may be a `\\` in the path. */
-static bool has_part(const char *path, const char *part)
+/* Get whether a path contains a part, of which a `/` may be a `\\` in the path. */
+static bool contains_part(const char *path, const char *part)
 {
     for (; *path; path++) {
         size_t i = 0;
@@ -76,12 +76,12 @@ static bool has_part(const char *path, const char *part)
     return false;
 }
 
-static bool slice_has(struct slice name, const char *word)
+static bool slice_contains(struct slice name, const char *word)
 {
     return memmem(name.text, name.length, word, strlen(word)) != NULL;
 }
 
-/* The end of a parenthesized part of a demangled name, which begins at `at`. */
+/* Find the end of a parenthesized part of a demangled name, which begins at `at`. */
 static const char *skip_parentheses(const char *at)
 {
     size_t depth = 0;
@@ -96,23 +96,23 @@ static const char *skip_parentheses(const char *at)
 }
 
 /*
- * The qualified name in a demangled function, without return type, parameters and suffixes:
+ * Get the qualified name in a demangled function, without return type, parameters and suffixes:
  * "at::native::copy<int>" of "void at::native::copy<int>(at::Tensor const&) [clone .isra.0]".
  */
-static struct slice qualified_name(const char *text)
+static struct slice get_qualified_name(const char *text)
 {
     const char *first = text, *at = text;
     size_t depth = 0; /* of template arguments and braces */
     bool is_operator = false;
 
     while (*at) {
-        if (depth == 0 && begins(at, "operator") && (at == text || strchr(": ", at[-1]))) {
+        if (depth == 0 && has_prefix(at, "operator") && (at == text || strchr(": ", at[-1]))) {
             is_operator = true; /* no return type follows: "my::T::operator at::Tensor" */
             at += strlen("operator");
-            at += begins(at, "()") ? 2 : strspn(at, "<>=!+-*/%&|^~,[]");
-        } else if (begins(at, "(anonymous namespace)") || begins(at, "decltype(")) {
+            at += has_prefix(at, "()") ? 2 : strspn(at, "<>=!+-*/%&|^~,[]");
+        } else if (has_prefix(at, "(anonymous namespace)") || has_prefix(at, "decltype(")) {
             at = skip_parentheses(strchr(at, '('));
-        } else if (depth == 0 && (*at == '(' || begins(at, " ["))) {
+        } else if (depth == 0 && (*at == '(' || has_prefix(at, " ["))) {
             break;
         } else {
             if (*at == '<' || *at == '{')
@@ -129,10 +129,10 @@ static struct slice qualified_name(const char *text)
 
 static bool is_python(const char *file)
 {
-    return ends(file, ".py") || file[0] == '<';
+    return has_suffix(file, ".py") || file[0] == '<';
 }
 
-/* Whether a Python file belongs to Python's own library or to a package that allocates for others. */
+/* Get whether a Python file belongs to Python's own library, or to a package that allocates for its callers. */
 static bool is_python_library(const char *file)
 {
     static const char *const packages[] = {"-packages/torch/", "-packages/xseg/", "/pytorch/torch/",
@@ -140,13 +140,14 @@ static bool is_python_library(const char *file)
     static const char *const standard[] = {"/lib/python3", "/lib64/python3", NULL};
 
     for (const char *const *package = packages; *package; package++)
-        if (has_part(file, *package))
+        if (contains_part(file, *package))
             return true;
-    return begins(file, "torch/") || (has_any(file, standard) && !strstr(file, "-packages/"));
+    return has_prefix(file, "torch/") ||
+           (contains_any(file, standard) && !strstr(file, "-packages/"));
 }
 
-/* The last component of a path. */
-static const char *base_of(const char *path)
+/* Get the last component of a path. */
+static const char *get_base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -154,8 +155,8 @@ static const char *base_of(const char *path)
 }
 
 /*
- * Whether a function is CPython's: by its module or source file, as one of the C interface (`PyObject_Call`,
- * `_PyEval_EvalFrameDefault`), or, without a file, by the names of its internal functions.
+ * Get whether a function belongs to CPython: by its module or source file, by a name of the C interface (`PyObject_Call`,
+ * `_PyEval_EvalFrameDefault`), or, without a file, by a name of CPython's internal functions.
  */
 static bool is_interpreter(const char *module, const char *file, struct slice name)
 {
@@ -174,18 +175,19 @@ static bool is_interpreter(const char *module, const char *file, struct slice na
     const bool has_file = file[0] != '\0' && strcmp(file, "??") != 0;
     const size_t skip = name.length > 0 && name.text[0] == '_';
 
-    if (begins_with_any(base_of(module), modules) ||
-        (has_any(file, files) && !strstr(file, "-packages/") && !strstr(file, ".so")))
+    if (has_any_prefix(get_base_name(module), modules) ||
+        (contains_any(file, files) && !strstr(file, "-packages/") && !strstr(file, ".so")))
         return true;
-    if (slice_has(name, "::"))
+    if (slice_contains(name, "::"))
         return false;
-    if (!has_file &&
-        (slice_begins_with_any(name, internal) || (name.length == 4 && begins(name.text, "main"))))
+    if (!has_file && (slice_has_any_prefix(name, internal) ||
+                      (name.length == 4 && has_prefix(name.text, "main"))))
         return true;
-    return name.length > skip + 2 && begins(name.text + skip, "Py") && slice_has(name, "_");
+    return name.length > skip + 2 && has_prefix(name.text + skip, "Py") &&
+           slice_contains(name, "_");
 }
 
-static bool is_any(struct slice name, const char *const *words)
+static bool is_any_of(struct slice name, const char *const *words)
 {
     for (; *words; words++)
         if (strlen(*words) == name.length && memcmp(*words, name.text, name.length) == 0)
@@ -193,7 +195,7 @@ static bool is_any(struct slice name, const char *const *words)
     return false;
 }
 
-/* Whether a function starts threads, interprets Python, schedules the backward graph, or captures the stack. */
+/* Get whether a function starts threads, interprets Python, schedules the backward graph, or captures the stack. */
 static bool is_runtime(const char *module, const char *file, struct slice name)
 {
     static const char *const functions[] = {
@@ -212,11 +214,11 @@ static bool is_runtime(const char *module, const char *file, struct slice name)
                                          "torch::autograd::python::PythonEngine::",
                                          NULL};
 
-    return is_any(name, functions) || slice_begins_with_any(name, scopes) ||
+    return is_any_of(name, functions) || slice_has_any_prefix(name, scopes) ||
            is_interpreter(module, file, name);
 }
 
-/* Whether a node of PyTorch's backward graph computes a gradient: `torch::autograd::generated::MmBackward0::apply`. */
+/* Get whether a function computes a gradient in PyTorch's backward graph: `torch::autograd::generated::MmBackward0::apply`. */
 static bool is_autograd(struct slice name)
 {
     static const char *const names[] = {"torch::autograd::", NULL};
@@ -224,7 +226,7 @@ static bool is_autograd(struct slice name)
     const size_t tail = sizeof(apply) - 1;
 
     return name.length > tail && memcmp(name.text + name.length - tail, apply, tail) == 0 &&
-           (slice_begins_with_any(name, names) || slice_has(name, "Backward"));
+           (slice_has_any_prefix(name, names) || slice_contains(name, "Backward"));
 }
 
 static bool is_library(const char *module, const char *file, struct slice name)
@@ -247,20 +249,20 @@ static bool is_library(const char *module, const char *file, struct slice name)
     static const char *const names[] = {
         "c10::", "c10d::",     "at::", "torch::", "caffe2::", "xseg_",
         "cuMem", "cudaMalloc", "THP",  "nccl",    NULL};
-    const char *base = base_of(module);
+    const char *base = get_base_name(module);
 
     /* The file of the PyTorch adapter is `torch-VERSION-xseg-VERSION.so`. */
-    return begins_with_any(base, modules) || (strstr(base, "xseg") && strstr(base, ".so")) ||
-           has_any(file, folders) || begins_with_any(file, relative) ||
-           slice_begins_with_any(name, names);
+    return has_any_prefix(base, modules) || (strstr(base, "xseg") && strstr(base, ".so")) ||
+           contains_any(file, folders) || has_any_prefix(file, relative) ||
+           slice_has_any_prefix(name, names);
 }
 
-static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t number)
+static enum frame_kind get_frame_kind(const struct recording *recording, uint32_t number)
 {
     const struct recording_frame *frame = &recording->frames[number];
     const char *file = recording_text(recording, frame->file);
     const char *module = frame->module ? recording_text(recording, frame->module) : file;
-    const struct slice name = qualified_name(recording_text(recording, frame->name));
+    const struct slice name = get_qualified_name(recording_text(recording, frame->name));
 
     if (is_python(file))
         return is_python_library(file) ? FRAME_PYTHON_LIBRARY : FRAME_PYTHON;
@@ -269,18 +271,18 @@ static enum frame_kind kind_of_frame(const struct recording *recording, uint32_t
     if (is_runtime(module, file, name))
         return FRAME_RUNTIME;
     if (is_library(module, file, name))
-        return name.length > 0 && !begins(name.text, "??") ? FRAME_LIBRARY : FRAME_RUNTIME;
+        return name.length > 0 && !has_prefix(name.text, "??") ? FRAME_LIBRARY : FRAME_RUNTIME;
     return sites_is_module(recording, number) ? FRAME_MODULE : FRAME_SOURCE;
 }
 
 /*
- * The position of the frame that is the site of a stack, of which frame 0 is the innermost.  Among functions of
- * libraries the outermost is the site, since it names the operation; the innermost is the allocator.
+ * Find the position of the frame that is the site of a stack; frame 0 is the innermost.  Among functions of libraries the
+ * outermost is the site, since it is the operation; the innermost is the allocator.
  *
  * Returns: stack->count if no frame can be a site
  */
-static uint32_t position_of_site(const struct recording *recording,
-                                 const struct recording_stack *stack, const uint8_t *kinds)
+static uint32_t find_site_position(const struct recording *recording,
+                                   const struct recording_stack *stack, const uint8_t *kinds)
 {
     const uint32_t *frames = recording->stack_frames + stack->first;
     uint32_t best = stack->count;
@@ -295,7 +297,7 @@ static uint32_t position_of_site(const struct recording *recording,
     return best;
 }
 
-/* Whether --depth counts a frame as a caller of a site. */
+/* Get whether --depth counts a frame as a caller of a site. */
 static bool is_caller(enum frame_kind site, enum frame_kind caller)
 {
     return caller >= (site >= FRAME_PYTHON_LIBRARY ? site : FRAME_LIBRARY);
@@ -312,49 +314,51 @@ static bool is_site(const void *owner, uint32_t number, const void *frames, size
            memcmp(sites->frames + site->first, frames, bytes) == 0;
 }
 
-/* The site of the `count` frames that put_frames() has written. */
-static bool get_site(struct sites *sites, struct index *index, uint32_t count, uint32_t *out)
+/* Find or add the site of the `count` frames that append_frames() has written. */
+static bool find_or_add_site(struct sites *sites, struct index *index, uint32_t count,
+                             uint32_t *out)
 {
     const uint32_t *frames = sites->frames + sites->frame_count;
     const size_t bytes = count * sizeof(*frames);
-    const uint64_t sum = index_hash(frames, bytes);
+    const uint64_t hash = index_hash(frames, bytes);
 
-    *out = index_find(index, sum, frames, bytes, is_site, sites);
+    *out = index_find(index, hash, frames, bytes, is_site, sites);
     if (*out != INDEX_NONE)
         return true;
     sites->sites[sites->count] =
         (struct site){.first = (uint32_t)sites->frame_count, .count = count};
     sites->frame_count += count;
     *out = sites->count++;
-    return index_add(index, sum, *out);
+    return index_add(index, hash, *out);
 }
 
-/* Copy the frames of a stack's site to the end of sites->frames, where get_site() keeps those of a new site.  Returns
- * their number. */
-static uint32_t put_frames(struct sites *sites, const struct recording_stack *stack,
-                           const uint8_t *kinds, const uint32_t *same, uint32_t depth)
+/* Copy the frames of a stack's site to the end of sites->frames, where find_or_add_site() keeps the frames of a new site.
+ * Returns the number of frames. */
+static uint32_t append_frames(struct sites *sites, const struct recording_stack *stack,
+                              const uint8_t *kinds, const uint32_t *representatives, uint32_t depth)
 {
-    const uint32_t *from = sites->recording->stack_frames + stack->first;
-    uint32_t *to = sites->frames + sites->frame_count, count = 0, first;
+    const uint32_t *source = sites->recording->stack_frames + stack->first;
+    uint32_t *target = sites->frames + sites->frame_count, count = 0, first;
 
     if (sites->by == SITES_BY_STACK) {
-        memcpy(to, from, stack->count * sizeof(*to));
+        memcpy(target, source, stack->count * sizeof(*target));
         return stack->count;
     }
-    first = position_of_site(sites->recording, stack, kinds);
+    first = find_site_position(sites->recording, stack, kinds);
     for (uint32_t i = first; i < stack->count && count < depth; i++)
-        if (i == first || is_caller(kinds[from[first]], kinds[from[i]]))
-            to[count++] = same[from[i]];
+        if (i == first || is_caller(kinds[source[first]], kinds[source[i]]))
+            target[count++] = representatives[source[i]];
     return count;
 }
 
 static bool find_sites(struct sites *sites, struct index *index, const uint8_t *kinds,
-                       const uint32_t *same, uint32_t depth)
+                       const uint32_t *representatives, uint32_t depth)
 {
     for (size_t i = 0; i < sites->recording->stack_count; i++) {
-        const uint32_t count = put_frames(sites, &sites->recording->stacks[i], kinds, same, depth);
+        const uint32_t count =
+            append_frames(sites, &sites->recording->stacks[i], kinds, representatives, depth);
 
-        if (count > 0 && !get_site(sites, index, count, &sites->of_stack[i]))
+        if (count > 0 && !find_or_add_site(sites, index, count, &sites->of_stack[i]))
             return false;
     }
     return true;
@@ -363,36 +367,38 @@ static bool find_sites(struct sites *sites, struct index *index, const uint8_t *
 static bool is_function(const void *owner, uint32_t number, const void *name, size_t bytes)
 {
     const struct recording *recording = owner;
-    const struct slice other =
-        qualified_name(recording_text(recording, recording->frames[number].name));
+    const struct slice function =
+        get_qualified_name(recording_text(recording, recording->frames[number].name));
 
-    return other.length == bytes && memcmp(other.text, name, bytes) == 0;
+    return function.length == bytes && memcmp(function.text, name, bytes) == 0;
 }
 
 /* Set the kind of each frame, and the frame that represents it in sites: a function of a library has one frame per
  * call in it, and is one site. */
-static bool classify_frames(const struct recording *recording, uint8_t *kinds, uint32_t *same)
+static bool classify_frames(const struct recording *recording, uint8_t *kinds,
+                            uint32_t *representatives)
 {
     struct index functions = {0};
-    bool fine = true;
+    bool success = true;
 
-    for (uint32_t i = 0; fine && i < recording->frame_count; i++) {
-        kinds[i] = (uint8_t)kind_of_frame(recording, i);
-        same[i] = i;
+    for (uint32_t i = 0; success && i < recording->frame_count; i++) {
+        kinds[i] = (uint8_t)get_frame_kind(recording, i);
+        representatives[i] = i;
         if (kinds[i] == FRAME_LIBRARY || kinds[i] == FRAME_AUTOGRAD) {
             const struct slice name =
-                qualified_name(recording_text(recording, recording->frames[i].name));
-            const uint64_t sum = index_hash(name.text, name.length);
+                get_qualified_name(recording_text(recording, recording->frames[i].name));
+            const uint64_t hash = index_hash(name.text, name.length);
 
-            same[i] = index_find(&functions, sum, name.text, name.length, is_function, recording);
-            if (same[i] == INDEX_NONE) {
-                same[i] = i;
-                fine = index_add(&functions, sum, i);
+            representatives[i] =
+                index_find(&functions, hash, name.text, name.length, is_function, recording);
+            if (representatives[i] == INDEX_NONE) {
+                representatives[i] = i;
+                success = index_add(&functions, hash, i);
             }
         }
     }
     index_fini(&functions);
-    return fine;
+    return success;
 }
 
 static bool make_stack_sites(struct sites *sites, uint32_t depth)
@@ -400,21 +406,22 @@ static bool make_stack_sites(struct sites *sites, uint32_t depth)
     const struct recording *recording = sites->recording;
     struct index index = {0};
     uint8_t *kinds = malloc(recording->frame_count + 1);
-    uint32_t *same = malloc((recording->frame_count + 1) * sizeof(*same));
+    uint32_t *representatives = malloc((recording->frame_count + 1) * sizeof(*representatives));
     size_t frames = 0;
-    bool fine;
+    bool success;
 
     for (size_t i = 0; i < recording->stack_count; i++)
         frames += recording->stacks[i].count;
     sites->frames = malloc((frames + 1) * sizeof(*sites->frames));
     sites->sites = calloc(recording->stack_count + 2, sizeof(*sites->sites));
     sites->of_stack = calloc(recording->stack_count + 1, sizeof(*sites->of_stack));
-    fine = kinds && same && sites->frames && sites->sites && sites->of_stack &&
-           classify_frames(recording, kinds, same) && find_sites(sites, &index, kinds, same, depth);
+    success = kinds && representatives && sites->frames && sites->sites && sites->of_stack &&
+              classify_frames(recording, kinds, representatives) &&
+              find_sites(sites, &index, kinds, representatives, depth);
     index_fini(&index);
     free(kinds);
-    free(same);
-    return fine;
+    free(representatives);
+    return success;
 }
 
 /* --- Sites by label. --- */
@@ -533,8 +540,8 @@ char *sites_frame_name(const struct recording *recording, uint32_t number)
     return length < 0 ? NULL : text;
 }
 
-/* "MmBackward0" of "torch::autograd::generated::MmBackward0::apply". */
-static struct slice node_name(struct slice name)
+/* Get "MmBackward0" of "torch::autograd::generated::MmBackward0::apply". */
+static struct slice get_node_name(struct slice name)
 {
     const char *arguments = memchr(name.text, '<', name.length);
     const char *end = name.text + name.length - strlen("::apply");
@@ -547,15 +554,16 @@ static struct slice node_name(struct slice name)
     return (struct slice){first, (size_t)(end - first)};
 }
 
-/* A frame of a site: the name alone of a library's function, and of a node of the backward graph. */
-static char *site_frame_name(const struct recording *recording, uint32_t number)
+/* Name a frame of a site: only by the function, for a library's function and a node of the backward graph. */
+static char *get_site_frame_name(const struct recording *recording, uint32_t number)
 {
-    const enum frame_kind kind = kind_of_frame(recording, number);
-    struct slice name = qualified_name(recording_text(recording, recording->frames[number].name));
+    const enum frame_kind kind = get_frame_kind(recording, number);
+    struct slice name =
+        get_qualified_name(recording_text(recording, recording->frames[number].name));
     char *text = NULL;
 
     if (kind == FRAME_AUTOGRAD) {
-        name = node_name(name);
+        name = get_node_name(name);
         return asprintf(&text, "backward pass: %.*s", (int)name.length, name.text) < 0 ? NULL
                                                                                        : text;
     }
@@ -563,24 +571,23 @@ static char *site_frame_name(const struct recording *recording, uint32_t number)
                                  : sites_frame_name(recording, number);
 }
 
-static char *frames_name(const struct sites *sites, const struct site *site)
+static char *join_frame_names(const struct sites *sites, const struct site *site)
 {
-    char *whole = NULL;
+    char *name = NULL;
 
     for (uint32_t i = 0; i < site->count; i++) {
-        char *frame = site_frame_name(sites->recording, sites->frames[site->first + i]);
-        char *longer = NULL;
+        char *frame = get_site_frame_name(sites->recording, sites->frames[site->first + i]);
+        char *joined = NULL;
 
-        if (!frame ||
-            asprintf(&longer, "%s%s%s", whole ? whole : "", whole ? " < " : "", frame) < 0)
-            longer = NULL;
+        if (!frame || asprintf(&joined, "%s%s%s", name ? name : "", name ? " < " : "", frame) < 0)
+            joined = NULL;
         free(frame);
-        free(whole);
-        if (!longer)
+        free(name);
+        if (!joined)
             return NULL;
-        whole = longer;
+        name = joined;
     }
-    return whole;
+    return name;
 }
 
 char *sites_name(const struct sites *sites, uint32_t number)
@@ -597,5 +604,5 @@ char *sites_name(const struct sites *sites, uint32_t number)
     }
     if (sites_are_labels(sites->by))
         return strdup(recording_text(sites->recording, site->label));
-    return frames_name(sites, site);
+    return join_frame_names(sites, site);
 }

@@ -9,7 +9,7 @@
  *   1. the innermost Python frame outside of PyTorch and of Python's own library
  *   2. the innermost Python frame
  *   3. the innermost apply() of a node of PyTorch's backward graph, which runs in threads without a Python frame
- *   4. the innermost frame with source outside of libraries that serve others (PyTorch, CUDA, libc, xseg)
+ *   4. the innermost frame with source outside of libraries that allocate for their callers (PyTorch, CUDA, libc, xseg)
  *   5. the innermost frame outside of such libraries
  *   6. the outermost named function of such a library
  *
@@ -67,31 +67,32 @@ bool sites_init(struct sites *sites, const struct recording *recording, enum sit
                 uint32_t depth);
 void sites_fini(struct sites *sites);
 
-/* Whether sites are labels of any kind. */
+/* Get whether sites are labels of any kind. */
 static inline bool sites_are_labels(enum sites_by by)
 {
     return by >= SITES_BY_LABEL;
 }
 
-/* The singular of what a site is, as the heading of a column: "site", "label", "compiled region". */
+/* Get the noun of a site, as the heading of a column: "site", "label", "compiled region". */
 const char *sites_noun(enum sites_by by);
 
-/* The label of a context that is its site; 0: none. */
+/* Get the label of a context that is its site; 0: none. */
 uint32_t sites_label(const struct recording_context *context, enum sites_by by);
 
-/* The site of a block; `sites` is a struct sites. */
+/* Get the site of a block; `sites` is a struct sites. */
 uint32_t sites_of(const void *sites, const struct replay_model_block *block);
 
 /*
- * "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees it; NULL if out
- * of host memory.
+ * Name a site: "model.py:212 forward", "backward pass: MmBackward0"; frames are joined by " < ".  The caller frees the
+ * name; NULL if out of host memory.
  */
 char *sites_name(const struct sites *sites, uint32_t number);
 
-/* Whether the file of a frame is a module, such as a shared library, and its line an offset in it. */
+/* Get whether the file of a frame is a module, such as a shared library, and its line an offset in that module. */
 bool sites_is_module(const struct recording *recording, uint32_t frame);
 
-/* "model.py:212 forward", "decode (libdecode.so+0x200)".  The caller frees it; NULL if out of host memory. */
+/* Name a frame: "model.py:212 forward", "decode (libdecode.so+0x200)".  The caller frees the name; NULL if out of host
+ * memory. */
 char *sites_frame_name(const struct recording *recording, uint32_t frame);
 
 #endif

@@ -44,32 +44,32 @@ void *reader_reserve(struct reader *reader, void *array, size_t *capacity, size_
         return array;
 
     size_t added = *capacity ? *capacity : 256;
-    void *bigger;
+    void *grown;
 
-    if (added * size > XTRACE_MEMORY - reader->held) {
+    if (added * size > XTRACE_MEMORY - reader->allocated_bytes) {
         reader_fail(reader, "the file needs more than 1 GiB of host memory");
         return NULL;
     }
-    bigger = realloc(array, (*capacity + added) * size);
-    if (!bigger) {
+    grown = realloc(array, (*capacity + added) * size);
+    if (!grown) {
         reader_out_of_memory(reader);
         return NULL;
     }
-    reader->held += added * size;
+    reader->allocated_bytes += added * size;
     *capacity += added;
-    return bigger;
+    return grown;
 }
 
 struct id_map_entry *reader_add_name(struct reader *reader, struct id_map *map, uint64_t name,
                                      uint32_t number, uint32_t line)
 {
-    size_t before = map->capacity;
+    size_t old_capacity = map->capacity;
     struct id_map_entry *entry = id_map_add(map, name, number, line);
 
     if (!entry)
         reader_out_of_memory(reader);
-    reader->held += (map->capacity - before) * sizeof(*entry);
-    if (reader->held > XTRACE_MEMORY) {
+    reader->allocated_bytes += (map->capacity - old_capacity) * sizeof(*entry);
+    if (reader->allocated_bytes > XTRACE_MEMORY) {
         reader_fail(reader, "the file needs more than 1 GiB of host memory");
         return NULL;
     }
@@ -102,7 +102,7 @@ bool reader_config(struct reader *reader, const char *text)
     return reader->trace.config || reader_out_of_memory(reader);
 }
 
-/* The index of a stream, which is added if it does not exist. */
+/* Find the index of a stream; add the stream if it does not exist. */
 static bool find_stream(struct reader *reader, uint64_t name, uint16_t *out)
 {
     struct id_map_entry *entry = name ? id_map_find(&reader->streams, name) : NULL;
@@ -144,7 +144,7 @@ static bool add_pool(struct reader *reader, uint64_t name, uint16_t *out)
     return true;
 }
 
-/* As find_stream(), for a pool that an operation uses. */
+/* Find the index of a pool that an operation uses; add the pool if it does not exist. */
 static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
 {
     struct id_map_entry *entry = name ? id_map_find(&reader->pools, name) : NULL;
@@ -159,7 +159,7 @@ static bool find_pool(struct reader *reader, uint64_t name, uint16_t *out)
     return true;
 }
 
-/* The entry of an allocated block. */
+/* Find the entry of an allocated block. */
 static struct id_map_entry *find_block(struct reader *reader, uint64_t id)
 {
     struct id_map_entry *entry = id_map_find(&reader->blocks, id);
@@ -302,21 +302,21 @@ bool reader_empty(struct reader *reader, const struct fields *fields)
 
 bool reader_wait(struct reader *reader, const struct fields *fields)
 {
-    uint16_t stream = 0, other = 0;
+    uint16_t stream = 0, awaited = 0;
     struct xtrace_op *op;
 
     if (!find_stream(reader, fields->number[1], &stream) ||
-        !find_stream(reader, fields->number[2], &other))
+        !find_stream(reader, fields->number[2], &awaited))
         return false;
     op = reader_add_op(reader, XTRACE_WAIT);
     if (!op)
         return false;
     op->stream = stream;
-    op->other = other;
+    op->other = awaited;
     return true;
 }
 
-static bool begin_pool(struct reader *reader, const struct fields *fields, bool capturing)
+static bool begin_pool_use(struct reader *reader, const struct fields *fields, bool capturing)
 {
     uint64_t name = fields->number[1];
     uint16_t stream = 0, pool = 0;
@@ -348,7 +348,7 @@ static bool begin_pool(struct reader *reader, const struct fields *fields, bool 
     return true;
 }
 
-static bool end_pool(struct reader *reader, const struct fields *fields, bool capturing)
+static bool end_pool_use(struct reader *reader, const struct fields *fields, bool capturing)
 {
     uint64_t name = fields->number[1];
     struct id_map_entry *entry = id_map_find(&reader->pools, name);
@@ -370,22 +370,22 @@ static bool end_pool(struct reader *reader, const struct fields *fields, bool ca
 
 bool reader_capture_begin(struct reader *reader, const struct fields *fields)
 {
-    return begin_pool(reader, fields, true);
+    return begin_pool_use(reader, fields, true);
 }
 
 bool reader_capture_end(struct reader *reader, const struct fields *fields)
 {
-    return end_pool(reader, fields, true);
+    return end_pool_use(reader, fields, true);
 }
 
 bool reader_route_begin(struct reader *reader, const struct fields *fields)
 {
-    return begin_pool(reader, fields, false);
+    return begin_pool_use(reader, fields, false);
 }
 
 bool reader_route_end(struct reader *reader, const struct fields *fields)
 {
-    return end_pool(reader, fields, false);
+    return end_pool_use(reader, fields, false);
 }
 
 bool reader_pool_release(struct reader *reader, const struct fields *fields)
@@ -431,20 +431,20 @@ bool reader_place(struct reader *reader, const struct fields *fields, uint32_t *
 
 bool reader_clock(struct reader *reader, const struct fields *fields)
 {
-    uint64_t now = fields->number[1];
+    uint64_t time_us = fields->number[1];
     struct xtrace_op *op;
 
-    if (reader->has_clock && now < reader->clock)
+    if (reader->has_clock && time_us < reader->clock)
         return reader_fail(reader,
                            "the clock decreases from %" PRIu64 " to %" PRIu64 " microseconds",
-                           reader->clock, now);
-    if (now > UINT64_MAX / 1000)
+                           reader->clock, time_us);
+    if (time_us > UINT64_MAX / 1000)
         return reader_fail(reader, "the time exceeds 2^64 nanoseconds");
     op = reader_add_op(reader, XTRACE_CLOCK);
     if (!op)
         return false;
-    op->value = now;
+    op->value = time_us;
     reader->has_clock = reader->trace.has_clock = true;
-    reader->clock = now;
+    reader->clock = time_us;
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The builder of a trace: the state of a file that is being read, and the rules of each operation.  xtrace.c has the
- * grammar of lines, snapshot.c the conversion of a memory snapshot.
+ * The builder of a trace: the state of a file that is being read, and the rules of each operation.  The grammar of lines
+ * is in xtrace.c, the conversion of a memory snapshot in snapshot.c.
  *
  * A function that rejects its input returns false or NULL, with the fault set on the current line.  All host memory
  * of a reader is bounded by XTRACE_MEMORY.
@@ -28,7 +28,7 @@ struct reader {
     struct xtrace trace;
     struct xtrace_fault *fault;
     uint32_t line;
-    size_t held; /* bytes in growing arrays */
+    size_t allocated_bytes; /* bytes in growing arrays */
     size_t op_capacity, answer_capacity, label_capacity;
     struct id_map blocks, streams, pools;
     struct id_map places;           /* segments of `p` lines, by the ID of their first block */
@@ -88,7 +88,7 @@ bool reader_route_end(struct reader *reader, const struct fields *fields);
 bool reader_pool_release(struct reader *reader, const struct fields *fields);
 bool reader_clock(struct reader *reader, const struct fields *fields);
 
-/* The index of the segment of a `p` line. */
+/* Find the index of the segment of a `p` line. */
 bool reader_place(struct reader *reader, const struct fields *fields, uint32_t *segment);
 
 #endif

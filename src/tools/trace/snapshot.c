@@ -8,7 +8,7 @@
 #include "src/tools/output/amount.h"
 #include "src/tools/reading/recording.h"
 
-/* Microseconds between two clock operations: one takes longer than the event that it precedes. */
+/* Minimal microseconds between two clock operations, which take longer than the events between them. */
 #define CLOCK_STEP 1000
 
 #define FRAMES_MAX 256 /* searched in a stack, from the innermost one */
@@ -17,7 +17,7 @@
 enum { ADDRESS_KNOWN = 1, ADDRESS_PENDING /* its free was requested */ };
 
 /* A block that was allocated before the history began. */
-struct early {
+struct initial_block {
     uint64_t address, bytes, stream;
     uint32_t pool;
 };
@@ -35,11 +35,11 @@ struct snapshot {
     struct recording recording;
     const struct recording_device *device;
     struct id_map addresses; /* number: of the allocated block; 0: none */
-    uint32_t
-        *pools; /* by pool: 1 + the number of the last entry that allocates; 0: none, or released */
-    struct early *early;
-    size_t early_count, early_capacity;
-    uint64_t early_bytes;
+    /* By pool: 1 + the number of the last entry that allocates; 0: none, or released. */
+    uint32_t *pools;
+    struct initial_block *initial;
+    size_t initial_count, initial_capacity;
+    uint64_t initial_bytes;
     uint32_t blocks;    /* number of the last block */
     uint32_t allocated; /* allocated blocks */
     bool completes;     /* the history has completed frees */
@@ -54,7 +54,7 @@ struct snapshot {
 
 /* --- Entries. --- */
 
-static const struct recording_event *entry_of(const struct snapshot *snapshot, size_t number)
+static const struct recording_event *get_entry(const struct snapshot *snapshot, size_t number)
 {
     snapshot->reader->line = (uint32_t)number;
     return &snapshot->device->events[number - 1];
@@ -70,14 +70,14 @@ static bool is_release(const struct recording_event *entry)
     return entry->action == RECORDING_SEGMENT_FREE || entry->action == RECORDING_SEGMENT_UNMAP;
 }
 
-static enum reason reason_of(const struct recording_event *entry)
+static enum reason get_reason(const struct recording_event *entry)
 {
     if (entry->cause == RECORDING_CAUSE_NONE || entry->cause == RECORDING_CAUSE_TRIM)
         return REASON_UNKNOWN;
     return entry->cause == RECORDING_CAUSE_REMAP ? REASON_REMAP : REASON_POLICY;
 }
 
-/* Whether the stack of an entry shows an explicit release by the program. */
+/* Get whether the stack of an entry shows an explicit release by the program. */
 static bool is_explicit(const struct snapshot *snapshot, const struct recording_event *entry)
 {
     const struct recording *recording = &snapshot->recording;
@@ -95,7 +95,7 @@ static bool is_explicit(const struct snapshot *snapshot, const struct recording_
     return false;
 }
 
-/* One of the two numbers of a pool is 0. */
+/* Combine the two numbers of a pool, of which one is 0. */
 static uint64_t pool_name(const struct snapshot *snapshot, uint32_t pool)
 {
     const uint64_t *id = snapshot->recording.pools[pool];
@@ -130,20 +130,20 @@ static void record_pool(struct snapshot *snapshot, uint32_t pool, size_t number)
         snapshot->pools[pool] = (uint32_t)number + 1;
 }
 
-static bool add_early(struct snapshot *snapshot, const struct early *block)
+static bool add_initial(struct snapshot *snapshot, const struct initial_block *block)
 {
-    struct early *early;
+    struct initial_block *initial;
 
     if (id_map_find(&snapshot->addresses, block->address))
         return true;
     record_pool(snapshot, block->pool, 0);
-    early = reader_reserve(snapshot->reader, snapshot->early, &snapshot->early_capacity,
-                           snapshot->early_count, sizeof(*early));
-    if (!early || !add_address(snapshot, block->address))
+    initial = reader_reserve(snapshot->reader, snapshot->initial, &snapshot->initial_capacity,
+                             snapshot->initial_count, sizeof(*initial));
+    if (!initial || !add_address(snapshot, block->address))
         return false;
-    snapshot->early = early;
-    early[snapshot->early_count++] = *block;
-    snapshot->early_bytes += block->bytes;
+    snapshot->initial = initial;
+    initial[snapshot->initial_count++] = *block;
+    snapshot->initial_bytes += block->bytes;
     return true;
 }
 
@@ -157,7 +157,7 @@ static bool record_alloc(struct snapshot *snapshot, const struct recording_event
 
 static bool record_entry(struct snapshot *snapshot, size_t number)
 {
-    const struct recording_event *entry = entry_of(snapshot, number);
+    const struct recording_event *entry = get_entry(snapshot, number);
 
     switch ((enum recording_action)entry->action) {
     case RECORDING_OOM:
@@ -171,8 +171,8 @@ static bool record_entry(struct snapshot *snapshot, size_t number)
         /* fall through */
     case RECORDING_FREE_REQUESTED:
         /* A block that is freed without an allocation was allocated before the history began. */
-        return add_early(snapshot,
-                         &(struct early){entry->address, entry->bytes, entry->stream, entry->pool});
+        return add_initial(snapshot, &(struct initial_block){entry->address, entry->bytes,
+                                                             entry->stream, entry->pool});
     case RECORDING_SEGMENT_ALLOC:
     case RECORDING_SEGMENT_MAP:
         snapshot->reserved += entry->bytes;
@@ -202,45 +202,48 @@ static bool record_segments(struct snapshot *snapshot, uint64_t *reserved)
             const uint64_t bytes = block->requested ? block->requested : block->bytes;
 
             if (block->state != RECORDING_INACTIVE &&
-                !add_early(snapshot,
-                           &(struct early){block->address, bytes, segment->stream, segment->pool}))
+                !add_initial(snapshot, &(struct initial_block){block->address, bytes,
+                                                               segment->stream, segment->pool}))
                 return false;
         }
     }
     return true;
 }
 
-static int compare_blocks(const void *left, const void *right)
+static int compare_blocks(const void *first, const void *second)
 {
-    const uint64_t a = ((const struct early *)left)->address;
-    const uint64_t b = ((const struct early *)right)->address;
+    const uint64_t a = ((const struct initial_block *)first)->address;
+    const uint64_t b = ((const struct initial_block *)second)->address;
 
     return a < b ? -1 : a > b;
 }
 
-static bool survey(struct snapshot *snapshot)
+static bool scan_snapshot(struct snapshot *snapshot)
 {
-    uint64_t began, reserved = 0;
+    uint64_t initial_reserved, reserved = 0;
 
     for (size_t number = 1; number <= snapshot->device->event_count; number++)
         if (!record_entry(snapshot, number))
             return false;
     if (!record_segments(snapshot, &reserved))
         return false;
-    if (snapshot->early_count > 0)
-        qsort(snapshot->early, snapshot->early_count, sizeof(*snapshot->early), compare_blocks);
+    if (snapshot->initial_count > 0)
+        qsort(snapshot->initial, snapshot->initial_count, sizeof(*snapshot->initial),
+              compare_blocks);
     /* Reserved bytes were counted from 0; the difference to the segments at the end is the initial value. */
-    began = reserved - snapshot->reserved;
+    initial_reserved = reserved - snapshot->reserved;
     snapshot->reader->trace.end.reserved = reserved;
-    snapshot->reader->trace.end.reserved_before = began <= reserved ? began : 0;
-    snapshot->reserved = began;
-    snapshot->capacity += began;
+    snapshot->reader->trace.end.reserved_before =
+        initial_reserved <= reserved ? initial_reserved : 0;
+    snapshot->reserved = initial_reserved;
+    snapshot->capacity += initial_reserved;
     return true;
 }
 
 /* --- The second pass converts entries to operations. --- */
 
-static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream, uint32_t pool)
+static bool allocate_block(struct snapshot *snapshot, uint64_t bytes, uint64_t stream,
+                           uint32_t pool)
 {
     const struct fields fields = {
         .count = 5, .number = {0, ++snapshot->blocks, bytes, stream, pool_name(snapshot, pool)}};
@@ -249,7 +252,7 @@ static bool allocate(struct snapshot *snapshot, uint64_t bytes, uint64_t stream,
     return reader_alloc(snapshot->reader, &fields);
 }
 
-static bool release(struct snapshot *snapshot, struct id_map_entry *address)
+static bool free_block(struct snapshot *snapshot, struct id_map_entry *address)
 {
     const struct fields fields = {.count = 2, .number = {0, address->number}};
 
@@ -259,27 +262,28 @@ static bool release(struct snapshot *snapshot, struct id_map_entry *address)
     return reader_free(snapshot->reader, &fields);
 }
 
-static bool allocate_early(struct snapshot *snapshot)
+static bool allocate_initial(struct snapshot *snapshot)
 {
     snapshot->reader->line = 1;
-    for (size_t i = 0; i < snapshot->early_count; i++) {
-        const struct early *block = &snapshot->early[i];
+    for (size_t i = 0; i < snapshot->initial_count; i++) {
+        const struct initial_block *block = &snapshot->initial[i];
 
-        if (!allocate(snapshot, block->bytes, block->stream, block->pool))
+        if (!allocate_block(snapshot, block->bytes, block->stream, block->pool))
             return false;
         id_map_find(&snapshot->addresses, block->address)->number = snapshot->blocks;
     }
     return true;
 }
 
-/* Advance the clock to the time of an entry, by at least `least` microseconds.  Entries of concurrent threads may be
+/* Advance the clock to the time of an entry, by at least `min_step` microseconds.  Entries of concurrent threads may be
  * slightly out of order; an earlier time is ignored. */
-static bool advance_clock(struct snapshot *snapshot, uint64_t time, uint64_t least)
+static bool advance_clock(struct snapshot *snapshot, uint64_t time, uint64_t min_step)
 {
     const struct fields fields = {.count = 2, .number = {0, time}};
     const struct reader *reader = snapshot->reader;
 
-    if (time == 0 || (reader->has_clock && (time <= reader->clock || time - reader->clock < least)))
+    if (time == 0 ||
+        (reader->has_clock && (time <= reader->clock || time - reader->clock < min_step)))
         return true;
     return reader_clock(snapshot->reader, &fields);
 }
@@ -290,10 +294,10 @@ static bool convert_alloc(struct snapshot *snapshot, const struct recording_even
 
     if (address->number != 0) {
         snapshot->unfreed += address->line != ADDRESS_PENDING;
-        if (!release(snapshot, address))
+        if (!free_block(snapshot, address))
             return false;
     }
-    if (!allocate(snapshot, entry->bytes, entry->stream, entry->pool))
+    if (!allocate_block(snapshot, entry->bytes, entry->stream, entry->pool))
         return false;
     address->number = snapshot->blocks;
     return true;
@@ -308,7 +312,7 @@ static bool convert_free(struct snapshot *snapshot, const struct recording_event
         return true;
     }
     if (entry->action == RECORDING_FREE_COMPLETED || !snapshot->completes)
-        return release(snapshot, address);
+        return free_block(snapshot, address);
     address->line = ADDRESS_PENDING;
     return true;
 }
@@ -319,7 +323,7 @@ static bool convert_failure(struct snapshot *snapshot, const struct recording_ev
     const struct fields fields = {.text = {NULL, word}, .count = 2};
 
     snapshot->failed++;
-    if (!allocate(snapshot, entry->bytes, entry->stream, entry->pool))
+    if (!allocate_block(snapshot, entry->bytes, entry->stream, entry->pool))
         return false;
     snapshot->allocated--;
     return reader_failure(snapshot->reader, &fields);
@@ -339,8 +343,8 @@ static bool release_pool(struct snapshot *snapshot, uint32_t pool, size_t number
 /* --- Releases of memory. --- */
 
 /*
- * A run of entries that release memory.  Either the program requested it, or the allocator ran out of memory, which
- * the replay handles itself.  The stack distinguishes the cases.  Without a stack, the next entry does: a failed
+ * A run of entries that release memory.  Either the program requested the release, or the allocator ran out of memory,
+ * which the replay does as well.  The stack distinguishes the cases.  Without a stack, the next entry does: a failed
  * request, a remap, or a growth beyond the bytes that could be reserved shows that memory ran out.  Entries that xseg
  * marks as its own policy are not part of a run.
  */
@@ -350,7 +354,7 @@ struct releases {
     uint64_t reserved_before;
 };
 
-/* Bytes of the consecutive growths from an entry on. */
+/* Sum the bytes of the consecutive growths from an entry on. */
 static uint64_t measure_growth(const struct snapshot *snapshot, size_t number)
 {
     const struct recording_device *device = snapshot->device;
@@ -361,7 +365,7 @@ static uint64_t measure_growth(const struct snapshot *snapshot, size_t number)
     return bytes;
 }
 
-/* Whether a run is due to low memory.  number, next: the entry after it; NULL: none */
+/* Get whether a run is due to low memory.  number, next: the entry after the run; NULL: none */
 static bool is_low_memory(const struct snapshot *snapshot, const struct releases *releases,
                           size_t number, const struct recording_event *next)
 {
@@ -371,7 +375,7 @@ static bool is_low_memory(const struct snapshot *snapshot, const struct releases
         return !releases->is_explicit;
     if (!next || !is_growth(next))
         return next && (next->action == RECORDING_OOM ||
-                        (is_release(next) && reason_of(next) == REASON_REMAP));
+                        (is_release(next) && get_reason(next) == REASON_REMAP));
     bytes = releases->reserved_before + measure_growth(snapshot, number);
     return snapshot->collects || bytes > snapshot->limit ||
            (snapshot->has_capacity && bytes > snapshot->capacity);
@@ -380,13 +384,13 @@ static bool is_low_memory(const struct snapshot *snapshot, const struct releases
 static bool convert_release(struct snapshot *snapshot, struct releases *releases, size_t number,
                             const struct recording_event *entry)
 {
-    const uint64_t before = snapshot->reserved;
+    const uint64_t reserved_before = snapshot->reserved;
 
     snapshot->reserved -= entry->bytes;
-    if (reason_of(entry) != REASON_UNKNOWN)
+    if (get_reason(entry) != REASON_UNKNOWN)
         return true;
     if (!releases->is_active)
-        *releases = (struct releases){.is_active = true, .reserved_before = before};
+        *releases = (struct releases){.is_active = true, .reserved_before = reserved_before};
     releases->is_explicit |= is_explicit(snapshot, entry);
     releases->has_stack |= entry->stack != 0;
     return release_pool(snapshot, entry->pool, number);
@@ -408,10 +412,10 @@ static bool end_releases(struct snapshot *snapshot, struct releases *releases, s
 
 static bool convert_entry(struct snapshot *snapshot, size_t number, struct releases *releases)
 {
-    const struct recording_event *entry = entry_of(snapshot, number);
+    const struct recording_event *entry = get_entry(snapshot, number);
 
     /* A release by a policy within a run does not end the run. */
-    if ((!is_release(entry) || reason_of(entry) == REASON_REMAP) &&
+    if ((!is_release(entry) || get_reason(entry) == REASON_REMAP) &&
         !end_releases(snapshot, releases, number, entry))
         return false;
     if (entry->action < RECORDING_SNAPSHOT && entry->time_us > snapshot->time)
@@ -453,8 +457,8 @@ static bool convert_entries(struct snapshot *snapshot)
     return end_releases(snapshot, &releases, 0, NULL) && advance_clock(snapshot, snapshot->time, 1);
 }
 
-/* The hard limit of a configuration of xseg; UINT64_MAX: none. */
-static uint64_t limit_of(const char *config)
+/* Read the hard limit of a configuration of xseg; UINT64_MAX: none. */
+static uint64_t read_hard_limit(const char *config)
 {
     static const char key[] = "hard_limit_mb:";
     const char *at = strstr(config, key);
@@ -467,21 +471,21 @@ static uint64_t limit_of(const char *config)
 static bool infer_config(struct snapshot *snapshot, const char *config)
 {
     const enum recording_segments shown = recording_segments(&snapshot->recording);
-    char *whole = NULL;
-    bool fine;
+    char *completed = NULL;
+    bool success;
 
     snapshot->reader->trace.end.inferred =
         shown == RECORDING_UNKNOWN ? XTRACE_SEGMENTS_ASSUMED : XTRACE_SEGMENTS_SHOWN;
-    if (asprintf(&whole, "%s%sexpandable_segments:%s", config, config[0] ? "," : "",
+    if (asprintf(&completed, "%s%sexpandable_segments:%s", config, config[0] ? "," : "",
                  shown >= RECORDING_EXPANDABLE ? "True" : "False") < 0)
         return reader_out_of_memory(snapshot->reader);
-    fine = reader_config(snapshot->reader, whole);
-    free(whole);
-    return fine;
+    success = reader_config(snapshot->reader, completed);
+    free(completed);
+    return success;
 }
 
-/* The configuration string of the program. */
-static bool take_config(struct snapshot *snapshot)
+/* Read the configuration string of the program. */
+static bool read_config(struct snapshot *snapshot)
 {
     const struct recording *recording = &snapshot->recording;
     const char *config = recording_text(recording, recording->config);
@@ -489,7 +493,7 @@ static bool take_config(struct snapshot *snapshot)
     const bool is_expandable = strstr(config, "expandable_segments:True") != NULL;
 
     snapshot->collects = strstr(config, "garbage_collection_threshold") != NULL;
-    snapshot->limit = limit_of(config);
+    snapshot->limit = read_hard_limit(config);
     snapshot->reader->line = 0;
     if (!recording->names_segments)
         return infer_config(snapshot, config);
@@ -522,8 +526,8 @@ static void compare_end(struct snapshot *snapshot)
         }
     }
     end->unfreed = snapshot->allocated > matched ? snapshot->allocated - matched : 0;
-    end->made_up = snapshot->unfreed;
-    end->bytes_before = snapshot->early_bytes;
+    end->inserted_frees = snapshot->unfreed;
+    end->bytes_before = snapshot->initial_bytes;
 }
 
 /* Summarize the conversion for the user. */
@@ -538,10 +542,10 @@ static void summarize(const struct snapshot *snapshot)
         at += snprintf(text + at, capacity - (size_t)at, " of %zu", devices);
     at += snprintf(text + at, capacity - (size_t)at, ", %s",
                    amount_of(snapshot->device->event_count, "entry").text);
-    if (snapshot->early_count > 0)
+    if (snapshot->initial_count > 0)
         at += snprintf(text + at, capacity - (size_t)at, "; allocated before the first: %s, %s",
-                       amount_of(snapshot->early_count, "block").text,
-                       amount_bytes(snapshot->early_bytes).text);
+                       amount_of(snapshot->initial_count, "block").text,
+                       amount_bytes(snapshot->initial_bytes).text);
     if (snapshot->unfreed > 0)
         at += snprintf(text + at, capacity - (size_t)at,
                        "; %s missing, added where an address is allocated again",
@@ -557,7 +561,7 @@ static void summarize(const struct snapshot *snapshot)
                        amount_count(snapshot->omitted).text);
 }
 
-static bool convert(struct snapshot *snapshot, int device)
+static bool convert_snapshot(struct snapshot *snapshot, int device)
 {
     const struct recording *recording = &snapshot->recording;
 
@@ -565,28 +569,29 @@ static bool convert(struct snapshot *snapshot, int device)
     snapshot->pools = calloc(recording->pool_count, sizeof(*snapshot->pools));
     if (!snapshot->pools)
         return reader_out_of_memory(snapshot->reader);
-    if (!check_pools(snapshot) || !take_config(snapshot) || (snapshot->device && !survey(snapshot)))
+    if (!check_pools(snapshot) || !read_config(snapshot) ||
+        (snapshot->device && !scan_snapshot(snapshot)))
         return false;
-    if (!snapshot->device || (snapshot->device->event_count == 0 && snapshot->early_count == 0))
+    if (!snapshot->device || (snapshot->device->event_count == 0 && snapshot->initial_count == 0))
         return reader_fail(snapshot->reader,
                            "nothing to replay, device %d; it has no history and no allocated block",
                            snapshot->device ? snapshot->device->number
                            : device < 0     ? 0
                                             : device);
-    return allocate_early(snapshot) && convert_entries(snapshot);
+    return allocate_initial(snapshot) && convert_entries(snapshot);
 }
 
 bool snapshot_read(struct reader *reader, struct input *input, int device)
 {
     struct snapshot snapshot = {.reader = reader, .limit = UINT64_MAX};
     struct recording_fault fault;
-    bool fine;
+    bool success;
 
     reader->line = 0;
     if (!recording_read(input, "", NULL, &snapshot.recording, &fault))
         return reader_fail(reader, "%s", fault.text);
-    fine = convert(&snapshot, device);
-    if (fine) {
+    success = convert_snapshot(&snapshot, device);
+    if (success) {
         reader->trace.has_history = snapshot.device->event_count > 0;
         reader->trace.capacity = snapshot.has_capacity ? snapshot.capacity : 0;
         compare_end(&snapshot);
@@ -594,7 +599,7 @@ bool snapshot_read(struct reader *reader, struct input *input, int device)
     }
     id_map_fini(&snapshot.addresses);
     free(snapshot.pools);
-    free(snapshot.early);
+    free(snapshot.initial);
     recording_fini(&snapshot.recording);
-    return fine;
+    return success;
 }

@@ -12,21 +12,21 @@
 #define DEVICE_DEFAULT ((uint64_t)80 << 30)
 #define DEVICE_GRANULE ((uint64_t)2 << 20)
 
-/* The configuration of the program, allocated; NULL if out of host memory.  The `c` line is a string of PyTorch,
+/* Make the complete configuration of the program; NULL if out of host memory.  The `c` line is a string of PyTorch,
  * where a string without expandable_segments selects classic segments. */
-static char *config_of(const struct xtrace *trace)
+static char *complete_config(const struct xtrace *trace)
 {
     const char *config = trace->config;
-    char *whole;
+    char *completed;
 
     if (!config || xtrace_names_expandable(config))
         return strdup(config ? config : "");
-    if (asprintf(&whole, "%s%sexpandable_segments:False", config, config[0] ? "," : "") < 0)
+    if (asprintf(&completed, "%s%sexpandable_segments:False", config, config[0] ? "," : "") < 0)
         return NULL;
-    return whole;
+    return completed;
 }
 
-static bool read_open(FILE *stream, int device, struct trace_file *file)
+static bool read_stream(FILE *stream, int device, struct trace_file *file)
 {
     struct xtrace_fault fault;
 
@@ -42,9 +42,9 @@ static bool read_open(FILE *stream, int device, struct trace_file *file)
     return true;
 }
 
-static bool finish(struct trace_file *file, int device)
+static bool finish_reading(struct trace_file *file, int device)
 {
-    file->config = config_of(&file->trace);
+    file->config = complete_config(&file->trace);
     if (!file->config)
         message_print("%s: out of host memory", file->name);
     else if (device < 0 || file->trace.is_snapshot)
@@ -62,17 +62,17 @@ bool trace_file_read(const char *path, int device, struct trace_file *out)
 {
     const bool is_input = strcmp(path, "-") == 0;
     FILE *stream = is_input ? stdin : fopen(path, "rb");
-    bool fine;
+    bool success;
 
     *out = (struct trace_file){.name = is_input ? "standard input" : path};
     if (!stream) {
         message_print("%s: cannot be opened: %s", path, strerror(errno));
         return false;
     }
-    fine = read_open(stream, device, out);
+    success = read_stream(stream, device, out);
     if (!is_input)
         (void)fclose(stream);
-    return fine && finish(out, device);
+    return success && finish_reading(out, device);
 }
 
 void trace_file_fini(struct trace_file *file)
@@ -82,9 +82,9 @@ void trace_file_fini(struct trace_file *file)
     xtrace_fini(&file->trace);
 }
 
-uint64_t trace_file_device_bytes(const struct trace_file *file, uint64_t given)
+uint64_t trace_file_device_bytes(const struct trace_file *file, uint64_t option_bytes)
 {
-    const uint64_t bytes = given                      ? given
+    const uint64_t bytes = option_bytes               ? option_bytes
                            : file->trace.device_bytes ? file->trace.device_bytes
                                                       : DEVICE_DEFAULT;
 

@@ -29,14 +29,14 @@ struct trace_notes {
  * Find the missing data of a trace.
  *
  * config:       the configuration of the replay.
- * is_own:       whether it is the file's configuration.
+ * is_own:       the configuration is that of the file.
  * end_reserved: bytes reserved at the end of a replay with the file's configuration; TRACE_NOTES_UNKNOWN: there was
- *               none.
+ *               no such replay.
  */
 void trace_notes_find(struct trace_notes *notes, const struct xtrace *trace, const char *config,
                       bool is_own, uint64_t end_reserved);
 
-/* The notes as an array.  Returns NULL if out of host memory. */
+/* Make an array of the notes.  Returns NULL if out of host memory. */
 json_t *trace_notes_json(const struct trace_notes *notes);
 
 #endif

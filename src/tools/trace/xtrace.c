@@ -49,10 +49,10 @@ unsigned xtrace_row_numbers(enum xtrace_row row)
 bool xtrace_names_key(const char *config, const char *key)
 {
     for (const char *at = strstr(config, key); at; at = strstr(at + 1, key)) {
-        const char *after = at + strlen(key);
+        const char *next = at + strlen(key);
 
-        after += strspn(after, " ");
-        if (*after == ':' && (at == config || at[-1] == ',' || at[-1] == ' '))
+        next += strspn(next, " ");
+        if (*next == ':' && (at == config || at[-1] == ',' || at[-1] == ' '))
             return true;
     }
     return false;
@@ -73,14 +73,14 @@ void xtrace_fini(struct xtrace *trace)
     memset(trace, 0, sizeof(*trace));
 }
 
-#define LABEL_MAX  80                  /* bytes of the label of a mark; the rest is discarded */
+#define LABEL_MAX  80 /* bytes of the label of a mark; further bytes are discarded */
 #define DEVICE_MAX ((uint64_t)1 << 40) /* MiB; exceeds all address spaces */
 
 /* The grammar: words, names of fields, and number of fields. */
 static const struct form {
     const char *word;
     const char *fields;
-    unsigned least, most; /* including the word */
+    unsigned min_fields, max_fields; /* including the word */
     bool (*read)(struct reader *reader, const struct fields *fields);
 } forms[] = {
     {"a", "ID BYTES STREAM [POOL]", 4, 5, reader_alloc},
@@ -125,8 +125,8 @@ static bool parse_numbers(struct reader *reader, struct fields *fields, unsigned
     return true;
 }
 
-/* Split a line at its spaces.  Excess fields remain in the last one. */
-static void split(char *text, struct fields *fields)
+/* Split a line at its spaces.  Excess fields remain in the last field. */
+static void split_fields(char *text, struct fields *fields)
 {
     fields->count = 0;
     for (;;) {
@@ -199,7 +199,7 @@ static bool read_statistic(struct reader *reader, struct fields *fields)
     return reader_fail(reader, "unknown statistic, '%s'", reader_quote(fields->text[1]).text);
 }
 
-/* The order of addresses of the driver. */
+/* Read the order of addresses of the driver. */
 static bool read_order(struct reader *reader, const char *word)
 {
     static const char *const words[] = {
@@ -258,7 +258,7 @@ static bool read_mark(struct reader *reader, const char *label)
     return true;
 }
 
-/* A line with a word and numbers. */
+/* Read a line with a word and numbers. */
 static bool read_operation(struct reader *reader, struct fields *fields)
 {
     const char *word = fields->text[0];
@@ -273,7 +273,7 @@ static bool read_operation(struct reader *reader, struct fields *fields)
 
         if (strcmp(word, form->word) != 0)
             continue;
-        if (fields->count < form->least || fields->count > form->most)
+        if (fields->count < form->min_fields || fields->count > form->max_fields)
             return reader_fail(reader, "`%s` takes %s", word, form->fields);
         return parse_numbers(reader, fields, 1) && form->read(reader, fields);
     }
@@ -284,7 +284,7 @@ static bool read_line(struct reader *reader, char *text)
 {
     struct fields fields;
 
-    /* The rest of these lines is text, which may contain spaces. */
+    /* Marks, configurations and comments contain text with spaces. */
     if (text[0] == '\0' || text[0] == '#')
         return true;
     if (text[0] == 'm' && (text[1] == ' ' || text[1] == '\0'))
@@ -292,7 +292,7 @@ static bool read_line(struct reader *reader, char *text)
     if (text[0] == 'c' && (text[1] == ' ' || text[1] == '\0'))
         return reader_config(reader, text[1] ? text + 2 : "");
 
-    split(text, &fields);
+    split_fields(text, &fields);
     if (strcmp(fields.text[0], "=") == 0)
         return read_current(reader, &fields);
     if (strcmp(fields.text[0], "p") == 0)
@@ -304,7 +304,7 @@ static bool read_line(struct reader *reader, char *text)
     return read_operation(reader, &fields);
 }
 
-static bool read_head(struct reader *reader, const char *text)
+static bool read_header(struct reader *reader, const char *text)
 {
     if (strcmp(text, "xtrace 1") == 0)
         return true;
@@ -328,7 +328,7 @@ static bool read_end(struct reader *reader)
     return true;
 }
 
-static bool next_lines(struct reader *reader, struct lines *lines)
+static bool read_all_lines(struct reader *reader, struct lines *lines)
 {
     for (;;) {
         char *text = NULL;
@@ -342,50 +342,50 @@ static bool next_lines(struct reader *reader, struct lines *lines)
             return reader_fail(reader, "%s", lines_problem(lines));
         if (state == LINES_END)
             return read_end(reader);
-        if (!(number == 1 ? read_head(reader, text) : read_line(reader, text)))
+        if (!(number == 1 ? read_header(reader, text) : read_line(reader, text)))
             return false;
     }
 }
 
-/* Whether the file begins as a trace of any version. */
+/* Get whether the file begins as a trace of any version. */
 static bool is_trace(struct input *input)
 {
-    static const char head[] = "xtrace ";
+    static const char signature[] = "xtrace ";
     const unsigned char *begin;
 
-    return input_begin(input, &begin) >= sizeof(head) - 1 &&
-           memcmp(begin, head, sizeof(head) - 1) == 0;
+    return input_begin(input, &begin) >= sizeof(signature) - 1 &&
+           memcmp(begin, signature, sizeof(signature) - 1) == 0;
 }
 
 static bool read_lines(struct reader *reader, struct input *input)
 {
     struct lines *lines = lines_open(input);
-    const bool fine = lines ? next_lines(reader, lines) : reader_out_of_memory(reader);
+    const bool success = lines ? read_all_lines(reader, lines) : reader_out_of_memory(reader);
 
     lines_close(lines);
-    if (!fine && !is_trace(input) &&
+    if (!success && !is_trace(input) &&
         file_kind_describe(input, reader->fault->text, sizeof(reader->fault->text)))
         reader->fault->line = 0;
-    return fine;
+    return success;
 }
 
 bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault *fault)
 {
     struct reader *reader = calloc(1, sizeof(*reader));
     struct input *input = reader ? input_open(file) : NULL;
-    bool fine = false;
+    bool success = false;
 
     if (input) {
         reader->fault = fault;
         reader->trace.stream_count = 1;
         reader->trace.pool_count = 1;
         reader->trace.is_snapshot = input_peek(input) == PICKLE_PROTO;
-        fine = reader->trace.is_snapshot ? snapshot_read(reader, input, device)
-                                         : read_lines(reader, input);
+        success = reader->trace.is_snapshot ? snapshot_read(reader, input, device)
+                                            : read_lines(reader, input);
     } else {
         *fault = (struct xtrace_fault){1, "out of host memory"};
     }
-    if (fine)
+    if (success)
         *out = reader->trace;
     else if (reader)
         xtrace_fini(&reader->trace);
@@ -399,5 +399,5 @@ bool xtrace_read(FILE *file, int device, struct xtrace *out, struct xtrace_fault
     }
     free(reader);
     input_close(input);
-    return fine;
+    return success;
 }

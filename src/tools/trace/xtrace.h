@@ -92,7 +92,7 @@ struct xtrace_end {
     uint64_t reserved_before; /* bytes that were reserved before the first entry */
     uint64_t bytes_before;    /* of these, bytes of blocks that a replay allocates first */
     uint64_t unfreed;         /* blocks that the history does not free and no segment contains */
-    uint64_t made_up;         /* frees that the history lacks, added before the next allocation */
+    uint64_t inserted_frees;  /* frees that the history lacks, added before the next allocation */
     uint64_t unknown;         /* blocks of segments whose allocation the history lacks */
     uint64_t unknown_bytes;
     /* The origin of expandable_segments: the settings, the segments and events, PyTorch's default. */
@@ -116,8 +116,8 @@ struct xtrace {
     bool has_clock;                            /* there are `@` lines */
     bool is_snapshot;                          /* the file is a memory snapshot */
     bool has_history;                          /* of a snapshot: there are entries */
-    uint64_t
-        capacity; /* of a snapshot: bytes that could be reserved at the last failed request; 0: unknown */
+    /* Of a snapshot: bytes that could be reserved at the last failed request; 0: unknown. */
+    uint64_t capacity;
     struct xtrace_end end;                /* of a snapshot */
     uint32_t slot_count;                  /* number of slots */
     uint32_t stream_count;                /* at least 1 */
@@ -128,25 +128,25 @@ struct xtrace {
 
 /* The error in a file. */
 struct xtrace_fault {
-    uint64_t
-        line; /* in a snapshot: number of the entry, from 1; 0: the text contains the position */
+    /* In a snapshot: number of the entry, from 1; 0: the text contains the position. */
+    uint64_t line;
     char text[240];
 };
 
 void xtrace_fini(struct xtrace *trace);
 
-/* Whether a configuration contains a key, and the key expandable_segments. */
+/* Get whether a configuration contains a key, or the key expandable_segments. */
 bool xtrace_names_key(const char *config, const char *key);
 bool xtrace_names_expandable(const char *config);
 
-/* The name of a row in a tape, and the number of its values. */
+/* Get the name of a row in a tape, and the number of its values. */
 const char *xtrace_row_name(enum xtrace_row row);
 unsigned xtrace_row_numbers(enum xtrace_row row);
 
 /*
  * Read an open file, plain or compressed.
  *
- * device: of a snapshot, the device whose history is read; -1: the device with most entries.
+ * device: of a snapshot, the device whose history is read; -1: the device with the most entries.
  * out:    set on success; the caller calls xtrace_fini().
  * fault:  set on failure.
  *

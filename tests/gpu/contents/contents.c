@@ -39,34 +39,34 @@
 #define TIMEOUT    900u /* seconds for a number of operations */
 
 static const struct section sections[] = {
-    {"selftest", "checks detect errors, and only errors", play_selftest, false, false},
-    {"random", "blocks of random programs on several streams and threads", play_random, false,
+    {"selftest", "checks detect errors, and only errors", run_selftest, false, false},
+    {"random", "blocks of random programs on several streams and threads", run_random, false,
      false},
-    {"pause", "a pool that is paused and resumed, in each keep mode", play_pause, true, false},
-    {"capture", "captures that are replayed, also after a pause", play_capture, false, false},
-    {"share", "blocks that two processes map", play_share, true, false},
-    {"peer", "the other process of share", play_peer, true, true},
+    {"pause", "a pool that is paused and resumed, in each keep mode", run_pause, true, false},
+    {"capture", "captures that are replayed, also after a pause", run_capture, false, false},
+    {"share", "blocks that two processes map", run_share, true, false},
+    {"peer", "the other process of share", run_peer, true, true},
 };
 
-static char repeat[300]; /* the command that repeats the run */
+static char repeat[300]; /* the command that repeats this run */
 
-uint64_t stage_length(const struct stage *stage)
+uint64_t section_length(const struct section_env *env)
 {
-    return stage->operations > 0 ? stage->operations : stage->seconds;
+    return env->operations > 0 ? env->operations : env->seconds;
 }
 
-const char *stage_unit(const struct stage *stage)
+const char *section_unit(const struct section_env *env)
 {
-    return stage->operations > 0 ? "operations" : "seconds";
+    return env->operations > 0 ? "operations" : "seconds";
 }
 
-static void name_command(const struct section *section, const struct stage *stage)
+static void format_repeat_command(const struct section *section, const struct section_env *env)
 {
     (void)snprintf(repeat, sizeof(repeat),
                    "gpu-contents %s --%s %" PRIu64 " --seed %" PRIu64 " --memory-mb %zu%s%s",
-                   section->is_hidden ? "share" : section->name, stage_unit(stage),
-                   stage_length(stage), stage->seed, stage->memory / MIB,
-                   stage->is_classic ? " --classic" : "", stage->corrupts ? " --corrupt" : "");
+                   section->is_hidden ? "share" : section->name, section_unit(env),
+                   section_length(env), env->seed, env->memory / MIB,
+                   env->is_classic ? " --classic" : "", env->corrupts_byte ? " --corrupt" : "");
 }
 
 static uint64_t now(void)
@@ -77,23 +77,23 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-bool stage_has_time(const struct stage *stage)
+bool section_has_time(const struct section_env *env)
 {
-    if (stage->operations > 0)
-        return journal_counts[COUNT_OPERATIONS] < stage->operations;
-    return now() < stage->ends;
+    if (env->operations > 0)
+        return journal_counts[COUNT_OPERATIONS] < env->operations;
+    return now() < env->deadline_ns;
 }
 
-void stage_rest(struct stage *stage)
+void section_synchronize(struct section_env *env)
 {
     CU(CtxSynchronize, );
-    for (int i = 0; i < PLAYERS; i++)
-        checks_wait(stage->checks[i]);
+    for (int i = 0; i < MAX_THREADS; i++)
+        checks_wait(env->checks[i]);
 }
 
-uint64_t draw(uint64_t *state, uint64_t below)
+uint64_t random_below(uint64_t *state, uint64_t below)
 {
-    /* As the pattern: output number *state of splitmix64. */
+    /* As in the pattern, the number is output *state of splitmix64. */
     return pattern_word(0, 0, (*state)++) % below;
 }
 
@@ -107,7 +107,7 @@ static uint64_t read_clock(void *context)
     return clock_now;
 }
 
-void stage_pass_time(unsigned milliseconds)
+void section_advance_clock(unsigned milliseconds)
 {
     clock_now += (uint64_t)milliseconds * 1000000;
 }
@@ -116,10 +116,10 @@ static void log_line(void *context, enum xseg_log_level level, const char *line)
 {
     (void)context;
     if (level != XSEG_LOG_INFO)
-        journal_note("log", 1, "note", "%s", line);
+        journal_result("log", 1, "note", "%s", line);
 }
 
-struct xseg_allocator *stage_open(const char *config)
+struct xseg_allocator *section_open_allocator(const char *config)
 {
     struct xseg_options options = {sizeof(options)};
     struct xseg_allocator *allocator = NULL;
@@ -131,162 +131,162 @@ struct xseg_allocator *stage_open(const char *config)
     return allocator;
 }
 
-void stage_close(struct xseg_allocator *allocator)
+void section_close_allocator(struct xseg_allocator *allocator)
 {
     journal_operation("close");
     XSEG(close, allocator);
 }
 
-struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
-                         struct xseg_pool *pool, unsigned stream, size_t bytes)
+struct buffer section_alloc(struct section_env *env, struct xseg_allocator *allocator,
+                            struct xseg_pool *pool, unsigned stream, size_t bytes)
 {
-    struct piece piece = {.bytes = bytes, .block = ++stage->blocks};
+    struct buffer buffer = {.bytes = bytes, .block = ++env->block_count};
     struct xseg_request request = {sizeof(request)};
     void *address = NULL;
 
     request.bytes = bytes;
-    request.stream = stage->stream[stream];
+    request.stream = env->stream[stream];
     request.pool = pool;
-    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", piece.block, bytes, stream);
+    journal_operation("allocate %" PRIu64 ", %zu bytes, on stream %u", buffer.block, bytes, stream);
     XSEG(alloc_with, allocator, &request, &address);
     journal_count(COUNT_BLOCKS, 1);
-    piece.address = (CUdeviceptr)(uintptr_t)address;
-    piece.seed = draw(&stage->draws, UINT64_MAX);
-    return piece;
+    buffer.address = (CUdeviceptr)(uintptr_t)address;
+    buffer.seed = random_below(&env->random_state, UINT64_MAX);
+    return buffer;
 }
 
-void stage_free(struct xseg_allocator *allocator, const struct piece *piece)
+void section_free(struct xseg_allocator *allocator, const struct buffer *buffer)
 {
-    journal_operation("free %" PRIu64, piece->block);
-    XSEG(free, allocator, (void *)(uintptr_t)piece->address);
+    journal_operation("free %" PRIu64, buffer->block);
+    XSEG(free, allocator, (void *)(uintptr_t)buffer->address);
 }
 
 /* --- Start and end of a section. --- */
 
-/* Objects that the first use creates exist before memory is measured: code is loaded, queues are set up. */
-static void warm_up(struct stage *stage)
+/* The first use of a stream or kernel loads code and creates queues, which must exist before memory is measured. */
+static void warm_up(struct section_env *env)
 {
-    struct piece piece = {.bytes = 64 * 1024, .seed = 1};
+    struct buffer buffer = {.bytes = 64 * 1024, .seed = 1};
     CUdeviceptr memory = 0;
 
-    CU(MemAlloc, &memory, 2 * piece.bytes);
-    piece.address = memory;
+    CU(MemAlloc, &memory, 2 * buffer.bytes);
+    buffer.address = memory;
     for (int i = 0; i < STREAMS; i++) {
         struct graph *graph;
 
-        kernel_spin(stage->stream[i], 1);
-        kernel_write(stage->stream[i], &piece);
-        kernel_check(stage->checks[0], stage->stream[i], &piece);
-        kernel_copy(stage->stream[i], memory + piece.bytes, &piece, 1);
-        stage_rest(stage);
-        /* After the kernels, because a kernel cannot be loaded during a capture. */
-        graph = graph_begin(stage->stream[i]);
-        kernel_spin(stage->stream[i], 1);
+        kernel_spin(env->stream[i], 1);
+        kernel_write(env->stream[i], &buffer);
+        kernel_check(env->checks[0], env->stream[i], &buffer);
+        kernel_copy(env->stream[i], memory + buffer.bytes, &buffer, 1);
+        section_synchronize(env);
+        /* The graph follows the kernels, because a kernel cannot be loaded during a capture. */
+        graph = graph_begin(env->stream[i]);
+        kernel_spin(env->stream[i], 1);
         graph_end(graph);
-        graph_launch(graph, stage->stream[i]);
-        stage_rest(stage);
+        graph_launch(graph, env->stream[i]);
+        section_synchronize(env);
         graph_free(graph);
     }
     CU(MemFree, memory);
 }
 
-static void set(struct stage *stage)
+static void set_up(struct section_env *env)
 {
-    const char *why = kernel_load();
+    const char *problem = kernel_load();
 
-    if (why != NULL)
-        journal_skip("%s", why);
+    if (problem != NULL)
+        journal_skip("%s", problem);
     for (int i = 0; i < STREAMS; i++)
-        stage->stream[i] = device_stream();
-    for (int i = 0; i < PLAYERS; i++) {
-        stage->event[i] = device_event();
-        stage->checks[i] = checks_open();
+        env->stream[i] = device_new_stream();
+    for (int i = 0; i < MAX_THREADS; i++) {
+        env->event[i] = device_new_event();
+        env->checks[i] = checks_create();
     }
-    warm_up(stage);
+    warm_up(env);
 }
 
-static void strike(struct stage *stage)
+static void tear_down(struct section_env *env)
 {
-    for (int i = 0; i < PLAYERS; i++) {
-        checks_close(stage->checks[i]);
-        CU(EventDestroy, stage->event[i]);
+    for (int i = 0; i < MAX_THREADS; i++) {
+        checks_destroy(env->checks[i]);
+        CU(EventDestroy, env->event[i]);
     }
     for (int i = 0; i < STREAMS; i++)
-        CU(StreamDestroy, stage->stream[i]);
+        CU(StreamDestroy, env->stream[i]);
     kernel_unload();
     device_close();
 }
 
-/* Memory of a process that has just exited becomes free slightly later. */
-static void check_memory(size_t before)
+/* The driver frees the memory of an exited process asynchronously, so the query is repeated for two seconds. */
+static void check_memory(size_t free_before)
 {
     const size_t slack = device.is_simulated ? 0 : SLACK;
-    size_t after = device_free_memory();
+    size_t free_after = device_free_memory();
 
-    for (int i = 0; i < 20 && after + slack < before; i++) {
+    for (int i = 0; i < 20 && free_after + slack < free_before; i++) {
         (void)usleep(100000);
-        after = device_free_memory();
+        free_after = device_free_memory();
     }
-    journal_note("memory_before", before / MIB, "note", "MiB free");
-    journal_note("memory_after", after / MIB, "note", "MiB free");
-    if (after + slack < before)
-        journal_wrong(
+    journal_result("memory_before", free_before / MIB, "note", "MiB free");
+    journal_result("memory_after", free_after / MIB, "note", "MiB free");
+    if (free_after + slack < free_before)
+        journal_error(
             "device memory has leaked: %zu bytes were free at the start and %zu at the end, "
             "tolerance %zu; another process may have allocated memory, see nvidia-smi",
-            before, after, slack);
+            free_before, free_after, slack);
 }
 
 static void check_leaks(void)
 {
-    char text[400];
+    char leaks[400];
 
-    if (sim.leaks != NULL && sim.leaks(text, sizeof(text)) != 0)
-        journal_wrong("the simulator reports leaks: %s", text);
+    if (sim.leaks != NULL && sim.leaks(leaks, sizeof(leaks)) != 0)
+        journal_error("the simulator reports leaks: %s", leaks);
 }
 
-static void choose_memory(struct stage *stage, size_t free_bytes)
+static void choose_memory(struct section_env *env, size_t free_bytes)
 {
     if (free_bytes < MIN_FREE)
         journal_skip("low device memory, %zu MiB free; the section requires %zu MiB",
                      free_bytes / MIB, MIN_FREE / MIB);
-    if (stage->memory == 0)
-        stage->memory = free_bytes / 2 < MAX_MEMORY ? free_bytes / 2 : MAX_MEMORY;
-    if (stage->memory > free_bytes)
-        journal_skip("--memory-mb is %zu, and %zu MiB are free", stage->memory / MIB,
+    if (env->memory == 0)
+        env->memory = free_bytes / 2 < MAX_MEMORY ? free_bytes / 2 : MAX_MEMORY;
+    if (env->memory > free_bytes)
+        journal_skip("--memory-mb is %zu, and %zu MiB are free", env->memory / MIB,
                      free_bytes / MIB);
 }
 
-static int play(const struct section *section, struct stage *stage)
+static int run_section(const struct section *section, struct section_env *env)
 {
-    name_command(section, stage);
+    format_repeat_command(section, env);
     journal_open(section->is_hidden ? "share" : section->name, repeat,
-                 stage->operations > 0 ? TIMEOUT : stage->seconds + GRACE);
-    const char *why = device_open();
-    if (why != NULL)
-        journal_skip("%s", why);
+                 env->operations > 0 ? TIMEOUT : env->seconds + GRACE);
+    const char *problem = device_open();
+    if (problem != NULL)
+        journal_skip("%s", problem);
     if (section->needs_vmm && !device.has_vmm)
         journal_skip("the device has no virtual memory management");
-    stage->is_classic |= !device.has_vmm;
-    set(stage);
-    const size_t before = device_free_memory();
-    choose_memory(stage, before);
-    name_command(section, stage);
+    env->is_classic |= !device.has_vmm;
+    set_up(env);
+    const size_t free_before = device_free_memory();
+    choose_memory(env, free_before);
+    format_repeat_command(section, env);
     if (!section->is_hidden)
-        journal_note("begin", stage->memory / MIB, "note",
-                     "MiB, %" PRIu64 " %s, seed %" PRIu64 ", %s", stage_length(stage),
-                     stage_unit(stage), stage->seed,
-                     device.is_simulated ? "simulated kernels" : "kernels of the GPU");
+        journal_result("begin", env->memory / MIB, "note",
+                       "MiB, %" PRIu64 " %s, seed %" PRIu64 ", %s", section_length(env),
+                       section_unit(env), env->seed,
+                       device.is_simulated ? "simulated kernels" : "kernels of the GPU");
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         journal_counts[kind] = 0;
-    stage->ends = now() + (uint64_t)stage->seconds * 1000000000;
-    stage->draws = stage->seed;
-    section->play(stage);
-    stage_rest(stage);
+    env->deadline_ns = now() + (uint64_t)env->seconds * 1000000000;
+    env->random_state = env->seed;
+    section->run(env);
+    section_synchronize(env);
     if (!section->is_hidden) {
-        journal_note("context", 0, "ok", "no sticky error");
-        check_memory(before);
+        journal_result("context", 0, "ok", "no sticky error");
+        check_memory(free_before);
     }
-    strike(stage);
+    tear_down(env);
     check_leaks();
     return section->is_hidden ? journal_exit() : journal_close();
 }
@@ -317,33 +317,33 @@ static bool read_number(const char *text, uint64_t min, uint64_t max, uint64_t *
     return *end == '\0' && *number >= min && *number <= max;
 }
 
-/* Parse one option and its value. Returns the number of arguments it used; 0: unknown option or invalid value */
-static int read_option(char **argument, struct stage *stage)
+/* Returns the number of arguments that an option uses; 0: unknown option or invalid value. */
+static int read_option(char **argument, struct section_env *env)
 {
     uint64_t number = 0;
 
     if (strcmp(argument[0], "--classic") == 0) {
-        stage->is_classic = true;
+        env->is_classic = true;
         return 1;
     }
     if (strcmp(argument[0], "--corrupt") == 0) {
-        stage->corrupts = true;
+        env->corrupts_byte = true;
         return 1;
     }
     if (strcmp(argument[0], "--folder") == 0 && argument[1] != NULL)
-        stage->folder = argument[1];
+        env->folder = argument[1];
     else if (strcmp(argument[0], "--seconds") == 0 && read_number(argument[1], 1, 3600, &number))
-        stage->seconds = (unsigned)number;
+        env->seconds = (unsigned)number;
     else if (strcmp(argument[0], "--operations") == 0 &&
              read_number(argument[1], 1, UINT32_MAX, &number))
-        stage->operations = number;
+        env->operations = number;
     else if (strcmp(argument[0], "--seed") == 0 && read_number(argument[1], 0, UINT64_MAX, &number))
-        stage->seed = number;
+        env->seed = number;
     else if (strcmp(argument[0], "--memory-mb") == 0 &&
              read_number(argument[1], MIN_FREE / MIB / 2, 1 << 24, &number))
-        stage->memory = (size_t)number * MIB;
+        env->memory = (size_t)number * MIB;
     else if (strcmp(argument[0], "--socket") == 0 && read_number(argument[1], 0, 1 << 20, &number))
-        stage->socket = (int)number;
+        env->socket = (int)number;
     else
         return 0;
     return 2;
@@ -351,7 +351,7 @@ static int read_option(char **argument, struct stage *stage)
 
 int main(int argc, char **argv)
 {
-    struct stage stage = {.seconds = 10, .folder = ".", .socket = -1, .seed = now() / 1000000};
+    struct section_env env = {.seconds = 10, .folder = ".", .socket = -1, .seed = now() / 1000000};
     const struct section *section = NULL;
 
     if (argc < 2)
@@ -363,10 +363,10 @@ int main(int argc, char **argv)
             section = &sections[i];
     if (section == NULL)
         return usage_error("unknown section", argv[1]);
-    for (int i = 2, took; i < argc; i += took) {
-        took = read_option(&argv[i], &stage);
-        if (took == 0)
+    for (int i = 2, used; i < argc; i += used) {
+        used = read_option(&argv[i], &env);
+        if (used == 0)
             return usage_error("unknown option or invalid value", argv[i]);
     }
-    return play(section, &stage);
+    return run_section(section, &env);
 }

@@ -91,11 +91,11 @@ const char *device_error(CUresult result)
                : "an error without a name";
 }
 
-int device_attribute(CUdevice_attribute which)
+int device_attribute(CUdevice_attribute attribute)
 {
     int value = 0;
 
-    return cu.DeviceGetAttribute(&value, which, device.ordinal) == CUDA_SUCCESS ? value : 0;
+    return cu.DeviceGetAttribute(&value, attribute, device.ordinal) == CUDA_SUCCESS ? value : 0;
 }
 
 static bool has_failed(CUresult result, const char *operation)
@@ -122,8 +122,8 @@ const char *device_open(void)
     /* A simulated driver keeps the contents of memory only if the variable is set before its first call. */
     if (setenv("XSEG_SIM_BYTES", "1", 1) != 0)
         return "setenv: out of host memory";
-    const char *why = open_library();
-    return why != NULL ? why : open_device();
+    const char *message = open_library();
+    return message != NULL ? message : open_device();
 }
 
 void device_close(void)
@@ -159,7 +159,7 @@ size_t device_free_memory(void)
     return free_bytes;
 }
 
-CUstream device_stream(void)
+CUstream device_new_stream(void)
 {
     CUstream stream = NULL;
 
@@ -167,7 +167,7 @@ CUstream device_stream(void)
     return stream;
 }
 
-CUevent device_event(void)
+CUevent device_new_event(void)
 {
     CUevent event = NULL;
 
@@ -175,10 +175,10 @@ CUevent device_event(void)
     return event;
 }
 
-void device_order(CUstream waits, CUstream other, CUevent event)
+void device_order(CUstream later, CUstream earlier, CUevent event)
 {
-    CU(EventRecord, event, other);
-    CU(StreamWaitEvent, waits, event, 0);
+    CU(EventRecord, event, earlier);
+    CU(StreamWaitEvent, later, event, 0);
 }
 
 bool device_is_busy(CUstream stream)

@@ -90,7 +90,7 @@ struct device {
     bool is_simulated, has_vmm;
     CUdevice ordinal;
     CUcontext context;
-    int clock_khz; /* of the multiprocessors; a kernel that takes time counts cycles */
+    int clock_khz; /* of the multiprocessors; kernel_spin() counts cycles */
 };
 
 extern struct device device;
@@ -111,15 +111,15 @@ void device_check(CUresult result, const char *call);
 
 const char *device_error(CUresult result);
 
-int device_attribute(CUdevice_attribute which);
+int device_attribute(CUdevice_attribute attribute);
 
 size_t device_free_memory(void);
 
-CUstream device_stream(void);
-CUevent device_event(void);
+CUstream device_new_stream(void);
+CUevent device_new_event(void);
 
-/* Later work on `waits` waits for the current work of `other`. */
-void device_order(CUstream waits, CUstream other, CUevent event);
+/* Future work on `later` waits for the current work of `earlier`. */
+void device_order(CUstream later, CUstream earlier, CUevent event);
 
 bool device_is_busy(CUstream stream);
 

@@ -12,7 +12,7 @@
 
 #define OPERATIONS      20u
 #define OPERATION_BYTES 120
-#define MAX_WRONG       10
+#define MAX_ERRORS      10
 
 atomic_uint_fast64_t journal_counts[COUNT_KINDS];
 
@@ -23,33 +23,33 @@ static const char *const count_names[] = {
 };
 
 static struct {
-    pthread_mutex_t lock; /* over the following, and standard output */
+    pthread_mutex_t lock; /* guards the operations, the errors, and standard output */
     const char *section, *repeat;
     char operation[OPERATIONS][OPERATION_BYTES]; /* operation n at n % OPERATIONS */
     unsigned operations;
-    unsigned wrong;
+    unsigned errors;
 } journal = {.lock = PTHREAD_MUTEX_INITIALIZER, .section = "", .repeat = ""};
 
 /* The output of a signal handler. It is written by one call, because other threads print lines as well. */
 static struct {
     char text[4000]; /* less than PIPE_BUF */
     size_t length;
-} last_words;
+} signal_output;
 
 /* A signal may interrupt any code, so only async-signal-safe functions are used. */
 static void add_text(const char *text)
 {
-    while (*text != '\0' && last_words.length < sizeof(last_words.text))
-        last_words.text[last_words.length++] = *text++;
+    while (*text != '\0' && signal_output.length < sizeof(signal_output.text))
+        signal_output.text[signal_output.length++] = *text++;
 }
 
-static void write_last_words(void)
+static void write_signal_output(void)
 {
     size_t written = 0;
 
-    while (written < last_words.length) {
+    while (written < signal_output.length) {
         const ssize_t done =
-            write(STDOUT_FILENO, last_words.text + written, last_words.length - written);
+            write(STDOUT_FILENO, signal_output.text + written, signal_output.length - written);
 
         if (done <= 0)
             return;
@@ -57,16 +57,17 @@ static void write_last_words(void)
     }
 }
 
-/* A second signal, such as that of timeout(1), can only interrupt another thread, which waits for the output of the first. */
-static void end_by_signal(int number)
+/* A second signal, such as that of timeout(1), can interrupt only another thread, which then waits for the output of the
+ * first handler. */
+static void handle_fatal_signal(int signal_number)
 {
-    static atomic_flag ends = ATOMIC_FLAG_INIT;
+    static atomic_flag is_handled = ATOMIC_FLAG_INIT;
 
-    while (atomic_flag_test_and_set(&ends))
+    while (atomic_flag_test_and_set(&is_handled))
         (void)pause();
     add_text(journal.section);
-    add_text(number == SIGALRM ? "\thangs\t1\twrong\ttimeout of the section"
-                               : "\tcrashes\t1\twrong\tthe process crashed");
+    add_text(signal_number == SIGALRM ? "\thangs\t1\twrong\ttimeout of the section"
+                                      : "\tcrashes\t1\twrong\tthe process crashed");
     add_text("; last operations:");
     for (unsigned i = 0; i < OPERATIONS; i++) {
         const char *operation = journal.operation[(journal.operations + i) % OPERATIONS];
@@ -80,35 +81,35 @@ static void end_by_signal(int number)
     add_text(" repeat with: ");
     add_text(journal.repeat);
     add_text("\n");
-    write_last_words();
-    if (number == SIGALRM)
+    write_signal_output();
+    if (signal_number == SIGALRM)
         _exit(1);
-    (void)signal(number, SIG_DFL);
-    (void)raise(number); /* ends the process when the handler returns */
+    (void)signal(signal_number, SIG_DFL);
+    (void)raise(signal_number); /* ends the process when the handler returns */
 }
 
-/* A sanitizer with its own handler prints more. */
-static void handle(int number)
+/* Keeps the handler of a sanitizer, which prints more. */
+static void install_handler(int signal_number)
 {
-    struct sigaction before, action = {.sa_handler = end_by_signal};
+    struct sigaction previous, action = {.sa_handler = handle_fatal_signal};
 
     (void)sigfillset(&action.sa_mask);
-    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
-        (void)sigaction(number, &action, NULL);
+    if (sigaction(signal_number, NULL, &previous) == 0 && previous.sa_handler == SIG_DFL)
+        (void)sigaction(signal_number, &action, NULL);
 }
 
-void journal_open(const char *section, const char *repeat, unsigned hangs_after)
+void journal_open(const char *section, const char *repeat, unsigned timeout_seconds)
 {
     journal.section = section;
     journal.repeat = repeat;
-    handle(SIGALRM);
-    handle(SIGABRT);
-    handle(SIGBUS);
-    handle(SIGSEGV);
-    (void)alarm(hangs_after);
+    install_handler(SIGALRM);
+    install_handler(SIGABRT);
+    install_handler(SIGBUS);
+    install_handler(SIGSEGV);
+    (void)alarm(timeout_seconds);
 }
 
-static void print(const char *text)
+static void print_field(const char *text)
 {
     for (; *text != '\0'; text++)
         (void)putchar(*text == '\t' || *text == '\n' ? ' ' : *text);
@@ -118,7 +119,7 @@ static void print(const char *text)
 static void print_line(const char *subject, uint64_t count, const char *status, const char *detail)
 {
     (void)printf("%s\t%s\t%" PRIu64 "\t%s\t", journal.section, subject, count, status);
-    print(detail);
+    print_field(detail);
 }
 
 static void end_line(void)
@@ -142,7 +143,8 @@ void journal_operation(const char *format, ...)
     (void)pthread_mutex_unlock(&journal.lock);
 }
 
-void journal_note(const char *subject, uint64_t count, const char *status, const char *format, ...)
+void journal_result(const char *subject, uint64_t count, const char *status, const char *format,
+                    ...)
 {
     char detail[512];
     va_list arguments;
@@ -159,11 +161,11 @@ void journal_note(const char *subject, uint64_t count, const char *status, const
 static unsigned report_error(const char *subject, const char *format, va_list arguments)
 {
     char detail[1024];
-    unsigned wrong;
+    unsigned errors;
 
     (void)vsnprintf(detail, sizeof(detail), format, arguments);
     (void)pthread_mutex_lock(&journal.lock);
-    wrong = ++journal.wrong;
+    errors = ++journal.errors;
     print_line(subject, 1, "wrong", detail);
     (void)printf("; last operations:");
     for (unsigned i = 0; i < OPERATIONS; i++) {
@@ -171,28 +173,28 @@ static unsigned report_error(const char *subject, const char *format, va_list ar
 
         if (*operation != '\0') {
             (void)putchar(' ');
-            print(operation);
+            print_field(operation);
             (void)putchar(';');
         }
     }
     (void)printf(" repeat with: %s", journal.repeat);
     end_line();
     (void)pthread_mutex_unlock(&journal.lock);
-    return wrong;
+    return errors;
 }
 
-void journal_wrong(const char *format, ...)
+void journal_error(const char *format, ...)
 {
     va_list arguments;
 
     va_start(arguments, format);
-    const unsigned wrong = report_error("wrong", format, arguments);
+    const unsigned errors = report_error("wrong", format, arguments);
     va_end(arguments);
-    if (wrong == MAX_WRONG)
-        journal_stop("%d errors: the section ends", MAX_WRONG);
+    if (errors == MAX_ERRORS)
+        journal_stop("%d errors: the section ends", MAX_ERRORS);
 }
 
-/* Threads may be inside the driver, so nothing is released. */
+/* Other threads may be inside the driver, so nothing is released. */
 void journal_stop(const char *format, ...)
 {
     va_list arguments;
@@ -211,22 +213,22 @@ void journal_skip(const char *format, ...)
     va_start(arguments, format);
     (void)vsnprintf(detail, sizeof(detail), format, arguments);
     va_end(arguments);
-    journal_note("end", 0, "skipped", "%s", detail);
+    journal_result("end", 0, "skipped", "%s", detail);
     _exit(JOURNAL_SKIPPED);
 }
 
 int journal_close(void)
 {
     for (int kind = 0; kind < COUNT_KINDS; kind++)
-        journal_note(count_names[kind], journal_counts[kind], "note", "%s", "");
-    journal_note("end", journal.wrong, journal.wrong == 0 ? "ok" : "wrong", "%s",
-                 journal.wrong == 0 ? "" : "errors were found");
+        journal_result(count_names[kind], journal_counts[kind], "note", "%s", "");
+    journal_result("end", journal.errors, journal.errors == 0 ? "ok" : "wrong", "%s",
+                   journal.errors == 0 ? "" : "errors were found");
     return journal_exit();
 }
 
 int journal_exit(void)
 {
-    return journal.wrong == 0 ? 0 : 1;
+    return journal.errors == 0 ? 0 : 1;
 }
 
 void journal_status(xseg_status status, const char *call)

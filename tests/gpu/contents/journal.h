@@ -23,15 +23,15 @@
 #include "xseg/status.h"
 
 /* The enumerator, and the subject of a line. */
-#define JOURNAL_COUNTS(X)                       \
-    X(OPERATIONS, "operations")                 \
-    X(BLOCKS, "blocks")                         \
-    X(WRITTEN, "bytes_written")                 \
-    X(CHECKED, "bytes_checked")                 \
-    X(KERNELS, "kernels")                       \
-    X(MISMATCHES, "mismatches")                 \
-    X(REFUSED, "requests_refused_at_the_limit") \
-    X(BUSY_FREES, "frees_under_running_work")   \
+#define JOURNAL_COUNTS(X)                        \
+    X(OPERATIONS, "operations")                  \
+    X(BLOCKS, "blocks")                          \
+    X(WRITTEN, "bytes_written")                  \
+    X(CHECKED, "bytes_checked")                  \
+    X(KERNELS, "kernels")                        \
+    X(MISMATCHES, "mismatches")                  \
+    X(REJECTED, "requests_refused_at_the_limit") \
+    X(BUSY_FREES, "frees_under_running_work")    \
     X(BUSY_TRIMS, "trims_under_running_work")
 
 /* The exit status of a section that cannot run on this host. */
@@ -52,7 +52,7 @@ static inline void journal_count(enum journal_count kind, uint64_t amount)
 }
 
 /* Begin a section: its name, the command that repeats it, and its timeout in seconds. */
-void journal_open(const char *section, const char *repeat, unsigned hangs_after);
+void journal_open(const char *section, const char *repeat, unsigned timeout_seconds);
 
 /* End the section. Prints the counts. Returns the exit status. */
 int journal_close(void);
@@ -64,12 +64,12 @@ __attribute__((format(printf, 1, 2))) void journal_operation(const char *format,
 
 /* A result other than an error. */
 __attribute__((format(printf, 4, 5))) void
-journal_note(const char *subject, uint64_t count, const char *status, const char *format, ...);
+journal_result(const char *subject, uint64_t count, const char *status, const char *format, ...);
 
 /* An error: printed with the last operations and the command that repeats the run. The tenth error ends the section. */
-__attribute__((format(printf, 1, 2))) void journal_wrong(const char *format, ...);
+__attribute__((format(printf, 1, 2))) void journal_error(const char *format, ...);
 
-/* As journal_wrong() for an error after which the section cannot continue: the process ends. */
+/* As journal_error() for an error after which the section cannot continue: the process ends. */
 __attribute__((format(printf, 1, 2), noreturn)) void journal_stop(const char *format, ...);
 
 /* The section cannot run on this host: the process ends. */

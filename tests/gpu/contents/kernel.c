@@ -8,7 +8,7 @@
 #include "tests/gpu/contents/journal.h"
 
 #define THREADS    256u
-#define MAX_BLOCKS 2048u /* of threads; each thread then processes several words */
+#define MAX_BLOCKS 2048u /* maximum thread blocks; each thread then processes several words */
 #define IN_FLIGHT  64u   /* checks whose reports have not been read yet */
 
 enum kind { WRITE, CHECK, COPY, SPIN, KINDS };
@@ -16,7 +16,7 @@ enum kind { WRITE, CHECK, COPY, SPIN, KINDS };
 /* One launch of a kernel; on the simulator also the argument of its host function. */
 struct job {
     enum kind kind;
-    struct piece piece;
+    struct buffer buffer;
     CUdeviceptr to;        /* COPY */
     uint64_t mask;         /* COPY: of the copy */
     uint64_t microseconds; /* SPIN */
@@ -41,10 +41,10 @@ struct graph {
     size_t count;
 };
 
-/* The graph that records the launches of this thread. */
-static _Thread_local struct graph *recording;
+/* The graph in which launches of this thread are recorded; NULL: none. */
+static _Thread_local struct graph *recorded_graph;
 
-static const char *refuse(CUresult result, const char *log)
+static const char *load_error(CUresult result, const char *log)
 {
     static char problem[1400];
 
@@ -71,7 +71,7 @@ const char *kernel_load(void)
     CUresult result = cu.ModuleLoadDataEx(&module, image, 2, option, value);
     for (int kind = 0; kind < KINDS && result == CUDA_SUCCESS; kind++)
         result = cu.ModuleGetFunction(&function[kind], module, function_names[kind]);
-    return result == CUDA_SUCCESS ? NULL : refuse(result, log);
+    return result == CUDA_SUCCESS ? NULL : load_error(result, log);
 }
 
 void kernel_unload(void)
@@ -87,27 +87,28 @@ static void *pointer_to(CUdeviceptr address)
     return (void *)(uintptr_t)address;
 }
 
-static void copy(const struct job *job)
+static void copy_words(const struct job *job)
 {
-    const unsigned char *from = pointer_to(job->piece.address);
-    const size_t bytes = job->piece.bytes;
+    const unsigned char *from = pointer_to(job->buffer.address);
+    const size_t bytes = job->buffer.bytes;
 
     for (uint64_t index = 0; index < pattern_words(bytes); index++)
-        pattern_put(pointer_to(job->to), bytes, index, pattern_at(from, bytes, index) ^ job->mask);
+        pattern_store(pointer_to(job->to), bytes, index,
+                      pattern_load(from, bytes, index) ^ job->mask);
 }
 
-static void run(void *argument)
+static void run_on_host(void *argument)
 {
     const struct job *job = argument;
-    const struct piece *piece = &job->piece;
+    const struct buffer *buffer = &job->buffer;
 
     if (job->kind == WRITE)
-        pattern_write(pointer_to(piece->address), piece->bytes, piece->seed, piece->mask);
+        pattern_write(pointer_to(buffer->address), buffer->bytes, buffer->seed, buffer->mask);
     else if (job->kind == CHECK)
         *job->host_report =
-            pattern_check(pointer_to(piece->address), piece->bytes, piece->seed, piece->mask);
+            pattern_check(pointer_to(buffer->address), buffer->bytes, buffer->seed, buffer->mask);
     else if (job->kind == COPY)
-        copy(job);
+        copy_words(job);
     free(argument);
 }
 
@@ -117,71 +118,74 @@ static void sim_check(xseg_status status)
         journal_stop("the simulator rejected work: status %d", (int)status);
 }
 
-/* The duration of a kernel at some TB/s. */
+/* The duration of a kernel: 3 us, and 1 us per MB (1 TB/s). */
 static uint64_t nanoseconds_of(const struct job *job)
 {
-    return job->kind == SPIN ? job->microseconds * 1000 : 3000 + job->piece.bytes / 1000;
+    return job->kind == SPIN ? job->microseconds * 1000 : 3000 + job->buffer.bytes / 1000;
 }
 
 static void simulate(CUstream stream, const struct job *job)
 {
-    const struct xseg_sim_access touch[] = {{job->piece.address, job->piece.bytes},
-                                            {job->to, job->piece.bytes}};
-    const size_t touches = job->kind == COPY ? 2 : job->kind == SPIN ? 0 : 1;
+    const struct xseg_sim_access accesses[] = {{job->buffer.address, job->buffer.bytes},
+                                               {job->to, job->buffer.bytes}};
+    const size_t access_count = job->kind == COPY ? 2 : job->kind == SPIN ? 0 : 1;
 
-    if (touches == 0) {
+    if (access_count == 0) {
         sim_check(sim.launch(stream, nanoseconds_of(job)));
         return;
     }
-    sim_check(sim.launch_accessing(stream, nanoseconds_of(job), touch, touches));
-    if (recording != NULL)
+    sim_check(sim.launch_accessing(stream, nanoseconds_of(job), accesses, access_count));
+    if (recorded_graph != NULL)
         return;
-    struct job *own = malloc(sizeof(*own));
+    struct job *host_job = malloc(sizeof(*host_job));
 
-    if (own == NULL)
+    if (host_job == NULL)
         journal_stop("out of host memory");
-    *own = *job;
-    CU(LaunchHostFunc, stream, run, own);
+    *host_job = *job;
+    CU(LaunchHostFunc, stream, run_on_host, host_job);
     /* The memory is in use until the function returns. */
-    sim_check(sim.launch_accessing(stream, 1, touch, touches));
+    sim_check(sim.launch_accessing(stream, 1, accesses, access_count));
 }
 
 /* --- Launches. --- */
 
 static void launch_on_gpu(CUstream stream, struct job *job)
 {
-    const uint64_t groups = (pattern_words(job->piece.bytes) + THREADS - 1) / THREADS;
-    const unsigned blocks = groups > MAX_BLOCKS ? MAX_BLOCKS : groups < 1 ? 1 : (unsigned)groups;
+    const uint64_t blocks_needed = (pattern_words(job->buffer.bytes) + THREADS - 1) / THREADS;
+    const unsigned blocks = blocks_needed > MAX_BLOCKS ? MAX_BLOCKS
+                            : blocks_needed < 1        ? 1
+                                                       : (unsigned)blocks_needed;
     const uint64_t khz = device.clock_khz > 0 ? (uint64_t)device.clock_khz : 1500000;
-    uint64_t cycles = job->microseconds * khz / 1000, bytes = job->piece.bytes;
-    void *written[] = {&job->piece.address, &bytes, &job->piece.seed, &job->piece.mask};
-    void *checked[] = {&job->piece.address, &bytes, &job->piece.seed, &job->piece.mask,
-                       &job->report};
-    void *copied[] = {&job->to, &job->piece.address, &bytes, &job->mask};
-    void *spun[] = {&cycles};
-    void **const parameters[KINDS] = {written, checked, copied, spun};
+    uint64_t cycles = job->microseconds * khz / 1000, bytes = job->buffer.bytes;
+    void *write_parameters[] = {&job->buffer.address, &bytes, &job->buffer.seed, &job->buffer.mask};
+    void *check_parameters[] = {&job->buffer.address, &bytes, &job->buffer.seed, &job->buffer.mask,
+                                &job->report};
+    void *copy_parameters[] = {&job->to, &job->buffer.address, &bytes, &job->mask};
+    void *spin_parameters[] = {&cycles};
+    void **const parameters[KINDS] = {write_parameters, check_parameters, copy_parameters,
+                                      spin_parameters};
 
     CU(LaunchKernel, function[job->kind], blocks, 1, 1, job->kind == SPIN ? 1 : THREADS, 1, 1, 0,
        stream, parameters[job->kind], NULL);
 }
 
-static void count(const struct job *job)
+static void count_launch(const struct job *job)
 {
     journal_count(COUNT_KERNELS, 1);
     if (job->kind == WRITE || job->kind == COPY)
-        journal_count(COUNT_WRITTEN, job->piece.bytes);
+        journal_count(COUNT_WRITTEN, job->buffer.bytes);
     if (job->kind == CHECK)
-        journal_count(COUNT_CHECKED, job->piece.bytes);
+        journal_count(COUNT_CHECKED, job->buffer.bytes);
 }
 
 static void launch(CUstream stream, struct job *job)
 {
-    if (recording == NULL) {
-        count(job);
+    if (recorded_graph == NULL) {
+        count_launch(job);
     } else {
-        if (recording->count == sizeof(recording->job) / sizeof(recording->job[0]))
+        if (recorded_graph->count == sizeof(recorded_graph->job) / sizeof(recorded_graph->job[0]))
             journal_stop("too many captured kernels in a graph");
-        recording->job[recording->count++] = *job;
+        recorded_graph->job[recorded_graph->count++] = *job;
     }
     if (device.is_simulated)
         simulate(stream, job);
@@ -189,16 +193,16 @@ static void launch(CUstream stream, struct job *job)
         launch_on_gpu(stream, job);
 }
 
-void kernel_write(CUstream stream, const struct piece *piece)
+void kernel_write(CUstream stream, const struct buffer *buffer)
 {
-    struct job job = {.kind = WRITE, .piece = *piece};
+    struct job job = {.kind = WRITE, .buffer = *buffer};
 
     launch(stream, &job);
 }
 
-void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask)
+void kernel_copy(CUstream stream, CUdeviceptr to, const struct buffer *from, uint64_t mask)
 {
-    struct job job = {.kind = COPY, .piece = *from, .to = to, .mask = mask};
+    struct job job = {.kind = COPY, .buffer = *from, .to = to, .mask = mask};
 
     launch(stream, &job);
 }
@@ -213,19 +217,19 @@ void kernel_spin(CUstream stream, unsigned microseconds)
 /* --- Checks. --- */
 
 struct check {
-    struct piece piece;
-    CUevent event; /* after its report */
-    bool is_under_way;
+    struct buffer buffer;
+    CUevent event; /* recorded after the copy of the report to the host */
+    bool is_pending;
 };
 
 struct checks {
     struct check check[IN_FLIGHT];
     unsigned next;
-    CUdeviceptr reports;         /* IN_FLIGHT of them, on a GPU */
-    struct pattern_report *host; /* copies of the reports on the host; after them an initial one */
+    CUdeviceptr reports;         /* [IN_FLIGHT], on a GPU */
+    struct pattern_report *host; /* [IN_FLIGHT + 1]: copies of the reports, and an initial report */
 };
 
-struct checks *checks_open(void)
+struct checks *checks_create(void)
 {
     struct checks *checks = calloc(1, sizeof(*checks));
     void *host = NULL;
@@ -237,11 +241,11 @@ struct checks *checks_open(void)
     checks->host = host;
     checks->host[IN_FLIGHT] = (struct pattern_report)PATTERN_REPORT_NONE;
     for (unsigned i = 0; i < IN_FLIGHT; i++)
-        checks->check[i].event = device_event();
+        checks->check[i].event = device_new_event();
     return checks;
 }
 
-void checks_close(struct checks *checks)
+void checks_destroy(struct checks *checks)
 {
     checks_wait(checks);
     for (unsigned i = 0; i < IN_FLIGHT; i++)
@@ -251,81 +255,81 @@ void checks_close(struct checks *checks)
     free(checks);
 }
 
-void kernel_report(const struct piece *piece, const struct pattern_report *report)
+void kernel_report(const struct buffer *buffer, const struct pattern_report *report)
 {
-    const uint64_t words = pattern_words(piece->bytes), offset = report->index * sizeof(uint64_t);
+    const uint64_t words = pattern_words(buffer->bytes), offset = report->index * sizeof(uint64_t);
 
     if (report->compared != words)
-        journal_wrong("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": a check compared %" PRIu64
+        journal_error("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": a check compared %" PRIu64
                       " of its %" PRIu64 " words",
-                      piece->block, piece->bytes, (uint64_t)piece->address, report->compared,
+                      buffer->block, buffer->bytes, (uint64_t)buffer->address, report->compared,
                       words);
     if (report->count == 0)
         return;
     journal_count(COUNT_MISMATCHES, report->count);
-    journal_wrong("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": %" PRIu64 " of %" PRIu64
+    journal_error("block %" PRIu64 " of %zu bytes at 0x%" PRIx64 ": %" PRIu64 " of %" PRIu64
                   " words differ, the lowest at offset %" PRIu64 "; at offset %" PRIu64
                   " expected %016" PRIx64 ", got %016" PRIx64,
-                  piece->block, piece->bytes, (uint64_t)piece->address, report->count, words,
+                  buffer->block, buffer->bytes, (uint64_t)buffer->address, report->count, words,
                   report->lowest * (uint64_t)sizeof(uint64_t), offset,
-                  pattern_cut(pattern_word(piece->seed, piece->mask, report->index),
-                              piece->bytes - (size_t)offset),
-                  report->got);
+                  pattern_truncate(pattern_word(buffer->seed, buffer->mask, report->index),
+                                   buffer->bytes - (size_t)offset),
+                  report->actual);
 }
 
-static void finish(struct checks *checks, unsigned number)
+static void finish_check(struct checks *checks, unsigned index)
 {
-    struct check *check = &checks->check[number];
+    struct check *check = &checks->check[index];
 
-    if (!check->is_under_way)
+    if (!check->is_pending)
         return;
     CU(EventSynchronize, check->event);
-    check->is_under_way = false;
-    kernel_report(&check->piece, &checks->host[number]);
+    check->is_pending = false;
+    kernel_report(&check->buffer, &checks->host[index]);
 }
 
 void checks_wait(struct checks *checks)
 {
     for (unsigned i = 0; i < IN_FLIGHT; i++)
-        finish(checks, (checks->next + i) % IN_FLIGHT);
+        finish_check(checks, (checks->next + i) % IN_FLIGHT);
 }
 
-static unsigned begin(struct checks *checks, CUstream stream, const struct piece *piece)
+static unsigned begin_check(struct checks *checks, CUstream stream, const struct buffer *buffer)
 {
-    const unsigned number = checks->next;
-    struct check *check = &checks->check[number];
+    const unsigned index = checks->next;
+    struct check *check = &checks->check[index];
     struct job job = {.kind = CHECK,
-                      .piece = *piece,
-                      .report = checks->reports + number * sizeof(*checks->host),
-                      .host_report = &checks->host[number]};
+                      .buffer = *buffer,
+                      .report = checks->reports + index * sizeof(*checks->host),
+                      .host_report = &checks->host[index]};
 
-    finish(checks, number);
-    checks->next = (number + 1) % IN_FLIGHT;
-    check->piece = *piece;
-    checks->host[number] = checks->host[IN_FLIGHT];
+    finish_check(checks, index);
+    checks->next = (index + 1) % IN_FLIGHT;
+    check->buffer = *buffer;
+    checks->host[index] = checks->host[IN_FLIGHT];
     if (!device.is_simulated)
         CU(MemcpyHtoDAsync, job.report, &checks->host[IN_FLIGHT], sizeof(*checks->host), stream);
     launch(stream, &job);
     if (!device.is_simulated)
         CU(MemcpyDtoHAsync, job.host_report, job.report, sizeof(*checks->host), stream);
     CU(EventRecord, check->event, stream);
-    check->is_under_way = true;
-    return number;
+    check->is_pending = true;
+    return index;
 }
 
-void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece)
+void kernel_check(struct checks *checks, CUstream stream, const struct buffer *buffer)
 {
-    (void)begin(checks, stream, piece);
+    (void)begin_check(checks, stream, buffer);
 }
 
 struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
-                                       const struct piece *piece)
+                                       const struct buffer *buffer)
 {
-    const unsigned number = begin(checks, stream, piece);
+    const unsigned index = begin_check(checks, stream, buffer);
 
-    CU(EventSynchronize, checks->check[number].event);
-    checks->check[number].is_under_way = false;
-    return checks->host[number];
+    CU(EventSynchronize, checks->check[index].event);
+    checks->check[index].is_pending = false;
+    return checks->host[index];
 }
 
 /* --- Graphs. --- */
@@ -338,13 +342,13 @@ struct graph *graph_begin(CUstream stream)
         journal_stop("out of host memory");
     graph->stream = stream;
     CU(StreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    recording = graph;
+    recorded_graph = graph;
     return graph;
 }
 
 void graph_end(struct graph *graph)
 {
-    recording = NULL;
+    recorded_graph = NULL;
     CU(StreamEndCapture, graph->stream, &graph->graph);
     if (!device.is_simulated)
         CU(GraphInstantiateWithFlags, &graph->runnable, graph->graph, 0);
@@ -355,7 +359,7 @@ void graph_launch(struct graph *graph, CUstream stream)
     if (!device.is_simulated)
         CU(GraphLaunch, graph->runnable, stream);
     for (size_t i = 0; i < graph->count; i++) {
-        count(&graph->job[i]);
+        count_launch(&graph->job[i]);
         if (device.is_simulated)
             simulate(stream, &graph->job[i]);
     }

@@ -24,7 +24,7 @@
 #include "tests/gpu/contents/pattern.h"
 
 /* Memory, and the pattern that it contains or will contain. */
-struct piece {
+struct buffer {
     CUdeviceptr address; /* a multiple of 8 */
     size_t bytes;
     uint64_t seed, mask;
@@ -35,28 +35,28 @@ struct piece {
 const char *kernel_load(void);
 void kernel_unload(void);
 
-void kernel_write(CUstream stream, const struct piece *piece);
+void kernel_write(CUstream stream, const struct buffer *buffer);
 
-/* Copy a piece, each word XOR a mask. */
-void kernel_copy(CUstream stream, CUdeviceptr to, const struct piece *from, uint64_t mask);
+/* Copy a buffer, each word XOR a mask. */
+void kernel_copy(CUstream stream, CUdeviceptr to, const struct buffer *from, uint64_t mask);
 
 void kernel_spin(CUstream stream, unsigned microseconds);
 
 struct checks;
 
-struct checks *checks_open(void);
-void checks_close(struct checks *checks);
+struct checks *checks_create(void);
+void checks_destroy(struct checks *checks);
 
-void kernel_check(struct checks *checks, CUstream stream, const struct piece *piece);
+void kernel_check(struct checks *checks, CUstream stream, const struct buffer *buffer);
 
 void checks_wait(struct checks *checks);
 
 /* Check, wait and return the result without reporting it. */
 struct pattern_report kernel_check_now(struct checks *checks, CUstream stream,
-                                       const struct piece *piece);
+                                       const struct buffer *buffer);
 
 /* Report a difference, or words that were not compared. */
-void kernel_report(const struct piece *piece, const struct pattern_report *report);
+void kernel_report(const struct buffer *buffer, const struct pattern_report *report);
 
 /* Graphs of captured kernels.  The simulator cannot run a graph: a launch queues its kernels again. */
 struct graph;

@@ -27,27 +27,27 @@ static inline uint64_t pattern_word(uint64_t seed, uint64_t mask, uint64_t index
     return word ^ (word >> 31) ^ mask;
 }
 
-/* The bytes of a word that are in a block that ends `left` bytes after the start of the word. */
-static inline uint64_t pattern_cut(uint64_t word, size_t left)
+/* The bytes of a word that are in a block that ends `remaining` bytes after the start of the word. */
+static inline uint64_t pattern_truncate(uint64_t word, size_t remaining)
 {
-    return left >= sizeof(word) ? word : word & ((UINT64_C(1) << (8 * left)) - 1);
+    return remaining >= sizeof(word) ? word : word & ((UINT64_C(1) << (8 * remaining)) - 1);
 }
 
-/* The word at an index of a block, or only the bytes of it that are in the block; on a little-endian host. */
-static inline uint64_t pattern_at(const unsigned char *block, size_t bytes, uint64_t index)
+/* The word at an index of a block, or only its bytes that are in the block; on a little-endian host. */
+static inline uint64_t pattern_load(const unsigned char *block, size_t bytes, uint64_t index)
 {
-    const size_t offset = (size_t)index * sizeof(uint64_t), left = bytes - offset;
+    const size_t offset = (size_t)index * sizeof(uint64_t), remaining = bytes - offset;
     uint64_t word = 0;
 
-    memcpy(&word, block + offset, left < sizeof(word) ? left : sizeof(word));
+    memcpy(&word, block + offset, remaining < sizeof(word) ? remaining : sizeof(word));
     return word;
 }
 
-static inline void pattern_put(unsigned char *block, size_t bytes, uint64_t index, uint64_t word)
+static inline void pattern_store(unsigned char *block, size_t bytes, uint64_t index, uint64_t word)
 {
-    const size_t offset = (size_t)index * sizeof(word), left = bytes - offset;
+    const size_t offset = (size_t)index * sizeof(word), remaining = bytes - offset;
 
-    memcpy(block + offset, &word, left < sizeof(word) ? left : sizeof(word));
+    memcpy(block + offset, &word, remaining < sizeof(word) ? remaining : sizeof(word));
 }
 
 static inline uint64_t pattern_words(size_t bytes)
@@ -57,12 +57,11 @@ static inline uint64_t pattern_words(size_t bytes)
 
 /* The result of a comparison. A kernel fills in the same five words. */
 struct pattern_report {
-    uint64_t count;  /* words that differ */
-    uint64_t lowest; /* lowest index of a differing word; UINT64_MAX: none */
-    uint64_t index;  /* of the difference that was found first, */
-    uint64_t got;    /* and the value there */
-    uint64_t
-        compared; /* words that were compared: reveals a kernel that did not run, or not completely */
+    uint64_t count;    /* words that differ */
+    uint64_t lowest;   /* lowest index of a differing word; UINT64_MAX: none */
+    uint64_t index;    /* index of the difference that was found first */
+    uint64_t actual;   /* the value at that index */
+    uint64_t compared; /* words that were compared; reveals a kernel that did not complete */
 };
 
 /* clang-format off */
@@ -72,7 +71,7 @@ struct pattern_report {
 static inline void pattern_write(unsigned char *block, size_t bytes, uint64_t seed, uint64_t mask)
 {
     for (uint64_t index = 0; index < pattern_words(bytes); index++)
-        pattern_put(block, bytes, index, pattern_word(seed, mask, index));
+        pattern_store(block, bytes, index, pattern_word(seed, mask, index));
 }
 
 static inline struct pattern_report pattern_check(const unsigned char *block, size_t bytes,
@@ -81,15 +80,15 @@ static inline struct pattern_report pattern_check(const unsigned char *block, si
     struct pattern_report report = PATTERN_REPORT_NONE;
 
     for (uint64_t index = 0; index < pattern_words(bytes); index++) {
-        const uint64_t got = pattern_at(block, bytes, index);
+        const uint64_t actual = pattern_load(block, bytes, index);
 
         report.compared++;
-        if (got ==
-            pattern_cut(pattern_word(seed, mask, index), bytes - (size_t)index * sizeof(got)))
+        if (actual == pattern_truncate(pattern_word(seed, mask, index),
+                                       bytes - (size_t)index * sizeof(actual)))
             continue;
         if (report.count++ == 0) {
             report.lowest = report.index = index;
-            report.got = got;
+            report.actual = actual;
         }
     }
     return report;

@@ -9,8 +9,9 @@
 #include "tests/gpu/contents/journal.h"
 #include "tests/gpu/contents/section.h"
 
-#define BLOCKS     12u
-#define MAX_PAUSED (512 * MIB) /* pinned host memory and the file have the same size */
+#define BLOCKS 12u
+#define MAX_PAUSED \
+    (512 * MIB) /* limits the pinned host memory and the file, which have the same size */
 
 static const struct {
     enum xseg_keep keep;
@@ -22,37 +23,37 @@ static const struct {
 };
 
 struct pause {
-    struct stage *stage;
+    struct section_env *env;
     struct xseg_allocator *allocator;
     struct xseg_pool *pool;
-    struct piece piece[BLOCKS]; /* bytes 0: freed */
-    size_t budget;              /* of the pool */
+    struct buffer buffer[BLOCKS]; /* bytes 0: freed */
+    size_t budget;                /* of the pool */
     uint64_t rounds[sizeof(modes) / sizeof(modes[0])];
 };
 
-static struct piece new_block(struct pause *pause, struct xseg_pool *pool, unsigned stream,
-                              size_t bytes)
+static struct buffer new_block(struct pause *pause, struct xseg_pool *pool, unsigned stream,
+                               size_t bytes)
 {
-    const struct piece piece = stage_block(pause->stage, pause->allocator, pool, stream, bytes);
+    const struct buffer buffer = section_alloc(pause->env, pause->allocator, pool, stream, bytes);
 
-    kernel_write(pause->stage->stream[stream], &piece);
-    return piece;
+    kernel_write(pause->env->stream[stream], &buffer);
+    return buffer;
 }
 
-static void free_block(struct pause *pause, struct piece *piece)
+static void free_block(struct pause *pause, struct buffer *buffer)
 {
-    stage_free(pause->allocator, piece);
-    piece->bytes = 0;
+    section_free(pause->allocator, buffer);
+    buffer->bytes = 0;
 }
 
 static void free_all(struct pause *pause)
 {
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (pause->piece[i].bytes != 0)
-            free_block(pause, &pause->piece[i]);
+        if (pause->buffer[i].bytes != 0)
+            free_block(pause, &pause->buffer[i]);
 }
 
-/* The streams alternate: each has its own segments. */
+/* The blocks alternate between two streams, each of which has its own segments. */
 static unsigned stream_of(unsigned block)
 {
     return block % 2;
@@ -61,9 +62,9 @@ static unsigned stream_of(unsigned block)
 static void check_all(struct pause *pause)
 {
     for (unsigned i = 0; i < BLOCKS; i++)
-        if (pause->piece[i].bytes != 0)
-            kernel_check(pause->stage->checks[0], pause->stage->stream[stream_of(i)],
-                         &pause->piece[i]);
+        if (pause->buffer[i].bytes != 0)
+            kernel_check(pause->env->checks[0], pause->env->stream[stream_of(i)],
+                         &pause->buffer[i]);
 }
 
 /* Allocates small and large blocks and blocks of odd sizes, and frees some, whose memory remains cached. */
@@ -74,27 +75,27 @@ static void fill_pool(struct pause *pause)
     for (unsigned i = 0; i < BLOCKS; i++) {
         const size_t bound = i % 3 == 0 ? 100000 : max;
 
-        pause->piece[i] =
-            new_block(pause, pause->pool, stream_of(i), 1 + draw(&pause->stage->draws, bound));
+        pause->buffer[i] = new_block(pause, pause->pool, stream_of(i),
+                                     1 + random_below(&pause->env->random_state, bound));
     }
     for (unsigned i = 0; i < BLOCKS; i += 5)
-        free_block(pause, &pause->piece[i]);
+        free_block(pause, &pause->buffer[i]);
     check_all(pause);
 }
 
-static void use_memory(struct pause *pause)
+static void overwrite_memory(struct pause *pause)
 {
-    struct piece piece[4];
+    struct buffer buffer[4];
 
     for (unsigned i = 0; i < 4; i++)
-        piece[i] = new_block(pause, NULL, 2, pause->budget / 4);
+        buffer[i] = new_block(pause, NULL, 2, pause->budget / 4);
     for (unsigned i = 0; i < 4; i++) {
-        kernel_check(pause->stage->checks[0], pause->stage->stream[2], &piece[i]);
-        free_block(pause, &piece[i]);
+        kernel_check(pause->env->checks[0], pause->env->stream[2], &buffer[i]);
+        free_block(pause, &buffer[i]);
     }
 }
 
-static void give_back(struct pause *pause)
+static void trim_and_wait(struct pause *pause)
 {
     struct xseg_trim_options options = {sizeof(options)};
 
@@ -106,22 +107,22 @@ static void give_back(struct pause *pause)
 static uint64_t reserved_by(const struct pause *pause)
 {
     struct xseg_statistics stats = {sizeof(stats)};
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
 
-    where.device = 0;
-    where.pool = pause->pool;
-    XSEG(stats_get, pause->allocator, &where, &stats);
+    scope.device = 0;
+    scope.pool = pause->pool;
+    XSEG(stats_get, pause->allocator, &scope, &stats);
     return stats.reserved_bytes[XSEG_STAT_ALL].current;
 }
 
-/* The pool's memory must be free; the bound is loose on a GPU, where other processes may allocate it. */
-static void check_taken(size_t before, uint64_t reserved)
+/* The memory of the pool must be free.  On a GPU other processes may allocate some of it, so there is a tolerance. */
+static void expect_memory_released(size_t before, uint64_t reserved)
 {
     const size_t after = device_free_memory();
     const uint64_t slack = device.is_simulated ? 0 : reserved / 4 + 32 * MIB;
 
     if (after + slack < before + reserved)
-        journal_wrong("a paused pool has memory: it reserved %" PRIu64
+        journal_error("a paused pool has memory: it reserved %" PRIu64
                       " bytes, and free memory changed from %zu to %zu",
                       reserved, before, after);
 }
@@ -138,13 +139,13 @@ static bool pause_pool(struct pause *pause, enum xseg_keep keep, const char *nam
         xseg_pool_pause(pause->pool, keep, keep == XSEG_KEEP_FILE ? file : NULL);
     if (status == XSEG_ERR_HOST_MEMORY || status == XSEG_ERR_FILE) {
         (void)xseg_error_message(text, sizeof(text));
-        journal_note(name, 0, "skipped", "%s", text);
+        journal_result(name, 0, "skipped", "%s", text);
         return false;
     }
     journal_status(status, "xseg_pool_pause");
     if (reserved_by(pause) != 0)
-        journal_wrong("a paused pool reserves %" PRIu64 " bytes", reserved_by(pause));
-    check_taken(before, reserved);
+        journal_error("a paused pool reserves %" PRIu64 " bytes", reserved_by(pause));
+    expect_memory_released(before, reserved);
     return true;
 }
 
@@ -152,64 +153,65 @@ static void check_addresses(const struct pause *pause)
 {
     for (unsigned i = 0; i < BLOCKS; i++) {
         struct xseg_block_info info = {sizeof(info)};
-        void *address = (void *)(uintptr_t)pause->piece[i].address;
+        void *address = (void *)(uintptr_t)pause->buffer[i].address;
 
-        if (pause->piece[i].bytes == 0)
+        if (pause->buffer[i].bytes == 0)
             continue;
         XSEG(block_query, pause->allocator, address, &info);
         if (info.base != address || info.state != XSEG_BLOCK_ALLOCATED ||
-            info.requested != pause->piece[i].bytes)
-            journal_wrong("block %" PRIu64 " of %zu bytes at %p differs after a resume",
-                          pause->piece[i].block, pause->piece[i].bytes, address);
+            info.requested != pause->buffer[i].bytes)
+            journal_error("block %" PRIu64 " of %zu bytes at %p differs after a resume",
+                          pause->buffer[i].block, pause->buffer[i].bytes, address);
     }
 }
 
-static bool play_round(struct pause *pause, enum xseg_keep keep, const char *name, const char *file)
+static bool run_round(struct pause *pause, enum xseg_keep keep, const char *name, const char *file)
 {
     fill_pool(pause);
-    stage_rest(pause->stage);
+    section_synchronize(pause->env);
     if (!pause_pool(pause, keep, name, file))
         return false;
-    use_memory(pause);
-    free_block(pause, &pause->piece[1]); /* a block may be freed during the pause */
-    stage_rest(pause->stage);
-    give_back(pause);
+    overwrite_memory(pause);
+    free_block(pause, &pause->buffer[1]); /* a block may be freed during the pause */
+    section_synchronize(pause->env);
+    trim_and_wait(pause);
     journal_operation("resume");
     XSEG(pool_resume, pause->pool);
     check_addresses(pause);
     if (keep == XSEG_KEEP_NOTHING)
         for (unsigned i = 0; i < BLOCKS; i++)
-            if (pause->piece[i].bytes != 0)
-                kernel_write(pause->stage->stream[stream_of(i)], &pause->piece[i]);
+            if (pause->buffer[i].bytes != 0)
+                kernel_write(pause->env->stream[stream_of(i)], &pause->buffer[i]);
     check_all(pause);
-    stage_rest(pause->stage);
+    section_synchronize(pause->env);
     return true;
 }
 
-static void play_mode(struct pause *pause, unsigned mode, const char *file)
+static void run_mode(struct pause *pause, unsigned mode, const char *file)
 {
     XSEG(pool_create, pause->allocator, 0, NULL, &pause->pool);
-    if (play_round(pause, modes[mode].keep, modes[mode].name, file))
+    if (run_round(pause, modes[mode].keep, modes[mode].name, file))
         pause->rounds[mode]++;
     free_all(pause);
     XSEG(pool_release, pause->pool);
-    give_back(pause);
+    trim_and_wait(pause);
 }
 
-void play_pause(struct stage *stage)
+void run_pause(struct section_env *env)
 {
-    struct pause pause = {.stage = stage};
+    struct pause pause = {.env = env};
     char file[4096];
 
-    pause.budget = stage->memory / 4 < MAX_PAUSED ? stage->memory / 4 : MAX_PAUSED;
-    (void)snprintf(file, sizeof(file), "%s/paused-%d", stage->folder, (int)getpid());
-    pause.allocator = stage_open("expandable_segments:True");
+    pause.budget = env->memory / 4 < MAX_PAUSED ? env->memory / 4 : MAX_PAUSED;
+    (void)snprintf(file, sizeof(file), "%s/paused-%d", env->folder, (int)getpid());
+    pause.allocator = section_open_allocator("expandable_segments:True");
     do {
         for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
-            play_mode(&pause, mode, file);
-    } while (stage_has_time(stage));
+            run_mode(&pause, mode, file);
+    } while (section_has_time(env));
     for (unsigned mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
         if (pause.rounds[mode] != 0)
-            journal_note(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks", BLOCKS);
-    stage_close(pause.allocator);
+            journal_result(modes[mode].name, pause.rounds[mode], "ok", "pauses of %u blocks",
+                           BLOCKS);
+    section_close_allocator(pause.allocator);
 }

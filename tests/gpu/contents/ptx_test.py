@@ -3,9 +3,11 @@
 
 ptx_test.py SOURCE_ROOT Kernels | Assembled
 
-Kernels: an interpreter executes the kernels.  It is an independent implementation of the instructions that they use, from NVIDIA's
-"Parallel Thread Execution ISA".  It runs one thread at a time to its end, which is valid for kernels without barriers.  The
-expected results are computed in Python.  Assembled: NVIDIA's assembler in .deps/ptxas, if .ci/setup --ptxas has installed it."""
+Kernels: an interpreter executes the kernels.  It is an independent implementation of the instructions that they use, from
+NVIDIA's "Parallel Thread Execution ISA".  It runs one thread after the other, which is valid for kernels without barriers.  The
+expected results are computed in Python.
+
+Assembled: NVIDIA's assembler in .deps/ptxas, if .ci/setup --ptxas has installed it, assembles the kernels."""
 import itertools
 import pathlib
 import random
@@ -18,10 +20,10 @@ import unittest
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
 LENGTHS = (1, 2, 7, 8, 9, 15, 16, 63, 64, 65, 511, 512, 515, 1000)
 GRIDS = ((1, 1), (1, 7), (3, 5), (2, 64), (5, 32))  # blocks, threads of each
-ADDRESS, OTHER, REPORT = 0x7F0000000200, 0x7F8000000000, 0x7F9000000000
-NONE = (1 << 64) - 1
+ADDRESS, DESTINATION, REPORT = 0x7F0000000200, 0x7F8000000000, 0x7F9000000000
+NONE = (1 << 64) - 1  # the lowest differing index of a report without a difference
 GUARD = b"\xa5" * 16
-# The first outputs of splitmix64 for seed 1234567, of other implementations.
+# The first outputs of splitmix64 for seed 1234567, from other implementations.
 KNOWN = (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821)
 
 BITS = (1 << 64) - 1
@@ -88,16 +90,16 @@ class Thread:
         return self.registers[register] + int(offset or 0)
 
     def run(self, code, labels, max_steps=1000000):
-        at = 0
+        pc = 0
         for steps in range(max_steps):
-            guard, opcode, operands = code[at]
-            at += 1
+            guard, opcode, operands = code[pc]
+            pc += 1
             if guard is not None and not self.registers[guard]:
                 continue
             if opcode == "ret":
                 return steps
             if opcode == "bra":
-                at = labels[operands[0]]
+                pc = labels[operands[0]]
             else:
                 self.step(opcode.split("."), operands)
         raise Fault("the kernel does not terminate")
@@ -105,7 +107,7 @@ class Thread:
     def step(self, opcode, operands):
         name, kind = opcode[0], opcode[-1]
         if name in ("st", "atom", "red"):
-            self.change(name, opcode, operands)
+            self.access_memory(name, opcode, operands)
             return
         target, width = operands[0], int(kind[1:]) if kind[1:].isdigit() else 64
         if name == "ld":
@@ -135,7 +137,7 @@ class Thread:
         return {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
                 "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b}[name](*inputs)
 
-    def change(self, name, opcode, operands):
+    def access_memory(self, name, opcode, operands):
         size = SIZES[opcode[-1][1:]]
         if name == "st":
             self.memory.store(self.address(operands[0]), size, self.value(operands[1]))
@@ -143,19 +145,19 @@ class Thread:
         if name == "atom":
             target, operands = operands[0], operands[1:]
         address, value = self.address(operands[0]), self.value(operands[1])
-        before = self.memory.load(address, size)
-        after = {"add": before + value, "min": min(before, value)}[opcode[2]]
-        self.memory.store(address, size, after)
+        old = self.memory.load(address, size)
+        new = {"add": old + value, "min": min(old, value)}[opcode[2]]
+        self.memory.store(address, size, new)
         if name == "atom":
-            self.registers[target] = before
+            self.registers[target] = old
 
 
-def launch(kernel, memory, arguments, blocks, threads, order=lambda numbers: numbers):
-    """Runs the grid of a kernel; `order` is the order of its threads."""
+def launch(kernel, memory, arguments, blocks, threads, order=lambda indices: indices):
+    """Runs the grid of a kernel; `order` permutes the indices of its threads."""
     names, code, labels = kernel
     assert len(names) == len(arguments)
-    for number in order(list(range(blocks * threads))):
-        special = {"%tid.x": number % threads, "%ctaid.x": number // threads, "%ntid.x": threads,
+    for index in order(list(range(blocks * threads))):
+        special = {"%tid.x": index % threads, "%ctaid.x": index // threads, "%ntid.x": threads,
                    "%nctaid.x": blocks, "%clock64": 12345}
         Thread(memory, dict(zip(names, arguments)), special).run(code, labels)
 
@@ -178,7 +180,7 @@ class Kernels(unittest.TestCase):
     def setUp(self):
         self.kernels = parse((ROOT / "tests/gpu/kernels.ptx").read_text(encoding="utf-8"))
 
-    def check(self, data, size, grid, order=lambda numbers: numbers):
+    def check(self, data, size, grid, order=lambda indices: indices):
         report = bytearray(b"".join(word.to_bytes(8, "little") for word in (0, NONE, 0, 0, 0)))
         launch(self.kernels["xseg_check"], Memory({ADDRESS: data, REPORT: report}),
                    (ADDRESS, size, self.SEED, self.MASK, REPORT), *grid, order)
@@ -202,8 +204,8 @@ class Kernels(unittest.TestCase):
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(size) + bytearray(GUARD)
-                memory = Memory({ADDRESS: bytearray(pattern(self.SEED, 0, size)), OTHER: data})
-                launch(self.kernels["xseg_copy"], memory, (OTHER, ADDRESS, size, self.MASK), *grid)
+                memory = Memory({ADDRESS: bytearray(pattern(self.SEED, 0, size)), DESTINATION: data})
+                launch(self.kernels["xseg_copy"], memory, (DESTINATION, ADDRESS, size, self.MASK), *grid)
                 self.assertEqual(bytes(data), pattern(self.SEED, self.MASK, size) + GUARD)
 
     def test_check_of_correct_data_compares_every_word(self):
@@ -219,22 +221,22 @@ class Kernels(unittest.TestCase):
                     data = bytearray(pattern(self.SEED, self.MASK, size))
                     data[offset] ^= 0x40
                     word = offset // 8
-                    got = int.from_bytes(data[word * 8:word * 8 + 8], "little")
-                    self.assertEqual(self.check(data, size, grid), [1, word, word, got, (size + 7) // 8])
+                    actual = int.from_bytes(data[word * 8:word * 8 + 8], "little")
+                    self.assertEqual(self.check(data, size, grid), [1, word, word, actual, (size + 7) // 8])
 
     def test_check_counts_differences_in_any_thread_order(self):
-        numbers = random.Random(1)
+        rng = random.Random(1)
         for size, grid in itertools.product(LENGTHS, GRIDS):
             with self.subTest(size=size, grid=grid):
                 data = bytearray(pattern(self.SEED, self.MASK, size))
-                wrong = sorted(numbers.sample(range((size + 7) // 8), min(3, (size + 7) // 8)))
-                for word in wrong:
+                changed = sorted(rng.sample(range((size + 7) // 8), min(3, (size + 7) // 8)))
+                for word in changed:
                     data[word * 8] ^= 1
-                count, lowest, index, got, compared = self.check(
-                    data, size, grid, lambda threads: numbers.sample(threads, len(threads)))
-                self.assertEqual((count, lowest, compared), (len(wrong), wrong[0], (size + 7) // 8))
-                self.assertIn(index, wrong)
-                self.assertEqual(got, int.from_bytes(data[index * 8:index * 8 + 8], "little"))
+                count, lowest, index, actual, compared = self.check(
+                    data, size, grid, lambda indices: rng.sample(indices, len(indices)))
+                self.assertEqual((count, lowest, compared), (len(changed), changed[0], (size + 7) // 8))
+                self.assertIn(index, changed)
+                self.assertEqual(actual, int.from_bytes(data[index * 8:index * 8 + 8], "little"))
 
     def test_spin_ends_after_its_cycles(self):
         _, code, labels = self.kernels["xseg_spin"]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sections of gpu-contents, and their common stage, which exists during both measurements of free memory: a difference is a
- * leak of the section or the allocator. */
+/* Sections of gpu-contents, and their common environment.  The environment exists during both measurements of free memory, so
+ * a difference is a leak of the section or the allocator. */
 #ifndef XSEG_TESTS_GPU_CONTENTS_SECTION_H
 #define XSEG_TESTS_GPU_CONTENTS_SECTION_H
 
@@ -12,58 +12,60 @@
 #include "tests/gpu/contents/kernel.h"
 #include "xseg/xseg.h"
 
-#define STREAMS 4
-#define PLAYERS 2 /* maximum threads of a section */
+#define STREAMS     4
+#define MAX_THREADS 2 /* maximum threads of a section */
 
-struct stage {
+struct section_env {
     unsigned seconds;
-    uint64_t operations; /* their number, independent of time; 0: until the seconds have elapsed */
+    uint64_t operations; /* number of operations; 0: until the seconds have elapsed */
     uint64_t seed;
     size_t memory;      /* bytes of the device that the section may use */
     const char *folder; /* for files */
-    bool corrupts;      /* overwrite one byte, bypassing the allocator */
+    bool corrupts_byte; /* overwrite one byte of a block, which the checks must detect */
     bool is_classic;    /* virtual memory management is unsupported or disabled */
     int socket;         /* of the other process, in `peer` */
     CUstream stream[STREAMS];
-    CUevent event[PLAYERS];
-    struct checks *checks[PLAYERS];
-    uint64_t ends;          /* nanoseconds of the monotonic clock */
-    uint64_t draws, blocks; /* of stage_block() */
+    CUevent event[MAX_THREADS];
+    struct checks *checks[MAX_THREADS];
+    uint64_t deadline_ns;  /* on the monotonic clock */
+    uint64_t random_state; /* of random_below() */
+    uint64_t block_count;  /* blocks of section_alloc() */
 };
 
 struct section {
     const char *name, *title;
-    void (*play)(struct stage *stage);
+    void (*run)(struct section_env *env);
     bool needs_vmm;
     bool is_hidden; /* the second process of a section */
 };
 
-void play_selftest(struct stage *stage);
-void play_random(struct stage *stage);
-void play_pause(struct stage *stage);
-void play_capture(struct stage *stage);
-void play_share(struct stage *stage);
-void play_peer(struct stage *stage);
+void run_selftest(struct section_env *env);
+void run_random(struct section_env *env);
+void run_pause(struct section_env *env);
+void run_capture(struct section_env *env);
+void run_share(struct section_env *env);
+void run_peer(struct section_env *env);
 
 /* The length of the section, and its unit: "seconds" or "operations". */
-uint64_t stage_length(const struct stage *stage);
-const char *stage_unit(const struct stage *stage);
+uint64_t section_length(const struct section_env *env);
+const char *section_unit(const struct section_env *env);
 
-bool stage_has_time(const struct stage *stage);
+bool section_has_time(const struct section_env *env);
 
-/* Wait until the device is idle, and report the differences that checks found. */
-void stage_rest(struct stage *stage);
+/* Synchronize the device, and report the differences that checks found. */
+void section_synchronize(struct section_env *env);
 
-/* An allocator on the stage's driver with a clock that stage_pass_time() advances; and its close. */
-struct xseg_allocator *stage_open(const char *config);
-void stage_pass_time(unsigned milliseconds);
-void stage_close(struct xseg_allocator *allocator);
+/* Open an allocator with a clock that section_advance_clock() advances; and close it. */
+struct xseg_allocator *section_open_allocator(const char *config);
+void section_advance_clock(unsigned milliseconds);
+void section_close_allocator(struct xseg_allocator *allocator);
 
-/* Allocate a block of a pool (NULL: none) on a stream of the stage, with random contents; and free it. */
-struct piece stage_block(struct stage *stage, struct xseg_allocator *allocator,
-                         struct xseg_pool *pool, unsigned stream, size_t bytes);
-void stage_free(struct xseg_allocator *allocator, const struct piece *piece);
+/* Allocate a block of a pool (NULL: none) on a stream of the environment, and choose a random seed; and free it. */
+struct buffer section_alloc(struct section_env *env, struct xseg_allocator *allocator,
+                            struct xseg_pool *pool, unsigned stream, size_t bytes);
+void section_free(struct xseg_allocator *allocator, const struct buffer *buffer);
 
-uint64_t draw(uint64_t *state, uint64_t below);
+/* A random number from 0 to `below` - 1. */
+uint64_t random_below(uint64_t *state, uint64_t below);
 
 #endif

@@ -4,9 +4,9 @@
  *
  *     share                                              peer, the same program
  *     write, wait, export, send tokens ----------->      import, check, write again, wait
- *     check, free, close the export    <-----------      notify
- *     trim, notify                     ----------->      check again: the importer retains the memory
- *                                      <-----------      close the import, notify
+ *     check, free, close the export    <-----------      notify (REWRITTEN)
+ *     trim, notify (RELEASED)          ----------->      check again: the importer retains the memory
+ *                                      <-----------      close the import, notify (CLOSED)
  *
  * Streams of different processes do not wait for each other: each process waits for its own work before it notifies the
  * other.
@@ -31,11 +31,11 @@
 
 extern char **environ;
 
-enum kind { SHARED, WRITTEN_ANEW, LET_GO, CLOSED, OVER, COUNTS };
+enum kind { SHARED, REWRITTEN, RELEASED, CLOSED, END, COUNTS };
 
 struct message {
     enum kind kind;
-    struct piece piece[BLOCKS]; /* addresses are invalid in the other process */
+    struct buffer buffer[BLOCKS]; /* addresses are invalid in the other process */
     struct xseg_export_token token[BLOCKS];
     uint64_t offset[BLOCKS]; /* of the block in its run */
     uint64_t counts[COUNT_KINDS];
@@ -43,8 +43,8 @@ struct message {
 
 static pid_t peer; /* 0 in the other process */
 
-/* End the section without a message of the other process, which has printed the reason unless it crashed. */
-__attribute__((noreturn)) static void report_end(void)
+/* End the section after the end of the other process, which has printed the reason unless it crashed. */
+__attribute__((noreturn)) static void stop_without_peer(void)
 {
     int status = 0;
 
@@ -58,50 +58,50 @@ static void send_message(int socket, enum kind kind, struct message *message)
 {
     message->kind = kind;
     if (send(socket, message, sizeof(*message), MSG_NOSIGNAL) != (ssize_t)sizeof(*message))
-        report_end();
+        stop_without_peer();
 }
 
 static void receive_message(int socket, enum kind kind, struct message *message)
 {
-    const ssize_t got = recv(socket, message, sizeof(*message), MSG_WAITALL);
+    const ssize_t received_bytes = recv(socket, message, sizeof(*message), MSG_WAITALL);
 
-    if (got == 0 || (got < 0 && errno == ECONNRESET))
-        report_end();
-    if (got != (ssize_t)sizeof(*message))
+    if (received_bytes == 0 || (received_bytes < 0 && errno == ECONNRESET))
+        stop_without_peer();
+    if (received_bytes != (ssize_t)sizeof(*message))
         journal_stop("no message of the other process within %d s: %s", TIMEOUT, strerror(errno));
     if (message->kind != kind)
         journal_stop("the other process is at step %d, expected %d", (int)message->kind, (int)kind);
 }
 
-static void set_patience(int socket)
+static void set_timeouts(int socket)
 {
-    const struct timeval patience = {.tv_sec = TIMEOUT};
+    const struct timeval timeout = {.tv_sec = TIMEOUT};
 
-    if (setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
-        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0)
+    if (setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) != 0 ||
+        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) != 0)
         journal_stop("cannot set the timeout of the socket: %s", strerror(errno));
 }
 
-static void *pointer_of(const struct piece *piece)
+static void *pointer_of(const struct buffer *buffer)
 {
-    return (void *)(uintptr_t)piece->address;
+    return (void *)(uintptr_t)buffer->address;
 }
 
 /* --- The exporter. --- */
 
-static int start_peer(const struct stage *stage)
+static int start_peer(const struct section_env *env)
 {
-    int ends[2];
+    int sockets[2];
     char socket[16], unit[16], length[32], seed[32], memory[32];
 
     (void)fflush(NULL);
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
         journal_stop("cannot create a socket: %s", strerror(errno));
-    (void)snprintf(socket, sizeof(socket), "%d", ends[1]);
-    (void)snprintf(unit, sizeof(unit), "--%s", stage_unit(stage));
-    (void)snprintf(length, sizeof(length), "%" PRIu64, stage_length(stage));
-    (void)snprintf(seed, sizeof(seed), "%" PRIu64, stage->seed);
-    (void)snprintf(memory, sizeof(memory), "%zu", stage->memory / MIB);
+    (void)snprintf(socket, sizeof(socket), "%d", sockets[1]);
+    (void)snprintf(unit, sizeof(unit), "--%s", section_unit(env));
+    (void)snprintf(length, sizeof(length), "%" PRIu64, section_length(env));
+    (void)snprintf(seed, sizeof(seed), "%" PRIu64, env->seed);
+    (void)snprintf(memory, sizeof(memory), "%zu", env->memory / MIB);
     const char *arguments[] = {"gpu-contents", "peer", "--socket",    socket, unit, length,
                                "--seed",       seed,   "--memory-mb", memory, NULL};
     char *argument[sizeof(arguments) / sizeof(arguments[0])];
@@ -109,77 +109,79 @@ static int start_peer(const struct stage *stage)
     const int error = posix_spawn(&peer, "/proc/self/exe", NULL, NULL, argument, environ);
     if (error != 0)
         journal_stop("cannot start the other process: %s", strerror(error));
-    (void)close(ends[1]);
-    set_patience(ends[0]);
-    return ends[0];
+    (void)close(sockets[1]);
+    set_timeouts(sockets[0]);
+    return sockets[0];
 }
 
-static void export_block(struct xseg_allocator *allocator, const struct piece *piece,
+static void export_block(struct xseg_allocator *allocator, const struct buffer *buffer,
                          struct xseg_export_token *token, uint64_t *offset)
 {
-    journal_operation("export %" PRIu64, piece->block);
-    XSEG(export, allocator, pointer_of(piece), token, offset);
+    journal_operation("export %" PRIu64, buffer->block);
+    XSEG(export, allocator, pointer_of(buffer), token, offset);
 }
 
-static struct piece make_block(struct stage *stage, struct xseg_allocator *allocator,
-                               struct xseg_pool *pool)
+static struct buffer allocate_block(struct section_env *env, struct xseg_allocator *allocator,
+                                    struct xseg_pool *pool)
 {
-    const size_t max = stage->memory / 16 < MAX_BLOCK ? stage->memory / 16 : MAX_BLOCK;
-    const size_t bytes = 1 + draw(&stage->draws, draw(&stage->draws, 3) == 0 ? 100000 : max);
-    const struct piece piece = stage_block(stage, allocator, pool, 0, bytes);
+    const size_t max = env->memory / 16 < MAX_BLOCK ? env->memory / 16 : MAX_BLOCK;
+    const size_t bytes = 1 + random_below(&env->random_state,
+                                          random_below(&env->random_state, 3) == 0 ? 100000 : max);
+    const struct buffer buffer = section_alloc(env, allocator, pool, 0, bytes);
 
-    kernel_write(stage->stream[0], &piece);
-    return piece;
+    kernel_write(env->stream[0], &buffer);
+    return buffer;
 }
 
 /* Releases all references of the exporter to the blocks. */
-static void let_go(struct stage *stage, struct xseg_allocator *allocator, const struct piece *piece)
+static void release_blocks(struct section_env *env, struct xseg_allocator *allocator,
+                           const struct buffer *buffers)
 {
     struct xseg_trim_options options = {sizeof(options)};
 
     for (unsigned i = 0; i < BLOCKS; i++) {
-        kernel_check(stage->checks[0], stage->stream[0], &piece[i]);
-        journal_operation("free %" PRIu64 " and close its export", piece[i].block);
-        XSEG(free, allocator, pointer_of(&piece[i]));
-        XSEG(export_close, allocator, pointer_of(&piece[i]));
+        kernel_check(env->checks[0], env->stream[0], &buffers[i]);
+        journal_operation("free %" PRIu64 " and close its export", buffers[i].block);
+        XSEG(free, allocator, pointer_of(&buffers[i]));
+        XSEG(export_close, allocator, pointer_of(&buffers[i]));
     }
-    stage_rest(stage);
+    section_synchronize(env);
     options.wait = true;
     XSEG(trim, allocator, NULL, &options, NULL);
 }
 
-static void share_round(struct stage *stage, struct xseg_allocator *allocator,
+static void share_round(struct section_env *env, struct xseg_allocator *allocator,
                         struct xseg_pool *pool, int socket)
 {
     struct message message = {.kind = SHARED};
-    struct piece own[BLOCKS];
+    struct buffer buffers[BLOCKS];
 
     for (unsigned i = 0; i < BLOCKS; i++)
-        message.piece[i] = make_block(stage, allocator, pool);
-    memcpy(own, message.piece, sizeof(own));
-    stage_rest(stage);
+        message.buffer[i] = allocate_block(env, allocator, pool);
+    memcpy(buffers, message.buffer, sizeof(buffers));
+    section_synchronize(env);
     for (unsigned i = 0; i < BLOCKS; i++)
-        export_block(allocator, &own[i], &message.token[i], &message.offset[i]);
+        export_block(allocator, &buffers[i], &message.token[i], &message.offset[i]);
     send_message(socket, SHARED, &message);
-    receive_message(socket, WRITTEN_ANEW, &message);
+    receive_message(socket, REWRITTEN, &message);
     for (unsigned i = 0; i < BLOCKS; i++)
-        own[i].seed = message.piece[i].seed;
-    let_go(stage, allocator, own);
-    send_message(socket, LET_GO, &message);
+        buffers[i].seed = message.buffer[i].seed;
+    release_blocks(env, allocator, buffers);
+    send_message(socket, RELEASED, &message);
     receive_message(socket, CLOSED, &message);
 }
 
 static void end_peer(int socket)
 {
-    struct message message = {.kind = OVER};
+    struct message message = {.kind = END};
     int status = 0;
 
-    send_message(socket, OVER, &message);
+    send_message(socket, END, &message);
     receive_message(socket, COUNTS, &message);
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         journal_count((enum journal_count)kind, message.counts[kind]);
     if (waitpid(peer, &status, 0) != peer || status != 0)
-        journal_wrong("the other process ended with status %d", status);
+        journal_error("the other process ended with status %d", status);
     (void)close(socket);
 }
 
@@ -193,7 +195,7 @@ static void need_second_context(void)
                      mode);
 }
 
-void play_share(struct stage *stage)
+void run_share(struct section_env *env)
 {
     struct xseg_pool_options options = {sizeof(options)};
     struct xseg_pool *pool = NULL;
@@ -201,7 +203,7 @@ void play_share(struct stage *stage)
     char text[300];
 
     need_second_context();
-    struct xseg_allocator *allocator = stage_open("expandable_segments:True");
+    struct xseg_allocator *allocator = section_open_allocator("expandable_segments:True");
     options.exportable = true;
     const xseg_status status = xseg_pool_create(allocator, 0, &options, &pool);
     if (status == XSEG_ERR_UNSUPPORTED) {
@@ -209,73 +211,73 @@ void play_share(struct stage *stage)
         journal_skip("%s", text);
     }
     journal_status(status, "xseg_pool_create");
-    const int socket = start_peer(stage);
+    const int socket = start_peer(env);
     do {
-        share_round(stage, allocator, pool, socket);
+        share_round(env, allocator, pool, socket);
         rounds++;
-    } while (stage_has_time(stage));
+    } while (section_has_time(env));
     end_peer(socket);
-    journal_note("shared", rounds * BLOCKS, "ok", "blocks, to the other process and back");
+    journal_result("shared", rounds * BLOCKS, "ok", "blocks, to the other process and back");
     XSEG(pool_release, pool);
-    stage_close(allocator);
+    section_close_allocator(allocator);
 }
 
 /* --- The importer. --- */
 
 static void import_blocks(struct xseg_allocator *allocator, const struct message *message,
-                          struct piece *piece, void **base)
+                          struct buffer *buffers, void **base)
 {
     for (unsigned i = 0; i < BLOCKS; i++) {
-        journal_operation("peer: import %" PRIu64, piece[i].block);
+        journal_operation("peer: import %" PRIu64, buffers[i].block);
         XSEG(import, allocator, 0, &message->token[i], &base[i]);
-        piece[i].address = (CUdeviceptr)(uintptr_t)base[i] + message->offset[i];
+        buffers[i].address = (CUdeviceptr)(uintptr_t)base[i] + message->offset[i];
     }
 }
 
-static void peer_round(struct stage *stage, struct xseg_allocator *allocator,
+static void peer_round(struct section_env *env, struct xseg_allocator *allocator,
                        struct message *message)
 {
-    const CUstream stream = stage->stream[0];
-    struct piece own[BLOCKS];
+    const CUstream stream = env->stream[0];
+    struct buffer buffers[BLOCKS];
     void *base[BLOCKS];
 
-    memcpy(own, message->piece, sizeof(own));
-    import_blocks(allocator, message, own, base);
+    memcpy(buffers, message->buffer, sizeof(buffers));
+    import_blocks(allocator, message, buffers, base);
     for (unsigned i = 0; i < BLOCKS; i++) {
-        kernel_check(stage->checks[0], stream, &own[i]);
-        own[i].seed = message->piece[i].seed = ~own[i].seed;
-        kernel_write(stream, &own[i]);
+        kernel_check(env->checks[0], stream, &buffers[i]);
+        buffers[i].seed = message->buffer[i].seed = ~buffers[i].seed;
+        kernel_write(stream, &buffers[i]);
     }
-    stage_rest(stage);
-    send_message(stage->socket, WRITTEN_ANEW, message);
-    receive_message(stage->socket, LET_GO, message);
+    section_synchronize(env);
+    send_message(env->socket, REWRITTEN, message);
+    receive_message(env->socket, RELEASED, message);
     for (unsigned i = 0; i < BLOCKS; i++)
-        kernel_check(stage->checks[0], stream, &own[i]);
-    stage_rest(stage);
+        kernel_check(env->checks[0], stream, &buffers[i]);
+    section_synchronize(env);
     for (unsigned i = 0; i < BLOCKS; i++) {
-        journal_operation("peer: close the import of %" PRIu64, own[i].block);
+        journal_operation("peer: close the import of %" PRIu64, buffers[i].block);
         XSEG(import_close, allocator, base[i]);
     }
-    send_message(stage->socket, CLOSED, message);
+    send_message(env->socket, CLOSED, message);
 }
 
-void play_peer(struct stage *stage)
+void run_peer(struct section_env *env)
 {
-    struct xseg_allocator *allocator = stage_open("expandable_segments:True");
+    struct xseg_allocator *allocator = section_open_allocator("expandable_segments:True");
     struct message message;
-    ssize_t got;
+    ssize_t received_bytes;
 
-    set_patience(stage->socket);
+    set_timeouts(env->socket);
     for (;;) {
-        got = recv(stage->socket, &message, sizeof(message), MSG_WAITALL);
-        if (got != (ssize_t)sizeof(message))
+        received_bytes = recv(env->socket, &message, sizeof(message), MSG_WAITALL);
+        if (received_bytes != (ssize_t)sizeof(message))
             journal_stop("the exporter has ended");
         if (message.kind != SHARED)
             break;
-        peer_round(stage, allocator, &message);
+        peer_round(env, allocator, &message);
     }
-    stage_close(allocator);
+    section_close_allocator(allocator);
     for (int kind = 0; kind < COUNT_KINDS; kind++)
         message.counts[kind] = journal_counts[kind];
-    send_message(stage->socket, COUNTS, &message);
+    send_message(env->socket, COUNTS, &message);
 }

@@ -17,14 +17,14 @@ FACT("FACT-ALC-1", an_allocation_of_0_bytes_is_rejected, DEVICE)
 FACT("FACT-ALC-2", small_allocations_are_aligned_to_512, DEVICE)
 {
     static const size_t bytes[] = {1, 511, 513, 4096, 100000};
-    CUdeviceptr address[5] = {0}, all = 0;
+    CUdeviceptr address[5] = {0}, address_bits = 0;
 
     for (unsigned i = 0; i < 5; i++) {
         ASSERT_OK(cu.MemAlloc(&address[i], bytes[i]));
-        all |= address[i];
+        address_bits |= address[i];
     }
-    fact_report("aligned to %zu bytes", alignment_of(all));
-    ASSERT_EQUAL(all % 512, 0);
+    fact_report("aligned to %zu bytes", alignment_of(address_bits));
+    ASSERT_EQUAL(address_bits % 512, 0);
     for (unsigned i = 0; i < 5; i++)
         ASSERT_OK(cu.MemFree(address[i]));
 }
@@ -32,15 +32,15 @@ FACT("FACT-ALC-2", small_allocations_are_aligned_to_512, DEVICE)
 FACT("FACT-ALC-3", large_allocations_are_aligned_to_2_mib, DEVICE)
 {
     static const size_t mib[] = {2, 20, 22};
-    CUdeviceptr address[3] = {0}, all = 0;
+    CUdeviceptr address[3] = {0}, address_bits = 0;
 
-    need_memory(64 * MIB);
+    require_memory(64 * MIB);
     for (unsigned i = 0; i < 3; i++) {
         ASSERT_OK(cu.MemAlloc(&address[i], mib[i] * MIB));
-        all |= address[i];
+        address_bits |= address[i];
     }
-    fact_report("aligned to %zu KiB", alignment_of(all) >> 10);
-    ASSERT_EQUAL(all % GRANULE, 0);
+    fact_report("aligned to %zu KiB", alignment_of(address_bits) >> 10);
+    ASSERT_EQUAL(address_bits % GRANULE, 0);
     for (unsigned i = 0; i < 3; i++)
         ASSERT_OK(cu.MemFree(address[i]));
 }
@@ -49,7 +49,7 @@ FACT("FACT-ALC-4", an_allocation_is_freed_once_by_its_start, DEVICE)
 {
     CUdeviceptr address = 0;
 
-    need_memory(20 * MIB);
+    require_memory(20 * MIB);
     ASSERT_OK(cu.MemAlloc(&address, 20 * MIB));
     ASSERT_CU(cu.MemFree(address + 512), CUDA_ERROR_INVALID_VALUE);
     ASSERT_OK(cu.MemFree(address));
@@ -67,41 +67,41 @@ FACT("FACT-ALC-5", mapped_memory_cannot_be_freed_as_an_allocation, VMM)
 
 FACT("FACT-ALC-6", a_too_large_allocation_fails_without_side_effects, DEVICE)
 {
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
     CUdeviceptr address = 0;
     size_t total = 0;
 
     ASSERT_OK(cu.DeviceTotalMem(&total, 0));
     ASSERT_CU(cu.MemAlloc(&address, 2 * total), CUDA_ERROR_OUT_OF_MEMORY);
-    ASSERT(free_memory() + SLACK >= before);
+    ASSERT(free_memory() + SLACK >= free_before);
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
     ASSERT_OK(cu.MemFree(address));
 }
 
 FACT("FACT-ALC-7", mem_get_info_counts_an_allocation_until_it_is_freed, DEVICE)
 {
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
     CUdeviceptr address = 0;
 
-    need_memory(64 * MIB);
+    require_memory(64 * MIB);
     ASSERT_OK(cu.MemAlloc(&address, 64 * MIB));
-    const size_t between = free_memory();
-    fact_report("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
-    ASSERT(between + 64 * MIB <= before);
+    const size_t free_during = free_memory();
+    fact_report("64 MiB took %lld KiB", ((long long)free_before - (long long)free_during) / 1024);
+    ASSERT(free_during + 64 * MIB <= free_before);
     ASSERT_OK(cu.MemFree(address));
-    ASSERT(free_memory() >= between + 64 * MIB);
+    ASSERT(free_memory() >= free_during + 64 * MIB);
 }
 
 /* --- FACT-INFO: queries of memory and addresses. --- */
 
 FACT("FACT-INFO-1", both_calls_report_the_same_total_memory, DEVICE)
 {
-    size_t free_bytes = 0, total = 0, of_device = 0;
+    size_t free_bytes = 0, total = 0, device_total = 0;
 
     ASSERT_OK(cu.MemGetInfo(&free_bytes, &total));
-    ASSERT_OK(cu.DeviceTotalMem(&of_device, 0));
+    ASSERT_OK(cu.DeviceTotalMem(&device_total, 0));
     fact_report("%zu MiB", total / MIB);
-    ASSERT_EQUAL(total, of_device);
+    ASSERT_EQUAL(total, device_total);
     ASSERT(free_bytes <= total);
 }
 
@@ -132,6 +132,7 @@ FACT("FACT-INFO-5", an_integrated_device_reports_at_most_the_available_host_memo
                 free_bytes / MIB, total / MIB, meminfo("MemAvailable:") / MIB);
     if (!is_integrated)
         return;
+    /* The tolerance is an eighth of the memory. */
     ASSERT(total <= meminfo("MemTotal:") + total / 8);
     ASSERT(free_bytes <= meminfo("MemAvailable:") + total / 8);
 }
@@ -164,16 +165,16 @@ FACT("FACT-INFO-2", a_mapped_address_reports_its_reservation, VMM)
 FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles, VMM)
 {
     const CUdeviceptr base = map(GRANULE);
-    unsigned of_mapping = 1, of_allocation = 0;
+    unsigned mapping_is_capable = 1, allocation_is_capable = 0;
     CUdeviceptr address = 0;
 
     ASSERT_OK(cu.MemAlloc(&address, GRANULE));
-    ASSERT_OK(
-        cu.PointerGetAttribute(&of_mapping, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
-    ASSERT_OK(cu.PointerGetAttribute(&of_allocation,
+    ASSERT_OK(cu.PointerGetAttribute(&mapping_is_capable,
+                                     CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, base));
+    ASSERT_OK(cu.PointerGetAttribute(&allocation_is_capable,
                                      CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, address));
-    ASSERT_EQUAL(of_mapping, 0);
-    ASSERT_EQUAL(of_allocation, 1);
+    ASSERT_EQUAL(mapping_is_capable, 0);
+    ASSERT_EQUAL(allocation_is_capable, 1);
     ASSERT_OK(cu.MemFree(address));
     unmap_and_free(base, GRANULE);
 }
@@ -181,7 +182,7 @@ FACT("FACT-INFO-3", only_allocations_have_legacy_ipc_handles, VMM)
 static bool reports_mapped(CUdeviceptr address)
 {
     CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MAPPED;
-    unsigned value = 7;
+    unsigned value = 7; /* neither 0 nor 1 */
     void *values = &value;
 
     ASSERT_OK(cu.PointerGetAttributes(1, &attribute, &values, address));
@@ -225,19 +226,19 @@ FACT("FACT-HOST-2", copies_of_pinned_memory_are_ordered_by_their_stream, VMM)
 {
     const CUdeviceptr base = map(GRANULE);
     const CUstream stream = new_stream();
-    unsigned char *from = NULL, *to = NULL;
+    unsigned char *source = NULL, *destination = NULL;
 
-    ASSERT_OK(cu.MemHostAlloc((void **)&from, GRANULE, 0));
-    ASSERT_OK(cu.MemHostAlloc((void **)&to, GRANULE, 0));
+    ASSERT_OK(cu.MemHostAlloc((void **)&source, GRANULE, 0));
+    ASSERT_OK(cu.MemHostAlloc((void **)&destination, GRANULE, 0));
     for (size_t i = 0; i < GRANULE; i++)
-        from[i] = (unsigned char)(i * 7 + i / 4096);
-    memset(to, 0, GRANULE);
-    ASSERT_OK(cu.MemcpyHtoDAsync(base, from, GRANULE, stream));
-    ASSERT_OK(cu.MemcpyDtoHAsync(to, base, GRANULE, stream));
+        source[i] = (unsigned char)(i * 7 + i / 4096); /* differs between bytes and between pages */
+    memset(destination, 0, GRANULE);
+    ASSERT_OK(cu.MemcpyHtoDAsync(base, source, GRANULE, stream));
+    ASSERT_OK(cu.MemcpyDtoHAsync(destination, base, GRANULE, stream));
     ASSERT_OK(cu.StreamSynchronize(stream));
-    ASSERT(memcmp(to, from, GRANULE) == 0);
-    ASSERT_OK(cu.MemFreeHost(from));
-    ASSERT_OK(cu.MemFreeHost(to));
+    ASSERT(memcmp(destination, source, GRANULE) == 0);
+    ASSERT_OK(cu.MemFreeHost(source));
+    ASSERT_OK(cu.MemFreeHost(destination));
     ASSERT_OK(cu.StreamDestroy(stream));
     unmap_and_free(base, GRANULE);
 }

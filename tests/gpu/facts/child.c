@@ -14,7 +14,7 @@
 
 #define ARGUMENTS_MAX 4u
 
-static void spawn(const char *const *arguments, int file, int output, pid_t *process)
+static void spawn(const char *const *arguments, int fd, int output, pid_t *pid)
 {
     extern char **environ;
     char self[] = "/proc/self/exe";
@@ -29,28 +29,29 @@ static void spawn(const char *const *arguments, int file, int output, pid_t *pro
     ASSERT_EQUAL(posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO), 0);
     ASSERT_EQUAL(
         posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0), 0);
-    if (file >= 0)
-        ASSERT_EQUAL(posix_spawn_file_actions_adddup2(&actions, file, CHILD_FILE), 0);
-    ASSERT_EQUAL(posix_spawn(process, self, &actions, NULL, list, environ), 0);
+    if (fd >= 0)
+        ASSERT_EQUAL(posix_spawn_file_actions_adddup2(&actions, fd, CHILD_FD), 0);
+    ASSERT_EQUAL(posix_spawn(pid, self, &actions, NULL, list, environ), 0);
     (void)posix_spawn_file_actions_destroy(&actions);
 }
 
-void child_run(const char *const *arguments, int file, struct child_end *end)
+void child_run(const char *const *arguments, int fd, struct child_result *result)
 {
-    int ends[2];
-    pid_t process = 0;
+    int pipe_fds[2];
+    pid_t pid = 0;
     ssize_t count = 1;
 
-    memset(end, 0, sizeof(*end));
-    ASSERT_EQUAL(pipe2(ends, O_CLOEXEC), 0);
-    spawn(arguments, file, ends[1], &process);
-    (void)close(ends[1]);
-    while (count > 0 && end->bytes < sizeof(end->output) - 1) {
-        count = read(ends[0], end->output + end->bytes, sizeof(end->output) - 1 - end->bytes);
-        end->bytes += count > 0 ? (size_t)count : 0;
+    memset(result, 0, sizeof(*result));
+    ASSERT_EQUAL(pipe2(pipe_fds, O_CLOEXEC), 0);
+    spawn(arguments, fd, pipe_fds[1], &pid);
+    (void)close(pipe_fds[1]);
+    while (count > 0 && result->bytes < sizeof(result->output) - 1) {
+        count = read(pipe_fds[0], result->output + result->bytes,
+                     sizeof(result->output) - 1 - result->bytes);
+        result->bytes += count > 0 ? (size_t)count : 0;
     }
-    (void)close(ends[0]);
-    ASSERT_EQUAL(waitpid(process, &end->status, 0), process);
+    (void)close(pipe_fds[0]);
+    ASSERT_EQUAL(waitpid(pid, &result->status, 0), pid);
 }
 
 void child_begin(unsigned seconds)

@@ -11,22 +11,22 @@
 
 #define CHILD_SECONDS 12u
 
-/* The descriptor that the child inherits. */
-#define CHILD_FILE 100
+/* The descriptor in the child for the file of child_run(). */
+#define CHILD_FD 100
 
-struct child_end {
+struct child_result {
     char output[200]; /* standard output; zero-terminated */
     size_t bytes;
     int status; /* from waitpid() */
 };
 
-/* Run the program with these arguments and a file (-1: none), and read its output; a failure ends the check. */
-void child_run(const char *const *arguments, int file, struct child_end *end);
+/* Runs the program with these arguments and a file descriptor (-1: none), and reads its output.  A failure ends the check. */
+void child_run(const char *const *arguments, int fd, struct child_result *result);
 
-/* Must be called first in such a process. Disables core files as well. */
+/* Must be the first call in the child.  Disables core files as well. */
 void child_begin(unsigned seconds);
 
-/* --- The work of a child.  Returns an exit status. --- */
+/* --- Functions that a child runs.  They return an exit status. --- */
 
 int use_shared(void);
 int access_late(const char *memory);

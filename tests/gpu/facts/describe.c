@@ -8,14 +8,14 @@
 #include "tests/gpu/facts/child.h"
 #include "tests/gpu/facts/driver.h"
 
-#define SECONDS 20u
-/* Handles that are created and destroyed; a driver that reuses handles does so within a few. */
+#define DESCRIBE_SECONDS 20u
+/* Handles that are created and destroyed in turn; a driver that reuses handles returns a handle again within a few calls. */
 #define HANDLES 16u
-/* A search that terminates: halves from the largest possible range of a program, with this many ranges in total. */
+/* Limits of report_addresses_mb(): the first size, which is all user addresses of a process, and the number of ranges. */
 #define LARGEST_RANGE ((size_t)1 << 47)
 #define RANGES_MAX    256u
 
-static void name(void)
+static void report_name(void)
 {
     char device[256] = "";
 
@@ -23,7 +23,7 @@ static void name(void)
     fact_report("%s", device);
 }
 
-static void driver(void)
+static void report_driver(void)
 {
     int version = 0;
 
@@ -31,31 +31,31 @@ static void driver(void)
     fact_report("CUDA %d.%d", version / 1000, version % 1000 / 10);
 }
 
-static void simulated(void)
+static void report_simulated(void)
 {
     fact_report("%s", sim.launch != NULL ? "yes" : "no");
 }
 
-static void devices(void)
+static void report_devices(void)
 {
     fact_report("%d", device_count);
 }
 
-static void memory_mb(void)
+static void report_memory_mb(void)
 {
     size_t total = 0;
 
     ASSERT_OK(cu.DeviceTotalMem(&total, 0));
-    fact_report("%zu", total / GRANULE * 2);
+    fact_report("%zu", total / GRANULE * (GRANULE / MIB));
 }
 
-static void vmm(void)
+static void report_vmm(void)
 {
     fact_report("%s", driver_lacks(VMM) == NULL ? "yes" : "no");
 }
 
-/* yes, no or some: of the ordered pairs of devices. */
-static void peers(void)
+/* Reports whether all, no or some ordered pairs of devices have peer access. */
+static void report_peers(void)
 {
     unsigned pairs = 0, peer_pairs = 0;
 
@@ -72,7 +72,7 @@ static void peers(void)
     fact_report("%s", peer_pairs == 0 ? "no" : peer_pairs == pairs ? "yes" : "some");
 }
 
-/* By number, because older versions of cuda.h do not name the later ones. */
+/* The attribute is an integer, because older versions of cuda.h do not declare the later attributes. */
 static void report_attribute(int attribute)
 {
     int value = 0;
@@ -81,18 +81,18 @@ static void report_attribute(int attribute)
     fact_report("%s", value != 0 ? "yes" : "no");
 }
 
-static void rdma(void)
+static void report_rdma(void)
 {
     report_attribute(116 /* CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED */);
 }
 
-static void dma_bufs(void)
+static void report_dma_bufs(void)
 {
     report_attribute(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */);
 }
 
-/* Whether cuMemGetAddressRange supports mapped memory. */
-static void address_range(void)
+/* Reports whether cuMemGetAddressRange supports mapped memory. */
+static void report_address_range(void)
 {
     const CUdeviceptr base = reserve(GRANULE);
     CUdeviceptr start = 0;
@@ -115,7 +115,7 @@ static void report_reuse(const void *const *seen, unsigned count)
     fact_report("no");
 }
 
-static void streams_reused(void)
+static void report_streams_reused(void)
 {
     const void *seen[HANDLES];
 
@@ -128,7 +128,7 @@ static void streams_reused(void)
     report_reuse(seen, HANDLES);
 }
 
-static void events_reused(void)
+static void report_events_reused(void)
 {
     const void *seen[HANDLES];
 
@@ -141,8 +141,8 @@ static void events_reused(void)
     report_reuse(seen, HANDLES);
 }
 
-/* Reserves ranges, the largest first; all ranges are freed before the result is reported. */
-static void addresses_mb(void)
+/* Reserves ranges, and halves the size after each failure.  All ranges are freed before the result is reported. */
+static void report_addresses_mb(void)
 {
     CUdeviceptr base[RANGES_MAX];
     size_t bytes[RANGES_MAX], total = 0;
@@ -162,24 +162,24 @@ static void addresses_mb(void)
 }
 
 static const struct fact properties[] = {
-    {"simulated", NULL, simulated, NOTHING},
-    {"driver", NULL, driver, NOTHING},
-    {"name", NULL, name, DEVICE},
-    {"devices", NULL, devices, DEVICE},
-    {"memory_mb", NULL, memory_mb, DEVICE},
-    {"vmm", NULL, vmm, DEVICE},
-    {"peers", NULL, peers, TWO},
-    {"rdma", NULL, rdma, DEVICE},
-    {"dma_bufs", NULL, dma_bufs, DEVICE},
-    {"address_range", NULL, address_range, VMM},
-    {"streams_reused", NULL, streams_reused, DEVICE},
-    {"events_reused", NULL, events_reused, DEVICE},
-    {"addresses_mb", NULL, addresses_mb, VMM},
+    {"simulated", NULL, report_simulated, NOTHING},
+    {"driver", NULL, report_driver, NOTHING},
+    {"name", NULL, report_name, DEVICE},
+    {"devices", NULL, report_devices, DEVICE},
+    {"memory_mb", NULL, report_memory_mb, DEVICE},
+    {"vmm", NULL, report_vmm, DEVICE},
+    {"peers", NULL, report_peers, TWO_DEVICES},
+    {"rdma", NULL, report_rdma, DEVICE},
+    {"dma_bufs", NULL, report_dma_bufs, DEVICE},
+    {"address_range", NULL, report_address_range, VMM},
+    {"streams_reused", NULL, report_streams_reused, DEVICE},
+    {"events_reused", NULL, report_events_reused, DEVICE},
+    {"addresses_mb", NULL, report_addresses_mb, VMM},
 };
 
 int describe(void)
 {
-    child_begin(SECONDS);
+    child_begin(DESCRIBE_SECONDS);
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     if (driver_open() == NULL)
         (void)driver_enter();

@@ -28,13 +28,13 @@ static const char *_Atomic missing_call;
 
 static CUresult fail_missing(const char *name)
 {
-    const char *none = NULL;
+    const char *first_call = NULL;
 
-    (void)atomic_compare_exchange_strong(&missing_call, &none, name);
+    (void)atomic_compare_exchange_strong(&missing_call, &first_call, name);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* The stub for a missing call; calling conventions permit arguments that are not read. */
+/* The stub of a missing call has no parameters, because calling conventions permit arguments that are not read. */
 #define X(name, version)                 \
     static CUresult missing_##name(void) \
     {                                    \
@@ -50,12 +50,12 @@ const char *driver_missing(void)
     return atomic_load(&missing_call);
 }
 
-void driver_forget_missing(void)
+void driver_clear_missing(void)
 {
     atomic_store(&missing_call, NULL);
 }
 
-/* `symbol` is the name in the library, for a driver without the search by version. */
+/* `symbol` is the name in the library, for a driver without cuGetProcAddress_v2. */
 static bool find_entry(void *library, const char *name, const char *symbol, int version,
                        void *function)
 {
@@ -141,8 +141,8 @@ void driver_name_result(CUresult result, char *name, size_t bytes)
 
 /* --- The devices. --- */
 
-/* By number, because older versions of cuda.h do not name the later ones. */
-static int value_of(int attribute)
+/* The attribute is an integer, because older versions of cuda.h do not declare the later attributes. */
+static int attribute_value(int attribute)
 {
     int value = 0;
 
@@ -150,7 +150,7 @@ static int value_of(int attribute)
                                                                                            : 0;
 }
 
-static bool have_device(CUresult result, const char *call)
+static bool has_succeeded(CUresult result, const char *call)
 {
     char name[64];
 
@@ -165,20 +165,21 @@ const char *driver_enter(void)
 {
     size_t total = 0;
 
-    if (!have_device(cu.Init(0), "cuInit") ||
-        !have_device(cu.DeviceGetCount(&device_count), "cuDeviceGetCount"))
+    if (!has_succeeded(cu.Init(0), "cuInit") ||
+        !has_succeeded(cu.DeviceGetCount(&device_count), "cuDeviceGetCount"))
         return no_device;
     if (device_count == 0) {
         (void)snprintf(no_device, sizeof(no_device), "the driver has no device");
         return no_device;
     }
-    has_vmm = value_of(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
-    has_export = value_of(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
-    has_rdma = value_of(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
-    has_dma_bufs = value_of(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */) != 0;
-    if (!have_device(cu.DevicePrimaryCtxRetain(&primary, 0), "cuDevicePrimaryCtxRetain") ||
-        !have_device(cu.CtxPushCurrent(primary), "cuCtxPushCurrent") ||
-        !have_device(cu.MemGetInfo(&free_at_start, &total), "cuMemGetInfo"))
+    has_vmm = attribute_value(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) != 0;
+    has_export =
+        attribute_value(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) != 0;
+    has_rdma = attribute_value(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) != 0;
+    has_dma_bufs = attribute_value(124 /* CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED */) != 0;
+    if (!has_succeeded(cu.DevicePrimaryCtxRetain(&primary, 0), "cuDevicePrimaryCtxRetain") ||
+        !has_succeeded(cu.CtxPushCurrent(primary), "cuCtxPushCurrent") ||
+        !has_succeeded(cu.MemGetInfo(&free_at_start, &total), "cuMemGetInfo"))
         return no_device;
     return NULL;
 }
@@ -199,7 +200,7 @@ const char *driver_lacks(unsigned needs)
         return "the device has no mapped memory for RDMA";
     if ((needs & DMA_BUFS) != 0 && !has_dma_bufs)
         return "the device has no dma-bufs of its memory";
-    if ((needs & TWO) != 0 && device_count < 2)
+    if ((needs & TWO_DEVICES) != 0 && device_count < 2)
         return "there is one device only";
     return NULL;
 }
@@ -384,7 +385,7 @@ size_t alignment_of(CUdeviceptr address)
     return (size_t)(address & (~address + 1));
 }
 
-void need_memory(size_t bytes)
+void require_memory(size_t bytes)
 {
     const size_t free_bytes = free_memory();
 

@@ -4,7 +4,7 @@
  * them.
  *
  * XSEG_DRIVER names the driver; the default is libcuda.so.1.  The program is not linked with a driver.  On the
- * simulator, unlimited work and the leak check use functions of the simulator.
+ * simulator, work without end and the leak check use functions of the simulator.
  *
  * A driver may be too old for an entry point.  A call of a missing entry point fails and is recorded, and the fact is
  * skipped, so all facts that the driver supports are verified.
@@ -28,7 +28,7 @@
 /* Tolerance for memory that other processes, or the driver itself, allocate. */
 #define SLACK (16 * MIB)
 
-/* As in vmm/driver.c: the name without its cu prefix, and the version that introduced the signature. */
+/* As in vmm/driver.c: the name without its cu prefix, and the version of CUDA that introduced the signature. */
 #define ENTRY_POINTS(X)                       \
     X(Init, 2000)                             \
     X(DriverGetVersion, 2020)                 \
@@ -131,9 +131,9 @@ bool driver_leave(void);
 /* The missing capabilities of enum need, as a message; NULL: none. */
 const char *driver_lacks(unsigned needs);
 
-/* The first missing entry point that was called since the last driver_forget_missing(). */
+/* The first missing entry point that was called since the last driver_clear_missing(); NULL: none. */
 const char *driver_missing(void);
-void driver_forget_missing(void);
+void driver_clear_missing(void);
 
 /* All missing entry points, separated by commas. */
 const char *driver_all_missing(void);
@@ -146,10 +146,11 @@ CUmemAllocationProp on_device(int device);
 CUmemAccessDesc rights(int device, CUmemAccess_flags flags);
 CUmemGenericAllocationHandle create(size_t bytes);
 CUdeviceptr reserve(size_t bytes);
-/* Maps memory whose lifetime is that of the mapping. */
+/* Creates and maps memory, and releases its handle, so the mapping owns the memory. */
 void back(CUdeviceptr address, size_t bytes);
+/* Sets read and write access for device 0. */
 CUresult allow(CUdeviceptr address, size_t bytes);
-/* A reservation that is one mapping, with access. */
+/* Reserves a range, and maps it as a whole, with access. */
 CUdeviceptr map(size_t bytes);
 void unmap_and_free(CUdeviceptr base, size_t bytes);
 /* BACK(base, 1, 2) creates mappings of 1 and 2 granules; UNBACK() unmaps each and frees the range. */
@@ -168,7 +169,8 @@ CUevent new_event(void);
 unsigned long long id_of(CUstream stream);
 /* The largest power of two that divides the address. */
 size_t alignment_of(CUdeviceptr address);
-void need_memory(size_t bytes);
+/* Skips the fact if less memory is free. */
+void require_memory(size_t bytes);
 
 double microseconds(void);
 

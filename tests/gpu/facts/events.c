@@ -76,14 +76,14 @@ FACT("FACT-EVT-5", a_stream_waits_for_an_event, DEVICE)
     ASSERT_RESULT("cuStreamQuery of a stream that waits for an event", busy, CUDA_ERROR_NOT_READY);
 }
 
-FACT("FACT-EVT-6", an_event_is_recorded_only_in_its_context, TWO)
+FACT("FACT-EVT-6", an_event_is_recorded_only_in_its_context, TWO_DEVICES)
 {
     const CUevent event = new_event();
-    CUcontext other = NULL, popped = NULL;
+    CUcontext second_context = NULL, popped = NULL;
     CUstream stream = NULL;
 
-    ASSERT_OK(cu.DevicePrimaryCtxRetain(&other, 1));
-    ASSERT_OK(cu.CtxPushCurrent(other));
+    ASSERT_OK(cu.DevicePrimaryCtxRetain(&second_context, 1));
+    ASSERT_OK(cu.CtxPushCurrent(second_context));
     stream = new_stream();
     ASSERT_CU(cu.EventRecord(event, stream), CUDA_ERROR_INVALID_HANDLE);
     /* A query is valid with any current context. */

@@ -29,18 +29,18 @@ size_t fact_count(void)
     return facts_added;
 }
 
-const struct fact *fact_at(size_t number)
+const struct fact *fact_at(size_t index)
 {
-    return facts[number];
+    return facts[index];
 }
 
 size_t fact_find(const char *id)
 {
-    size_t number = 0;
+    size_t index = 0;
 
-    while (number < fact_count() && strcmp(fact_at(number)->id, id) != 0)
-        number++;
-    return number;
+    while (index < fact_count() && strcmp(fact_at(index)->id, id) != 0)
+        index++;
+    return index;
 }
 
 const char *verdict_name(enum verdict verdict)
@@ -53,19 +53,19 @@ const char *verdict_name(enum verdict verdict)
     return names[verdict];
 }
 
-/* An answer is a field of a table: tabs and newlines are replaced. */
-static void print_answer(const char *format, va_list arguments)
+/* Replaces tabs and newlines, because the answer is a field of a table. */
+static void append_answer(const char *format, va_list arguments)
 {
-    char *const answer = current_outcome->answer, *text = answer + strlen(answer);
+    char *const answer = current_outcome->answer, *appended = answer + strlen(answer);
     const char *const end = answer + sizeof(current_outcome->answer);
 
-    if (text > answer)
-        (void)snprintf(text, (size_t)(end - text), "; ");
-    text += strlen(text);
-    (void)vsnprintf(text, (size_t)(end - text), format, arguments);
-    for (; *text != '\0'; text++)
-        if (*text == '\t' || *text == '\n')
-            *text = ' ';
+    if (appended > answer)
+        (void)snprintf(appended, (size_t)(end - appended), "; ");
+    appended += strlen(appended);
+    (void)vsnprintf(appended, (size_t)(end - appended), format, arguments);
+    for (; *appended != '\0'; appended++)
+        if (*appended == '\t' || *appended == '\n')
+            *appended = ' ';
 }
 
 void fact_report(const char *format, ...)
@@ -73,7 +73,7 @@ void fact_report(const char *format, ...)
     va_list arguments;
 
     va_start(arguments, format);
-    print_answer(format, arguments);
+    append_answer(format, arguments);
     va_end(arguments);
 }
 
@@ -87,11 +87,11 @@ void fact_fail(const char *file, int line, const char *format, ...)
     (void)snprintf(measured, sizeof(measured), "%s", current_outcome->answer);
     current_outcome->answer[0] = '\0';
     va_start(arguments, format);
-    print_answer(format, arguments);
+    append_answer(format, arguments);
     va_end(arguments);
     if (measured[0] != '\0')
         fact_report("%s", measured);
-    (void)snprintf(current_outcome->where, sizeof(current_outcome->where), "%s:%d",
+    (void)snprintf(current_outcome->position, sizeof(current_outcome->position), "%s:%d",
                    name != NULL ? name + 1 : file, line);
     current_outcome->verdict = DIFFERS;
     longjmp(end_of_check, 1);
@@ -103,13 +103,13 @@ void fact_skip(const char *format, ...)
 
     current_outcome->answer[0] = '\0';
     va_start(arguments, format);
-    print_answer(format, arguments);
+    append_answer(format, arguments);
     va_end(arguments);
     current_outcome->verdict = SKIPPED;
     longjmp(end_of_check, 1);
 }
 
-/* As in the driver's documentation: cuMemMap(...) for cu.MemMap(...). */
+/* Names the call as the driver's documentation does: cuMemMap(...) for cu.MemMap(...). */
 static void name_call(const char *call, char *name, size_t bytes)
 {
     static const char *const spellings[][2] = {{"cu.", "cu"}, {"allow(", "cuMemSetAccess("}};
@@ -141,16 +141,16 @@ void fact_expect_result(CUresult result, CUresult expected, const char *call, co
     fact_fail(file, line, "%s: %s, expected %s", name, actual, expected_name);
 }
 
-void fact_expect_number(uint64_t number, uint64_t expected, const char *text,
-                        const char *expected_text, const char *file, int line)
+void fact_expect_number(uint64_t value, uint64_t expected, const char *expression,
+                        const char *expected_expression, const char *file, int line)
 {
     char name[256];
 
-    if (number == expected)
+    if (value == expected)
         return;
-    name_call(text, name, sizeof(name));
-    fact_fail(file, line, "%s: %llu (%#llx), expected %s (%#llx)", name, (unsigned long long)number,
-              (unsigned long long)number, expected_text, (unsigned long long)expected);
+    name_call(expression, name, sizeof(name));
+    fact_fail(file, line, "%s: %llu (%#llx), expected %s (%#llx)", name, (unsigned long long)value,
+              (unsigned long long)value, expected_expression, (unsigned long long)expected);
 }
 
 void fact_expect_failure(CUresult result, const char *call, const char *file, int line)
@@ -164,17 +164,17 @@ void fact_expect_failure(CUresult result, const char *call, const char *file, in
     fact_report("%s: %s", name, actual);
 }
 
-void fact_expect(bool condition, const char *text, const char *file, int line)
+void fact_expect(bool condition, const char *expression, const char *file, int line)
 {
     char name[256];
 
     if (condition)
         return;
-    name_call(text, name, sizeof(name));
+    name_call(expression, name, sizeof(name));
     fact_fail(file, line, "false: %s", name);
 }
 
-/* The thread has the capture mode and the context that the next check expects, and the device has no error. */
+/* The next check expects a device without an error, the default capture mode, and the primary context. */
 static void assert_clean(void)
 {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -190,11 +190,11 @@ static void assert_clean(void)
 void fact_verify(const struct fact *fact, struct outcome *outcome)
 {
     const char *missing = driver_lacks(fact->needs);
-    const double began = microseconds();
+    const double start_us = microseconds();
 
     *outcome = (struct outcome){.verdict = HOLDS, .is_clean = true};
     current_outcome = outcome;
-    driver_forget_missing();
+    driver_clear_missing();
     if (missing != NULL) {
         outcome->verdict = SKIPPED;
         fact_report("%s", missing);
@@ -205,11 +205,11 @@ void fact_verify(const struct fact *fact, struct outcome *outcome)
         if (fact->needs != NOTHING)
             assert_clean();
     }
-    outcome->milliseconds = (microseconds() - began) / 1e3;
+    outcome->milliseconds = (microseconds() - start_us) / 1e3;
     missing = driver_missing();
     if (missing != NULL) {
         outcome->verdict = SKIPPED;
-        outcome->answer[0] = outcome->where[0] = '\0';
+        outcome->answer[0] = outcome->position[0] = '\0';
         fact_report("the driver has no %s", missing);
     }
     outcome->is_clean = outcome->verdict == HOLDS;

@@ -4,9 +4,9 @@
  *
  * Terms
  *   verdict  the result: the fact holds, the driver differs, or the fact was not verified
- *   answer   the verdict in words: the call that differed, with its error and the expected one; the reason why the fact was
- *            not verified; or a measurement
- *   needs    requirements of the check
+ *   answer   details of the verdict: the call that differed, with its error and the expected one; the reason why the fact
+ *            was not verified; or a measurement
+ *   needs    the requirements of the check
  *
  * A check asserts with the macros below.  The first failed assertion ends the check by longjmp(), and objects of the
  * check remain, so the process verifies no further fact (verify.h).
@@ -27,13 +27,13 @@
 #include <cuda.h>
 
 enum need {
-    NOTHING = 0,   /* the driver's library only */
-    DEVICE = 1,    /* a device, whose primary context is current */
-    VMM = 2,       /* virtual memory management */
-    EXPORT = 4,    /* memory that is exported by file descriptor */
-    TWO = 8,       /* a second device */
-    RDMA = 16,     /* mapped memory that is accessible by RDMA */
-    DMA_BUFS = 32, /* dma-bufs of address ranges */
+    NOTHING = 0,     /* the driver's library only */
+    DEVICE = 1,      /* a device, whose primary context is current */
+    VMM = 2,         /* virtual memory management */
+    EXPORT = 4,      /* memory that is exported by file descriptor */
+    TWO_DEVICES = 8, /* a second device */
+    RDMA = 16,       /* mapped memory that is accessible by RDMA */
+    DMA_BUFS = 32,   /* dma-bufs of address ranges */
 };
 
 struct fact {
@@ -58,7 +58,7 @@ void fact_add(const struct fact *fact);
 
 /* All facts, in the order of the sources in tests/gpu/meson.build. */
 size_t fact_count(void);
-const struct fact *fact_at(size_t number);
+const struct fact *fact_at(size_t index);
 /* Returns the index, or fact_count() for an unknown id. */
 size_t fact_find(const char *id);
 
@@ -73,18 +73,18 @@ size_t fact_find(const char *id);
 #define ASSERT_EQUAL(value, expected)                                                        \
     fact_expect_number((uint64_t)(value), (uint64_t)(expected), #value, #expected, __FILE__, \
                        __LINE__)
-#define ASSERT_DIFFERENT(one, other) \
-    fact_expect((one) != (other), #one " != " #other, __FILE__, __LINE__)
+#define ASSERT_DIFFERENT(first, second) \
+    fact_expect((first) != (second), #first " != " #second, __FILE__, __LINE__)
 #define ASSERT(condition) fact_expect((condition), #condition, __FILE__, __LINE__)
 /* Any error is accepted; the answer contains it. */
 #define ASSERT_FAILS(call) fact_expect_failure((call), #call, __FILE__, __LINE__)
 
 void fact_expect_result(CUresult result, CUresult expected, const char *call, const char *file,
                         int line);
-void fact_expect_number(uint64_t number, uint64_t expected, const char *text,
-                        const char *expected_text, const char *file, int line);
+void fact_expect_number(uint64_t value, uint64_t expected, const char *expression,
+                        const char *expected_expression, const char *file, int line);
 void fact_expect_failure(CUresult result, const char *call, const char *file, int line);
-void fact_expect(bool condition, const char *text, const char *file, int line);
+void fact_expect(bool condition, const char *expression, const char *file, int line);
 __attribute__((format(printf, 3, 4), noreturn)) void fact_fail(const char *file, int line,
                                                                const char *format, ...);
 
@@ -103,7 +103,7 @@ const char *verdict_name(enum verdict verdict);
 struct outcome {
     enum verdict verdict;
     char answer[600];
-    char where[64]; /* FILE:LINE of the failed assertion */
+    char position[64]; /* FILE:LINE of the failed assertion */
     double milliseconds;
     bool is_clean; /* no objects remain: the process may verify the next fact */
 };

@@ -26,12 +26,13 @@
 #include "tests/gpu/facts/driver.h"
 #include "tests/gpu/facts/verify.h"
 
-/* Seconds for a fact and for opening the driver, which is slow with many devices; and their parts of all seconds. */
-#define FACT_MAX    20u
-#define FACT_PART   5u
-#define OPEN_MAX    30u
-#define OPEN_PART   3u
-#define MIN_SECONDS 2u
+/* Maximum seconds for a fact and for opening the driver, which is slow with many devices; and the divisors of --seconds that
+ * yield smaller limits. */
+#define FACT_MAX     20u
+#define FACT_DIVISOR 5u
+#define OPEN_MAX     30u
+#define OPEN_DIVISOR 3u
+#define MIN_SECONDS  2u
 
 struct options {
     bool is_table;
@@ -43,7 +44,7 @@ static unsigned failures;
 static struct verify_result result;
 static bool may_skip;
 
-/* Whether there is no device, and --skip-without-gpu was specified. */
+/* Whether there is no device and --skip-without-gpu was specified. */
 static bool skips_all(void)
 {
     return may_skip && result.problem[0] != '\0';
@@ -54,11 +55,11 @@ static void count_outcome(const struct outcome *outcome)
     failures += outcome->verdict != HOLDS && outcome->verdict != SKIPPED;
 }
 
-static void print_row(size_t number, const struct outcome *outcome)
+static void print_row(size_t index, const struct outcome *outcome)
 {
     count_outcome(outcome);
-    (void)printf("%s\t%s\t%s\t%.2f\t%s\n", fact_at(number)->id, verdict_name(outcome->verdict),
-                 outcome->answer, outcome->milliseconds, outcome->where);
+    (void)printf("%s\t%s\t%s\t%.2f\t%s\n", fact_at(index)->id, verdict_name(outcome->verdict),
+                 outcome->answer, outcome->milliseconds, outcome->position);
     (void)fflush(stdout);
 }
 
@@ -75,20 +76,20 @@ static bool begin_test(void)
     return !skips_all();
 }
 
-static void print_test(size_t number, const struct outcome *outcome)
+static void print_test(size_t index, const struct outcome *outcome)
 {
-    const struct fact *fact = fact_at(number);
+    const struct fact *fact = fact_at(index);
     const bool is_ok = outcome->verdict == HOLDS || outcome->verdict == SKIPPED;
 
     count_outcome(outcome);
     if (!begin_test())
         return;
-    (void)printf("%sok %zu - %s %s%s%s\n", is_ok ? "" : "not ", number + 1, fact->id, fact->name,
+    (void)printf("%sok %zu - %s %s%s%s\n", is_ok ? "" : "not ", index + 1, fact->id, fact->name,
                  outcome->verdict == SKIPPED ? " # SKIP " : "",
                  outcome->verdict == SKIPPED ? outcome->answer : "");
     if (!is_ok)
         (void)printf("# %s: %s (%s)\n", verdict_name(outcome->verdict), outcome->answer,
-                     outcome->where);
+                     outcome->position);
     (void)fflush(stdout);
 }
 
@@ -99,7 +100,7 @@ static int list(void)
     return 0;
 }
 
-/* Returns the number of arguments that an option used; 0: unknown. */
+/* Returns the number of arguments that an option uses; 0: unknown option or invalid value. */
 static int read_option(char **arguments, struct options *options)
 {
     const char *value = arguments[1];
@@ -123,14 +124,15 @@ static int read_option(char **arguments, struct options *options)
     return 0;
 }
 
-/* Options that run no tests, and the work of child processes. Returns an exit status, or -1 for other options. */
+/* Runs the options that verify no facts, and those of child processes. Returns an exit status, or -1 for other options. */
 static int run_command(int count, char **arguments)
 {
     if (count == 6 && strcmp(arguments[1], "--verify") == 0) {
         const struct verify_options options = {.first = fact_find(arguments[2]),
                                                .limit = (unsigned)strtoul(arguments[3], NULL, 10),
-                                               .open = (unsigned)strtoul(arguments[4], NULL, 10),
-                                               .until = strtod(arguments[5], NULL)};
+                                               .open_limit =
+                                                   (unsigned)strtoul(arguments[4], NULL, 10),
+                                               .deadline = strtod(arguments[5], NULL)};
         return verify_in_child(&options);
     }
     if (count == 2 && strcmp(arguments[1], "--describe") == 0)
@@ -146,28 +148,29 @@ static int run_command(int count, char **arguments)
     return count > 2 ? access_late(arguments[2]) : use_shared();
 }
 
-/* A part of all seconds; the maximum if `seconds` is 0. */
-static unsigned part_of(unsigned seconds, unsigned part, unsigned max)
+/* Returns the maximum if `seconds` is 0. */
+static unsigned limit_from(unsigned seconds, unsigned divisor, unsigned max)
 {
-    if (seconds == 0 || seconds / part > max)
+    if (seconds == 0 || seconds / divisor > max)
         return max;
-    return seconds / part < MIN_SECONDS ? MIN_SECONDS : seconds / part;
+    return seconds / divisor < MIN_SECONDS ? MIN_SECONDS : seconds / divisor;
 }
 
 static int run_all(const struct options *options)
 {
     struct verify_options all = {.first = options->first,
-                                 .limit = part_of(options->seconds, FACT_PART, FACT_MAX),
-                                 .open = part_of(options->seconds, OPEN_PART, OPEN_MAX),
+                                 .limit = limit_from(options->seconds, FACT_DIVISOR, FACT_MAX),
+                                 .open_limit = limit_from(options->seconds, OPEN_DIVISOR, OPEN_MAX),
                                  .report = options->is_table ? print_row : print_test};
 
     if (options->limit > 0) {
         all.limit = options->limit;
-        all.open = OPEN_MAX;
+        all.open_limit = OPEN_MAX;
     }
     if (options->seconds > 0) {
         all.seconds = options->seconds;
-        all.until = microseconds() + options->seconds * 750e3;
+        all.deadline =
+            microseconds() + options->seconds * 750e3; /* three quarters of the seconds */
     }
     verify_all(&all, &result);
     if (result.problem[0] != '\0' && !may_skip) {

@@ -13,7 +13,7 @@
 /* Exit statuses of the child process. */
 enum late { LATE_SUCCEEDED, LATE_FAILED, LATE_UNPREPARED };
 
-/* Output before the access. */
+/* The child prints READY before the access, and the results of the access after it. */
 #define READY "ready "
 
 int access_late(const char *memory)
@@ -54,18 +54,18 @@ int access_late(const char *memory)
 
 static void expect_no_late_access(const char *memory)
 {
-    struct child_end end;
+    struct child_result result;
 
-    child_run((const char *const[]){"--access-late", memory, NULL}, -1, &end);
-    ASSERT(strncmp(end.output, READY, strlen(READY)) == 0);
-    if (WIFSIGNALED(end.status))
-        fact_report("signal %d ended the process, %s", WTERMSIG(end.status),
-                    strsignal(WTERMSIG(end.status)));
+    child_run((const char *const[]){"--access-late", memory, NULL}, -1, &result);
+    ASSERT(strncmp(result.output, READY, strlen(READY)) == 0);
+    if (WIFSIGNALED(result.status))
+        fact_report("signal %d ended the process, %s", WTERMSIG(result.status),
+                    strsignal(WTERMSIG(result.status)));
     else
-        fact_report("%s", end.output + strlen(READY));
-    /* The call fails, or the simulator aborts the process. */
-    ASSERT((WIFEXITED(end.status) && WEXITSTATUS(end.status) == LATE_FAILED) ||
-           (WIFSIGNALED(end.status) && WTERMSIG(end.status) == SIGABRT));
+        fact_report("%s", result.output + strlen(READY));
+    /* On a GPU a call fails; the simulator aborts the process. */
+    ASSERT((WIFEXITED(result.status) && WEXITSTATUS(result.status) == LATE_FAILED) ||
+           (WIFSIGNALED(result.status) && WTERMSIG(result.status) == SIGABRT));
 }
 
 FACT("FACT-LATE-1", an_access_to_unmapped_memory_fails, VMM)

@@ -149,7 +149,7 @@ FACT("FACT-ACC-5", access_can_be_removed_and_set_again, VMM)
     unmap_and_free(base, GRANULE);
 }
 
-FACT("FACT-ACC-6", a_peer_device_has_separate_access_rights, VMM | TWO)
+FACT("FACT-ACC-6", a_peer_device_has_separate_access_rights, VMM | TWO_DEVICES)
 {
     const CUmemAccessDesc desc = rights(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
     const CUdeviceptr base = map(GRANULE);
@@ -255,9 +255,9 @@ FACT("FACT-UNM-6", unmap_does_not_wait_for_work, VMM)
     const CUstream stream = new_stream();
 
     keep_busy(stream);
-    const double began = microseconds();
+    const double start_us = microseconds();
     ASSERT_OK(cu.MemUnmap(base, GRANULE));
-    fact_report("cuMemUnmap took %.0f us during work", microseconds() - began);
+    fact_report("cuMemUnmap took %.0f us during work", microseconds() - start_us);
     const CUresult result = cu.StreamQuery(stream);
     wait_for_work(stream);
     ASSERT_RESULT("cuStreamQuery of the busy stream after cuMemUnmap", result,
@@ -272,13 +272,13 @@ FACT("FACT-UNM-7", growth_does_not_wait_for_work, VMM)
     const CUstream stream = new_stream();
 
     keep_busy(stream);
-    const double began = microseconds();
+    const double start_us = microseconds();
     back(base, GRANULE);
-    const double backed = microseconds();
+    const double mapped_us = microseconds();
     ASSERT_OK(allow(base, GRANULE));
     fact_report("during work, cuMemCreate, cuMemMap and cuMemRelease took %.0f us, "
                 "cuMemSetAccess took %.0f us",
-                backed - began, microseconds() - backed);
+                mapped_us - start_us, microseconds() - mapped_us);
     const CUresult result = cu.StreamQuery(stream);
     wait_for_work(stream);
     ASSERT_RESULT("cuStreamQuery of the busy stream after growth", result, CUDA_ERROR_NOT_READY);
@@ -290,18 +290,18 @@ FACT("FACT-UNM-7", growth_does_not_wait_for_work, VMM)
 
 FACT("FACT-REL-1", released_memory_remains_valid_while_it_is_mapped, VMM)
 {
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
 
-    need_memory(64 * MIB);
+    require_memory(64 * MIB);
     const CUdeviceptr base = reserve(64 * MIB);
     back(base, 64 * MIB); /* releases the handle */
     ASSERT_OK(allow(base, 64 * MIB));
     fill(base + 64 * MIB - GRANULE, GRANULE, 0x42);
-    const size_t between = free_memory();
-    ASSERT(between + 64 * MIB <= before);
+    const size_t free_during = free_memory();
+    ASSERT(free_during + 64 * MIB <= free_before);
     ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x42);
     ASSERT_OK(cu.MemUnmap(base, 64 * MIB));
-    ASSERT(free_memory() >= between + 64 * MIB);
+    ASSERT(free_memory() >= free_during + 64 * MIB);
     ASSERT_OK(cu.MemAddressFree(base, 64 * MIB));
 }
 
@@ -309,7 +309,7 @@ FACT("FACT-REL-2", a_mapped_address_retains_the_same_handle, VMM)
 {
     CUmemGenericAllocationHandle handle, first = 0, middle = 0;
 
-    need_memory(64 * MIB);
+    require_memory(64 * MIB);
     const CUdeviceptr base = reserve(64 * MIB);
     handle = create(64 * MIB);
     ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, handle, 0));

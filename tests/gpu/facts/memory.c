@@ -16,13 +16,14 @@ FACT("FACT-GRAN-1", the_granularity_is_2_mib, VMM)
 FACT("FACT-GRAN-2", the_recommended_granularity_is_a_multiple, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
-    size_t min = 0, best = 0;
+    size_t min = 0, recommended = 0;
 
     ASSERT_OK(cu.MemGetAllocationGranularity(&min, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-    ASSERT_OK(cu.MemGetAllocationGranularity(&best, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
-    fact_report("%zu KiB", best >> 10);
-    ASSERT(best >= min);
-    ASSERT_EQUAL(best % min, 0);
+    ASSERT_OK(
+        cu.MemGetAllocationGranularity(&recommended, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    fact_report("%zu KiB", recommended >> 10);
+    ASSERT(recommended >= min);
+    ASSERT_EQUAL(recommended % min, 0);
 }
 
 /* --- FACT-RES: reserved addresses. --- */
@@ -93,12 +94,12 @@ FACT("FACT-RES-6", a_range_with_mappings_cannot_be_freed, VMM)
 
 FACT("FACT-RES-7", reserved_addresses_use_no_memory, VMM)
 {
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
     const CUdeviceptr base = reserve(64 * GIB);
 
     fact_report("64 GiB of addresses took %lld KiB",
-                ((long long)before - (long long)free_memory()) / 1024);
-    ASSERT(free_memory() + SLACK >= before);
+                ((long long)free_before - (long long)free_memory()) / 1024);
+    ASSERT(free_memory() + SLACK >= free_before);
     ASSERT_OK(cu.MemAddressFree(base, 64 * GIB));
 }
 
@@ -128,36 +129,36 @@ FACT("FACT-CRE-2", invalid_properties_are_rejected, VMM)
 
 FACT("FACT-CRE-3", mem_get_info_counts_memory_from_its_creation, VMM)
 {
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
 
-    need_memory(64 * MIB);
+    require_memory(64 * MIB);
     const CUmemGenericAllocationHandle handle = create(64 * MIB);
-    const size_t between = free_memory();
-    fact_report("64 MiB took %lld KiB", ((long long)before - (long long)between) / 1024);
-    ASSERT(between + 64 * MIB <= before);
+    const size_t free_during = free_memory();
+    fact_report("64 MiB took %lld KiB", ((long long)free_before - (long long)free_during) / 1024);
+    ASSERT(free_during + 64 * MIB <= free_before);
     ASSERT_OK(cu.MemRelease(handle));
-    ASSERT(free_memory() >= between + 64 * MIB);
+    ASSERT(free_memory() >= free_during + 64 * MIB);
 }
 
 FACT("FACT-CRE-4", creation_without_free_memory_fails_as_out_of_memory, VMM)
 {
     const CUmemAllocationProp prop = on_device(0);
     CUmemGenericAllocationHandle handle = 0;
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
     size_t total = 0;
 
     ASSERT_OK(cu.DeviceTotalMem(&total, 0));
     total = (2 * total + GRANULE - 1) / GRANULE * GRANULE;
     ASSERT_CU(cu.MemCreate(&handle, total, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
-    ASSERT(free_memory() + SLACK >= before);
+    ASSERT(free_memory() + SLACK >= free_before);
     handle = create(GRANULE);
     ASSERT_OK(cu.MemRelease(handle));
 }
 
-/* On Jetson boards, reports show out-of-memory errors with most of the memory free. */
+/* Users of Jetson boards have reported out-of-memory errors with most of the memory free. */
 FACT("FACT-CRE-5", creation_with_free_memory_succeeds, VMM)
 {
-    need_memory(256 * MIB);
+    require_memory(256 * MIB);
     for (unsigned i = 0; i < 8; i++)
         ASSERT_OK(cu.MemRelease(create(GRANULE)));
 }

@@ -77,12 +77,12 @@ FACT("FACT-OPEN-7", only_error_codes_have_names, NOTHING)
 
 FACT("FACT-CTX-1", a_primary_context_exists_until_its_last_release, DEVICE)
 {
-    CUcontext again = NULL;
+    CUcontext retained = NULL;
     unsigned flags = 0;
     int active = 0;
 
-    ASSERT_OK(cu.DevicePrimaryCtxRetain(&again, 0));
-    ASSERT(again == primary);
+    ASSERT_OK(cu.DevicePrimaryCtxRetain(&retained, 0));
+    ASSERT(retained == primary);
     ASSERT_OK(cu.DevicePrimaryCtxRelease(0));
     ASSERT_OK(cu.DevicePrimaryCtxGetState(0, &flags, &active));
     ASSERT_EQUAL(active, 1);

@@ -20,27 +20,27 @@ static CUmemGenericAllocationHandle create_exportable(size_t bytes)
     return handle;
 }
 
-static int export_of(CUmemGenericAllocationHandle handle)
+static int export_fd(CUmemGenericAllocationHandle handle)
 {
-    int file = -1;
+    int fd = -1;
 
-    ASSERT_OK(cu.MemExportToShareableHandle(&file, handle, FD, 0));
-    ASSERT(file >= 0);
-    return file;
+    ASSERT_OK(cu.MemExportToShareableHandle(&fd, handle, FD, 0));
+    ASSERT(fd >= 0);
+    return fd;
 }
 
-static CUmemGenericAllocationHandle import_of(int file)
+static CUmemGenericAllocationHandle import_fd(int fd)
 {
     CUmemGenericAllocationHandle handle = 0;
 
-    ASSERT_OK(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)file, FD));
+    ASSERT_OK(cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, FD));
     return handle;
 }
 
 FACT("FACT-SHR-1", each_export_returns_a_new_descriptor, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    const int first = export_of(handle), second = export_of(handle);
+    const int first = export_fd(handle), second = export_fd(handle);
 
     ASSERT(first != second);
     ASSERT(fcntl(first, F_GETFD) >= 0 && fcntl(second, F_GETFD) >= 0);
@@ -52,24 +52,24 @@ FACT("FACT-SHR-1", each_export_returns_a_new_descriptor, EXPORT)
 FACT("FACT-SHR-2", only_exportable_memory_is_exported, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create(GRANULE);
-    int file = -1;
+    int fd = -1;
 
-    ASSERT_FAILS(cu.MemExportToShareableHandle(&file, handle, FD, 0));
+    ASSERT_FAILS(cu.MemExportToShareableHandle(&fd, handle, FD, 0));
     ASSERT_OK(cu.MemRelease(handle));
 }
 
 FACT("FACT-SHR-3", an_import_outlives_its_descriptor, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(2 * GRANULE);
-    const int file = export_of(handle);
+    const int fd = export_fd(handle);
     const CUdeviceptr base = reserve(4 * GRANULE);
-    const CUmemGenericAllocationHandle again = import_of(file);
+    const CUmemGenericAllocationHandle imported = import_fd(fd);
 
-    ASSERT_EQUAL(close(file), 0);
+    ASSERT_EQUAL(close(fd), 0);
     ASSERT_OK(cu.MemMap(base, 2 * GRANULE, 0, handle, 0));
-    ASSERT_OK(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, again, 0));
+    ASSERT_OK(cu.MemMap(base + 2 * GRANULE, 2 * GRANULE, 0, imported, 0));
     /* The mapping retains the memory. */
-    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(cu.MemRelease(imported));
     ASSERT_OK(allow(base, 2 * GRANULE));
     ASSERT_EQUAL(rights_of(base + 2 * GRANULE, 0), CU_MEM_ACCESS_FLAGS_PROT_NONE);
     ASSERT_OK(allow(base + 2 * GRANULE, 2 * GRANULE));
@@ -86,39 +86,39 @@ FACT("FACT-SHR-3", an_import_outlives_its_descriptor, EXPORT)
 FACT("FACT-SHR-4", a_mapping_longer_than_the_import_fails, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    const int file = export_of(handle);
+    const int fd = export_fd(handle);
     const CUdeviceptr base = reserve(2 * GRANULE);
-    const CUmemGenericAllocationHandle again = import_of(file);
+    const CUmemGenericAllocationHandle imported = import_fd(fd);
 
-    ASSERT_EQUAL(close(file), 0);
-    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, again, 0), CUDA_ERROR_INVALID_VALUE);
+    ASSERT_EQUAL(close(fd), 0);
+    ASSERT_CU(cu.MemMap(base, 2 * GRANULE, 0, imported, 0), CUDA_ERROR_INVALID_VALUE);
     ASSERT(!is_mapped(base));
-    ASSERT_OK(cu.MemRelease(again));
+    ASSERT_OK(cu.MemRelease(imported));
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT_OK(cu.MemAddressFree(base, 2 * GRANULE));
 }
 
 FACT("FACT-SHR-5", importers_and_descriptors_retain_exported_memory, EXPORT)
 {
-    const size_t before = free_memory();
+    const size_t free_before = free_memory();
 
-    need_memory(64 * MIB);
+    require_memory(64 * MIB);
     const CUmemGenericAllocationHandle handle = create_exportable(64 * MIB);
-    const int file = export_of(handle);
+    const int fd = export_fd(handle);
     const CUdeviceptr base = reserve(64 * MIB);
     /* The exporter releases the memory; the open descriptor retains it. */
     ASSERT_OK(cu.MemRelease(handle));
-    ASSERT(free_memory() + 64 * MIB <= before);
-    const CUmemGenericAllocationHandle again = import_of(file);
-    ASSERT_EQUAL(close(file), 0);
-    ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, again, 0));
-    ASSERT_OK(cu.MemRelease(again));
+    ASSERT(free_memory() + 64 * MIB <= free_before);
+    const CUmemGenericAllocationHandle imported = import_fd(fd);
+    ASSERT_EQUAL(close(fd), 0);
+    ASSERT_OK(cu.MemMap(base, 64 * MIB, 0, imported, 0));
+    ASSERT_OK(cu.MemRelease(imported));
     ASSERT_OK(allow(base, 64 * MIB));
     fill(base + 64 * MIB - GRANULE, GRANULE, 0x55);
-    ASSERT(free_memory() + 64 * MIB <= before);
+    ASSERT(free_memory() + 64 * MIB <= free_before);
     ASSERT_EQUAL(byte_at(base + 64 * MIB - 1), 0x55);
     unmap_and_free(base, 64 * MIB);
-    ASSERT(free_memory() + SLACK >= before);
+    ASSERT(free_memory() + SLACK >= free_before);
 }
 
 FACT("FACT-SHR-6", a_descriptor_of_another_kind_is_rejected, EXPORT)
@@ -135,7 +135,8 @@ FACT("FACT-SHR-6", a_descriptor_of_another_kind_is_rejected, EXPORT)
     ASSERT_OK(cu.CtxSynchronize());
 }
 
-/* Reads 7 from memory of the parent process, and writes 8.  Returns the exit status: 0 on success. */
+/* The child of FACT-SHR-7: prints the UUID of its device, reads 7 from memory of the parent process, and writes 8.  Returns
+ * the exit status: 0 on success. */
 int use_shared(void)
 {
     CUmemGenericAllocationHandle handle = 0;
@@ -147,9 +148,8 @@ int use_shared(void)
         cu.CtxPushCurrent(primary) != CUDA_SUCCESS || cu.DeviceGetUuid(&uuid, 0) != CUDA_SUCCESS ||
         write(STDOUT_FILENO, uuid.bytes, sizeof(uuid.bytes)) != (ssize_t)sizeof(uuid.bytes))
         return 1;
-    if (cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)CHILD_FILE, FD) !=
-            CUDA_SUCCESS ||
-        close(CHILD_FILE) != 0 || cu.MemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
+    if (cu.MemImportFromShareableHandle(&handle, (void *)(intptr_t)CHILD_FD, FD) != CUDA_SUCCESS ||
+        close(CHILD_FD) != 0 || cu.MemAddressReserve(&base, GRANULE, 0, 0, 0) != CUDA_SUCCESS ||
         cu.MemMap(base, GRANULE, 0, handle, 0) != CUDA_SUCCESS ||
         allow(base, GRANULE) != CUDA_SUCCESS || cu.MemcpyDtoH(&byte, base, 1) != CUDA_SUCCESS ||
         byte != 7)
@@ -160,27 +160,27 @@ int use_shared(void)
 FACT("FACT-SHR-7", another_process_shares_contents_and_device_uuid, EXPORT)
 {
     const CUmemGenericAllocationHandle handle = create_exportable(GRANULE);
-    const int file = export_of(handle);
+    const int fd = export_fd(handle);
     const CUdeviceptr base = reserve(GRANULE);
-    struct child_end end;
+    struct child_result result;
     CUuuid uuid;
 
     ASSERT_OK(cu.DeviceGetUuid(&uuid, 0));
     ASSERT_OK(cu.MemMap(base, GRANULE, 0, handle, 0));
     ASSERT_OK(allow(base, GRANULE));
     fill(base, GRANULE, 7);
-    child_run((const char *const[]){"--use-shared", NULL}, file, &end);
-    ASSERT_EQUAL(end.status, 0);
-    ASSERT_EQUAL(end.bytes, sizeof(uuid));
-    ASSERT(memcmp(&uuid, end.output, sizeof(uuid)) == 0);
-    ASSERT_EQUAL(close(file), 0);
+    child_run((const char *const[]){"--use-shared", NULL}, fd, &result);
+    ASSERT_EQUAL(result.status, 0);
+    ASSERT_EQUAL(result.bytes, sizeof(uuid));
+    ASSERT(memcmp(&uuid, result.output, sizeof(uuid)) == 0);
+    ASSERT_EQUAL(close(fd), 0);
     ASSERT_EQUAL(byte_at(base + GRANULE - 1), 8);
     ASSERT_OK(cu.MemUnmap(base, GRANULE));
     ASSERT_OK(cu.MemRelease(handle));
     ASSERT_OK(cu.MemAddressFree(base, GRANULE));
 }
 
-FACT("FACT-SHR-8", two_devices_have_two_uuids, TWO)
+FACT("FACT-SHR-8", two_devices_have_two_uuids, TWO_DEVICES)
 {
     CUuuid first, second;
 

@@ -20,13 +20,13 @@
 #include "tests/gpu/facts/fact.h"
 
 struct verify_options {
-    size_t first;     /* the index of the first fact */
-    unsigned limit;   /* seconds per fact */
-    unsigned open;    /* seconds to open the driver */
-    double until;     /* time of microseconds() after which no check begins; 0: none */
-    unsigned seconds; /* the value from which `until` was computed; 0: none */
+    size_t first;        /* the index of the first fact */
+    unsigned limit;      /* seconds per fact */
+    unsigned open_limit; /* seconds to open the driver */
+    double deadline;     /* time of microseconds() after which no check begins; 0: none */
+    unsigned seconds;    /* the value from which `deadline` was computed; 0: none */
     /* Called with the outcome of each fact, in order. */
-    void (*report)(size_t number, const struct outcome *outcome);
+    void (*report)(size_t index, const struct outcome *outcome);
 };
 
 struct verify_result {

@@ -7,7 +7,7 @@
 #define MIN_BYTES (64 * MIB)
 #define TRIALS    8u
 #define WORK_US   200e3
-/* A stream accepts some 1000 launches before another launch waits for the first to complete. */
+/* A stream queues about 1000 launches; a further launch waits for the completion of an earlier one. */
 #define MAX_FILLS        800u
 #define FILLS_TO_WARM_UP 2u
 
@@ -42,12 +42,12 @@ void prepare_work(void)
     const CUstream stream = new_stream();
     queue_fills(stream, FILLS_TO_WARM_UP);
     ASSERT_OK(cu.StreamSynchronize(stream));
-    double began = microseconds();
+    const double start_us = microseconds();
     queue_fills(stream, TRIALS);
     ASSERT_OK(cu.StreamSynchronize(stream));
-    began = (microseconds() - began) / TRIALS;
+    const double fill_us = (microseconds() - start_us) / TRIALS;
     ASSERT_OK(cu.StreamDestroy(stream));
-    fills = began * MAX_FILLS > WORK_US ? (unsigned)(WORK_US / began) + 1 : MAX_FILLS;
+    fills = fill_us * MAX_FILLS > WORK_US ? (unsigned)(WORK_US / fill_us) + 1 : MAX_FILLS;
 }
 
 CUresult queue_work(CUstream stream)

@@ -3,8 +3,8 @@
  * Work that keeps a stream busy: on the simulator until it is completed by a wait; on a GPU for about 200 ms, by fills
  * of memory that the process keeps until it ends.
  *
- * The number of fills is measured once in a process.  This also loads the driver's kernels, whose load would otherwise
- * block a check.
+ * The number of fills is derived from a measurement, once in a process.  The measurement also loads the driver's kernels,
+ * which would otherwise block a check.
  */
 #ifndef XSEG_TESTS_GPU_FACTS_WORK_H
 #define XSEG_TESTS_GPU_FACTS_WORK_H
@@ -19,7 +19,7 @@ void wait_for_work(CUstream stream);
 void prepare_work(void);
 CUresult queue_work(CUstream stream);
 
-/* Must be called after the context, and with it the memory for the fills, was destroyed. */
+/* Must be called after the context was destroyed, and with it the memory for the fills. */
 void discard_work(void);
 
 CUresult end_work(void);

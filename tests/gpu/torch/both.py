@@ -22,7 +22,7 @@ ENVIRONMENT = ROOT / "tests/support/torch_environment.py"
 PACKAGE = ROOT / "src/adapters/python"
 PROGRAMS = ROOT / "tests/torch/programs"
 TRAINING = pathlib.Path(__file__).resolve().parent / "training.py"
-# The most significant program is the first.  tests/torch has programs with two processes, and with features of xseg.
+# The most significant program is the first.  Programs of tests/torch with two processes or with features of xseg are omitted.
 NAMES = ("train_step", "generate", "graphs", "prefetch", "autocast", "callables")
 BACKENDS = ("native", "xseg")
 SKIPPED = 77
@@ -34,28 +34,28 @@ class Failed(Exception):
     """A program failed, with the reason."""
 
 
-class Late(Failed):
-    """The time limit of the step expired before the end of the program."""
+class TimedOut(Failed):
+    """The time limit of the step expired before the program ended."""
 
 
-def flat(value, name=""):
-    """The figures of a report, by path."""
+def flatten(value, name=""):
+    """The values of a report, by path."""
     if isinstance(value, dict):
-        return {key: figure for member in value for key, figure in flat(value[member], f"{name}/{member}").items()}
+        return {path: leaf for key in value for path, leaf in flatten(value[key], f"{name}/{key}").items()}
     if isinstance(value, list):
-        names = [str(member["step"]) if isinstance(member, dict) and "step" in member else str(index)
-                 for index, member in enumerate(value)]
-        return {key: figure for member, part in zip(names, value) for key, figure in flat(part, f"{name}/{member}").items()}
+        keys = [str(member["step"]) if isinstance(member, dict) and "step" in member else str(index)
+                for index, member in enumerate(value)]
+        return {path: leaf for key, member in zip(keys, value) for path, leaf in flatten(member, f"{name}/{key}").items()}
     return {name: value}
 
 
 def differences(native, xseg):
-    native, xseg = flat(native), flat(xseg)
+    native, xseg = flatten(native), flatten(xseg)
     return [f"{name[1:]}: {native.get(name, 'absent')} on PyTorch's own allocator, {xseg.get(name, 'absent')} on xseg"
             for name in sorted(native.keys() | xseg.keys()) if native.get(name) != xseg.get(name)]
 
 
-class Machine:
+class Runner:
     def __init__(self, options):
         self.options, self.deadline = options, time.monotonic() + options.seconds
         if options.driver == "cuda":
@@ -73,7 +73,7 @@ class Machine:
         return shutil.which("python3") or sys.executable
 
     def environment(self, backend):
-        # Python does not use the libraries of the packed folder.
+        # The libraries of the packed folder are not for Python, so that folder is removed from the path.
         libraries = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":")
                      if folder and pathlib.Path(folder) != pathlib.Path(self.options.library).parent]
         result = {name: value for name, value in os.environ.items()
@@ -91,14 +91,14 @@ class Machine:
         return result
 
     def start(self, backend, code, *arguments):
-        first = "import xseg.torch; " if backend == "xseg" else ""
+        adapter_import = "import xseg.torch; " if backend == "xseg" else ""
         seconds = max(5, self.deadline - time.monotonic())
         try:
-            process = subprocess.run([*self.command, "-c", f"import torch; {first}{code}", *map(str, arguments)],
+            process = subprocess.run([*self.command, "-c", f"import torch; {adapter_import}{code}", *map(str, arguments)],
                                      env=self.environment(backend), check=False, capture_output=True, text=True,
                                      stdin=subprocess.DEVNULL, timeout=seconds)
         except subprocess.TimeoutExpired as error:
-            raise Late("timeout") from error
+            raise TimedOut("timeout") from error
         if process.returncode != 0:
             lines = process.stderr.strip().splitlines() or ["no message"]
             raise Failed(f"status {process.returncode}, {lines[-1]}")
@@ -120,30 +120,30 @@ class Machine:
                 sys.exit(SKIPPED)
 
     def run(self, program, backend):
-        began = time.monotonic()
-        text = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", program)
-        result = json.loads(text.splitlines()[-1])
+        start = time.monotonic()
+        output = self.start(backend, "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", program)
+        result = json.loads(output.splitlines()[-1])
         if result["backend"] != backend:
             raise Failed(f"expected the allocator {backend}, not {result['backend']}")
-        result["seconds"] = time.monotonic() - began
+        result["seconds"] = time.monotonic() - start
         return result
 
 
 class Report:
     """The results, which are written after each program."""
 
-    def __init__(self, machine):
-        self.machine, self.out = machine, machine.options.out
+    def __init__(self, runner):
+        self.runner, self.out = runner, runner.options.out
         self.rows, self.differs, self.training, self.not_reached, self.failed = [], [], [], [], False
 
     def compare(self, program):
         name = program.stem
-        if time.monotonic() > self.machine.deadline:
+        if time.monotonic() > self.runner.deadline:
             self.not_reached.append(name)
             return
         try:
-            native, xseg = (self.machine.run(program, backend) for backend in BACKENDS)
-        except Late:
+            native, xseg = (self.runner.run(program, backend) for backend in BACKENDS)
+        except TimedOut:
             self.not_reached.append(name)
             return
         except Failed as error:
@@ -151,21 +151,21 @@ class Report:
             self.differs.append(f"{name}: {error}")
             self.rows.append(f"| {name} | - | - | failed |")
             return
-        parts = ("steps", "notes") + (("computed",) if self.machine.options.driver == "cuda" else ())
+        parts = ("steps", "notes") + (("computed",) if self.runner.options.driver == "cuda" else ())
         lines = differences(*({part: report.get(part, {}) for part in parts} for report in (native, xseg)))
         self.differs += [f"{name}: {text}" for text in lines[:5]]
         if len(lines) > 5:
-            self.differs.append(f"{name}: {len(lines) - 5} further figures")
+            self.differs.append(f"{name}: {len(lines) - 5} further values")
         self.rows.append(f"| {name} | {native['seconds']:.1f} | {xseg['seconds']:.1f} | "
-                         f"{f'{len(lines)} figures differ' if lines else 'equal'} |")
+                         f"{f'{len(lines)} values differ' if lines else 'equal'} |")
         if "step_ms" in native:
             self.training = [f"| {kind} | {native[key]:.3f} | {xseg[key]:.3f} | {native[key] / xseg[key]:.2f} |"
                              for kind, key in (("median wall-clock time", "step_ms"), ("minimum CPU time", "cpu_ms"))]
 
     def write(self):
-        lines = [f"PyTorch {self.machine.about}, {'classic' if self.machine.options.classic else 'expandable'} segments. "
+        lines = [f"PyTorch {self.runner.about}, {'classic' if self.runner.options.classic else 'expandable'} segments. "
                  "Counts are those of `memory_stats()` after each step."]
-        if self.machine.options.driver != "cuda":
+        if self.runner.options.driver != "cuda":
             lines += ["**The driver is the simulator: kernels do not compute values, so computed values are not compared, and "
                       "times are not those of a GPU.**"]
         lines += ["", "| program | native, s | xseg, s | counts and computed values |", "|---|---|---|---|", *self.rows, ""]
@@ -173,7 +173,7 @@ class Report:
             lines += ["A step of the training run, in ms:", "", "| | native | xseg | native / xseg |", "|---|---|---|---|",
                       *self.training, ""]
         if self.not_reached:
-            lines += [f"- not reached in {self.machine.options.seconds:.0f} s: {', '.join(self.not_reached)}"]
+            lines += [f"- not reached in {self.runner.options.seconds:.0f} s: {', '.join(self.not_reached)}"]
         (self.out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         rows = [row.strip("| ").replace(" | ", "\t") for row in (*self.rows, *self.training)]
         (self.out / "torch.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
@@ -193,8 +193,8 @@ def parse():
 
 
 def main():
-    report = Report(Machine(parse()))
-    names = () if report.machine.options.quick else NAMES
+    report = Report(Runner(parse()))
+    names = () if report.runner.options.quick else NAMES
     programs = [TRAINING, *(PROGRAMS / f"{name}.py" for name in names if (PROGRAMS / f"{name}.py").exists())]
     for program in programs:
         report.compare(program)

@@ -13,7 +13,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required for dete
 
 import torch  # pylint: disable=wrong-import-position
 
-STEPS, WARM, WIDTH, WORDS = 40, 10, 256, 512
+STEPS, WARMUP_STEPS, WIDTH, WORDS = 40, 10, 256, 512
 
 
 class Layer(torch.nn.Module):
@@ -36,20 +36,20 @@ def main():
                                 torch.nn.Linear(WIDTH, WORDS)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses, wall_times, cpu_times = [], [], []
-    for number in range(STEPS):
+    for step in range(STEPS):
         # The steps have different lengths, so blocks of many sizes are allocated and freed.
-        words = torch.randint(WORDS, (8, 64 + 16 * (number % 5)))
+        words = torch.randint(WORDS, (8, 64 + 16 * (step % 5)))
         inputs = torch.nn.functional.one_hot(words, WORDS).float().cuda()  # pylint: disable=not-callable
         targets = words.cuda().flatten()
         torch.cuda.synchronize()
-        began, began_cpu = time.perf_counter(), time.process_time()
+        start, start_cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
         loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets)
         loss.backward()
         optimizer.step()
         torch.cuda.synchronize()
-        wall_times.append(time.perf_counter() - began)
-        cpu_times.append(time.process_time() - began_cpu)
+        wall_times.append(time.perf_counter() - start)
+        cpu_times.append(time.process_time() - start_cpu)
         losses.append(loss.item().hex())
     digest = hashlib.sha256()
     for parameter in model.parameters():
@@ -58,7 +58,8 @@ def main():
     print(json.dumps({"backend": torch.cuda.get_allocator_backend(),
         "notes": {"blocks": stats["allocation.all.allocated"], "peak": stats["allocated_bytes.all.peak"]},
         "computed": {"losses": losses, "weights": digest.hexdigest()},
-        "step_ms": 1000 * statistics.median(wall_times[WARM:]), "cpu_ms": 1000 * min(cpu_times[WARM:]),}), flush=True)
+        "step_ms": 1000 * statistics.median(wall_times[WARMUP_STEPS:]),
+        "cpu_ms": 1000 * min(cpu_times[WARMUP_STEPS:]),}), flush=True)
 
 
 if __name__ == "__main__":

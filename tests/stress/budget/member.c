@@ -19,37 +19,37 @@
 
 struct thread {
     pthread_t thread;
-    pthread_mutex_t lock; /* of the following, held in each step */
+    pthread_mutex_t lock; /* guards the following members; held during each call */
     uint64_t random;
     xseg_stream stream;
     void *block[SLOTS];
     struct xseg_range *range;
-    bool has[GRANULES];
+    bool is_committed[GRANULES];
     struct xseg_pool *pool;
     bool is_paused;
-    void *pooled; /* a block of the pool */
+    void *pool_block; /* a block of the pool */
 };
 
 static struct {
     struct budget_shared *shared;
-    struct budget_seat *seat;
+    struct budget_member *member;
     struct xseg_allocator *allocator;
     struct thread thread[THREADS];
-    atomic_bool plays, ends;
+    atomic_bool is_running, is_ending;
     void *block;                      /* of ORDER_ALLOCATE */
-    uint64_t budget_requests, served; /* counts of earlier members of the seat */
-} own;
+    uint64_t budget_requests, served; /* counts of earlier members with this index */
+} process;
 
-/* --- Steps. --- */
+/* --- Random calls. --- */
 
-/* Whether memory was allocated; denial is valid. */
+/* Whether memory was allocated; the request may be denied. */
 static bool is_allocated(xseg_status status)
 {
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           status == XSEG_ERR_BUSY);
-    (void)atomic_fetch_add(&own.seat->requests, 1);
+    (void)atomic_fetch_add(&process.member->requests, 1);
     if (status != XSEG_OK)
-        (void)atomic_fetch_add(&own.seat->denied, 1);
+        (void)atomic_fetch_add(&process.member->denied, 1);
     return status == XSEG_OK;
 }
 
@@ -59,17 +59,17 @@ static uint64_t draw_bytes(struct thread *thread)
 
     if (kind < 4)
         return 1 + below(thread, MIB);
-    return 1 + below(thread, kind < 8 ? 24 * MIB : own.shared->block_max);
+    return 1 + below(thread, kind < 8 ? 24 * MIB : process.shared->block_max);
 }
 
 static void free_block(void **block)
 {
     if (*block != NULL)
-        CHECK_OK(xseg_free(own.allocator, *block));
+        CHECK_OK(xseg_free(process.allocator, *block));
     *block = NULL;
 }
 
-static void change_block(struct thread *thread)
+static void alloc_or_free(struct thread *thread)
 {
     void **block = &thread->block[below(thread, SLOTS)];
     const uint64_t bytes = draw_bytes(thread);
@@ -78,51 +78,53 @@ static void change_block(struct thread *thread)
         free_block(block);
         return;
     }
-    if (!is_allocated(xseg_alloc(own.allocator, 0, bytes, thread->stream, block)))
+    if (!is_allocated(xseg_alloc(process.allocator, 0, bytes, thread->stream, block)))
         *block = NULL;
     else if (below(thread, 2) == 0)
         CHECK_OK(xseg_sim_launch_on(thread->stream, below(thread, 1000000),
                                     (uint64_t)(uintptr_t)*block, bytes));
 }
 
-static void free_many(struct thread *thread)
+static void free_half(struct thread *thread)
 {
     for (unsigned i = 0; i < SLOTS; i++)
         if (below(thread, 2) == 0)
             free_block(&thread->block[i]);
 }
 
-static void change_range(struct thread *thread)
+static void commit_or_decommit(struct thread *thread)
 {
     const unsigned first = (unsigned)below(thread, GRANULES);
-    const bool had = thread->has[first];
+    const bool was_committed = thread->is_committed[first];
     unsigned count = 1;
 
-    while (count < 6 && first + count < GRANULES && thread->has[first + count] == had)
+    while (count < 6 && first + count < GRANULES &&
+           thread->is_committed[first + count] == was_committed)
         count++;
-    if (had)
+    if (was_committed)
         CHECK_OK(xseg_range_decommit(thread->range, first * PAGE, count * PAGE, thread->stream));
     else if (!is_allocated(
                  xseg_range_commit(thread->range, first * PAGE, count * PAGE, thread->stream)))
         return;
     else
-        (void)atomic_fetch_add(&own.seat->commits, 1);
+        (void)atomic_fetch_add(&process.member->commits, 1);
     for (unsigned i = first; i < first + count; i++)
-        thread->has[i] = !had;
+        thread->is_committed[i] = !was_committed;
 }
 
-/* Resume requests memory as an allocation does. */
-static void change_pool(struct thread *thread)
+/* Allocate from the pool, free, pause or resume it.  A resume requests memory as an allocation does. */
+static void use_pool(struct thread *thread)
 {
-    const uint64_t bytes = 1 + below(thread, own.shared->block_max);
+    const uint64_t bytes = 1 + below(thread, process.shared->block_max);
 
     if (thread->is_paused) {
         thread->is_paused = !is_allocated(xseg_pool_resume(thread->pool));
-    } else if (thread->pooled == NULL) {
-        if (!is_allocated(env_try_alloc_in(own.allocator, thread->pool, bytes, &thread->pooled)))
-            thread->pooled = NULL;
+    } else if (thread->pool_block == NULL) {
+        if (!is_allocated(
+                env_try_alloc_in(process.allocator, thread->pool, bytes, &thread->pool_block)))
+            thread->pool_block = NULL;
     } else if (below(thread, 3) == 0) {
-        free_block(&thread->pooled);
+        free_block(&thread->pool_block);
     } else {
         const xseg_status status = xseg_pool_pause(thread->pool, XSEG_KEEP_NOTHING, NULL);
 
@@ -136,7 +138,7 @@ static void trim(struct thread *thread)
 {
     const struct xseg_trim_options options = {sizeof(options), .wait = below(thread, 2) == 0};
 
-    CHECK_OK(xseg_trim(own.allocator, NULL, &options, NULL));
+    CHECK_OK(xseg_trim(process.allocator, NULL, &options, NULL));
 }
 
 static void configure(struct thread *thread)
@@ -150,56 +152,56 @@ static void configure(struct thread *thread)
     char text[256];
 
     /* A member that has left the shared budget file rejoins soon. */
-    (void)snprintf(text, sizeof(text), "budget_file:%s", own.shared->budget_file);
-    CHECK(xseg_config_set(own.allocator,
+    (void)snprintf(text, sizeof(text), "budget_file:%s", process.shared->budget_file);
+    CHECK(xseg_config_set(process.allocator,
                           below(thread, 3) == 0 ? text : texts[below(thread, COUNT_OF(texts))]) ==
           XSEG_OK);
-    (void)atomic_fetch_add(&own.seat->changes, 1);
+    (void)atomic_fetch_add(&process.member->changes, 1);
 }
 
-/* A capture on the device sends no requests and releases no memory. */
-static void capture(struct thread *thread)
+/* During a capture a member sends no requests to others and releases no memory. */
+static void alloc_in_capture(struct thread *thread)
 {
-    CHECK_OK(xseg_capture_mark(own.allocator, 0));
-    change_block(thread);
-    CHECK_OK(xseg_capture_unmark(own.allocator, 0));
+    CHECK_OK(xseg_capture_mark(process.allocator, 0));
+    alloc_or_free(thread);
+    CHECK_OK(xseg_capture_unmark(process.allocator, 0));
 }
 
-static void step(struct thread *thread)
+static void make_call(struct thread *thread)
 {
     const uint64_t kind = below(thread, 100);
 
     if (kind < 40)
-        change_block(thread);
+        alloc_or_free(thread);
     else if (kind < 45)
-        change_pool(thread);
+        use_pool(thread);
     else if (kind < 65)
-        change_range(thread);
+        commit_or_decommit(thread);
     else if (kind < 72)
-        free_many(thread);
+        free_half(thread);
     else if (kind < 76)
         trim(thread);
     else if (kind < 79)
         configure(thread);
     else if (kind < 80)
-        capture(thread);
+        alloc_in_capture(thread);
     else if (kind < 95)
         xseg_sim_advance(below(thread, 1000000));
     else
         (void)usleep((useconds_t)below(thread, kind == 99 ? 60000 : 3000));
 }
 
-static void *play(void *self)
+static void *make_calls(void *self)
 {
     struct thread *thread = self;
 
-    while (!atomic_load(&own.ends)) {
+    while (!atomic_load(&process.is_ending)) {
         CHECK(pthread_mutex_lock(&thread->lock) == 0);
-        const bool plays = atomic_load(&own.plays);
-        if (plays)
-            step(thread);
+        const bool is_running = atomic_load(&process.is_running);
+        if (is_running)
+            make_call(thread);
         CHECK(pthread_mutex_unlock(&thread->lock) == 0);
-        (void)usleep(plays ? 50 : 1000);
+        (void)usleep(is_running ? 50 : 1000);
     }
     return NULL;
 }
@@ -208,14 +210,14 @@ static void *play(void *self)
 
 static struct xseg_device *device(void)
 {
-    return xseg_allocator_open_device(own.allocator, 0);
+    return xseg_allocator_open_device(process.allocator, 0);
 }
 
-static void wait_for_steps(void)
+static void wait_for_calls(void)
 {
     for (unsigned i = 0; i < THREADS; i++) {
-        CHECK(pthread_mutex_lock(&own.thread[i].lock) == 0);
-        CHECK(pthread_mutex_unlock(&own.thread[i].lock) == 0);
+        CHECK(pthread_mutex_lock(&process.thread[i].lock) == 0);
+        CHECK(pthread_mutex_unlock(&process.thread[i].lock) == 0);
     }
     xseg_sim_finish_all();
 }
@@ -233,69 +235,70 @@ static void audit(void)
 static void free_all(void)
 {
     for (unsigned i = 0; i < THREADS; i++) {
-        struct thread *thread = &own.thread[i];
+        struct thread *thread = &process.thread[i];
 
-        for (unsigned at = 0; at < SLOTS; at++)
-            free_block(&thread->block[at]);
-        for (unsigned at = 0; at < GRANULES; at++)
-            if (thread->has[at])
-                CHECK_OK(xseg_range_decommit(thread->range, at * PAGE, PAGE, thread->stream));
-        memset(thread->has, 0, sizeof(thread->has));
-        /* A retained pool keeps its memory, because a graph may use it: the next capture begins without a block. */
-        free_block(&thread->pooled);
+        for (unsigned k = 0; k < SLOTS; k++)
+            free_block(&thread->block[k]);
+        for (unsigned k = 0; k < GRANULES; k++)
+            if (thread->is_committed[k])
+                CHECK_OK(xseg_range_decommit(thread->range, k * PAGE, PAGE, thread->stream));
+        memset(thread->is_committed, 0, sizeof(thread->is_committed));
+        /* A retained pool that took part in a capture keeps its memory, because a graph may use it; so replace the pool. */
+        free_block(&thread->pool_block);
         CHECK_OK(xseg_pool_release(thread->pool));
-        CHECK_OK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool));
+        CHECK_OK(xseg_pool_create(process.allocator, 0, NULL, &thread->pool));
         thread->is_paused = false;
     }
-    free_block(&own.block);
+    free_block(&process.block);
     xseg_sim_finish_all();
 }
 
-static _Noreturn void end(void)
+static _Noreturn void end_member(void)
 {
-    atomic_store(&own.ends, true);
+    atomic_store(&process.is_ending, true);
     free_all();
     for (unsigned i = 0; i < THREADS; i++) {
-        CHECK(pthread_join(own.thread[i].thread, NULL) == 0);
-        CHECK_OK(xseg_range_release(own.thread[i].range));
-        CHECK_OK(xseg_pool_release(own.thread[i].pool));
+        CHECK(pthread_join(process.thread[i].thread, NULL) == 0);
+        CHECK_OK(xseg_range_release(process.thread[i].range));
+        CHECK_OK(xseg_pool_release(process.thread[i].pool));
     }
-    CHECK_OK(xseg_close(own.allocator));
+    CHECK_OK(xseg_close(process.allocator));
     CHECK(xseg_sim_used(0) == 0);
     _exit(0);
 }
 
 static void execute_order(void)
 {
-    struct budget_seat *seat = own.seat;
+    struct budget_member *member = process.member;
 
-    if (seat->order == ORDER_PLAY) {
-        atomic_store(&own.plays, true);
+    if (member->order == ORDER_RUN) {
+        atomic_store(&process.is_running, true);
         return;
     }
-    atomic_store(&own.plays, false);
-    wait_for_steps();
-    if (seat->order == ORDER_END)
-        end();
-    if (seat->order == ORDER_IDLE)
-        CHECK_OK(xseg_config_set(own.allocator, seat->text));
-    if (seat->order == ORDER_FREE)
+    atomic_store(&process.is_running, false);
+    wait_for_calls();
+    if (member->order == ORDER_END)
+        end_member();
+    if (member->order == ORDER_IDLE)
+        CHECK_OK(xseg_config_set(process.allocator, member->text));
+    if (member->order == ORDER_FREE)
         free_all();
-    if (seat->order == ORDER_FREE_BLOCK)
-        free_block(&own.block);
-    if (seat->order == ORDER_ALLOCATE) {
-        seat->status = xseg_alloc(own.allocator, 0, seat->bytes, NULL, &own.block);
-        (void)xseg_error_message(seat->text, sizeof(seat->text));
+    if (member->order == ORDER_FREE_BLOCK)
+        free_block(&process.block);
+    if (member->order == ORDER_ALLOCATE) {
+        member->status = xseg_alloc(process.allocator, 0, member->bytes, NULL, &process.block);
+        (void)xseg_error_message(member->text, sizeof(member->text));
     }
     audit();
-    seat->bytes = xseg_device_physical(device());
+    member->bytes = xseg_device_physical(device());
 }
 
 /* Publish the counts that a kill would lose. */
 static void publish_counts(void)
 {
-    atomic_store(&own.seat->budget_requests, own.budget_requests + device()->budget->requests);
-    atomic_store(&own.seat->served, own.served + device()->budget->served);
+    atomic_store(&process.member->budget_requests,
+                 process.budget_requests + device()->budget->requests);
+    atomic_store(&process.member->served, process.served + device()->budget->served);
 }
 
 /* Open the allocator on the shared device; with classic segments in one of three members. */
@@ -305,39 +308,39 @@ static void open_member(uint64_t seed)
                                          .log = env_no_log};
     char config[256];
 
-    own.shared->sim.shared = own.shared->sim_name;
-    CHECK_OK(xseg_sim_reset(&own.shared->sim));
+    process.shared->sim.shared = process.shared->sim_name;
+    CHECK_OK(xseg_sim_reset(&process.shared->sim));
     (void)snprintf(config, sizeof(config),
                    "budget_file:%s,budget_wait_ms:150,expandable_segments:%s",
-                   own.shared->budget_file, seed % 3 == 0 ? "False" : "True");
-    CHECK_OK(xseg_open(config, &options, &own.allocator));
+                   process.shared->budget_file, seed % 3 == 0 ? "False" : "True");
+    CHECK_OK(xseg_open(config, &options, &process.allocator));
     for (unsigned i = 0; i < THREADS; i++) {
-        struct thread *thread = &own.thread[i];
+        struct thread *thread = &process.thread[i];
 
         thread->random = (seed * THREADS + i) * UINT64_C(88172645463325252) | 1;
-        CHECK_OK(xseg_range_reserve(own.allocator, 0, GRANULES * PAGE, NULL, &thread->range));
-        CHECK_OK(xseg_pool_create(own.allocator, 0, NULL, &thread->pool));
+        CHECK_OK(xseg_range_reserve(process.allocator, 0, GRANULES * PAGE, NULL, &thread->range));
+        CHECK_OK(xseg_pool_create(process.allocator, 0, NULL, &thread->pool));
         thread->stream = env_stream();
         CHECK(pthread_mutex_init(&thread->lock, NULL) == 0);
-        CHECK(pthread_create(&thread->thread, NULL, play, thread) == 0);
+        CHECK(pthread_create(&thread->thread, NULL, make_calls, thread) == 0);
     }
 }
 
-_Noreturn void budget_member(struct budget_shared *shared, unsigned seat, uint64_t seed)
+_Noreturn void budget_member_run(struct budget_shared *shared, unsigned member, uint64_t seed)
 {
     /* No member outlives the parent. */
     CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
-    own.shared = shared;
-    own.seat = &shared->seat[seat];
-    own.budget_requests = own.seat->budget_requests;
-    own.served = own.seat->served;
+    process.shared = shared;
+    process.member = &shared->member[member];
+    process.budget_requests = process.member->budget_requests;
+    process.served = process.member->served;
     open_member(seed);
     for (;;) {
-        const unsigned ordered = atomic_load(&own.seat->ordered);
+        const unsigned last_order = atomic_load(&process.member->last_order);
 
-        if (ordered != atomic_load(&own.seat->done)) {
+        if (last_order != atomic_load(&process.member->completed_order)) {
             execute_order();
-            atomic_store(&own.seat->done, ordered);
+            atomic_store(&process.member->completed_order, last_order);
         }
         publish_counts();
         (void)usleep(500);

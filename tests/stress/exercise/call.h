@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls: CALL and CALL_PLAIN call every function of src/xseg.map, count its results atomically and compare them with
- * the documented statuses. */
+/* Calls of the library: CALL and CALL_PLAIN call a function of src/xseg.map, count its results, and compare each status
+ * with the documented ones. */
 #ifndef XSEG_TESTS_EXERCISE_CALL_H
 #define XSEG_TESTS_EXERCISE_CALL_H
 
@@ -16,13 +16,13 @@ enum call_function {
     CALL_COUNT
 };
 
-/* Call a function that returns a status; or one that returns another type. */
-#define CALL(name, ...)       (call_answered(CALL_##name, name(__VA_ARGS__)))
-#define CALL_PLAIN(name, ...) (call_made(CALL_##name), name(__VA_ARGS__))
+/* Call a function that returns a status, or a function that returns another type. */
+#define CALL(name, ...)       (call_returned(CALL_##name, name(__VA_ARGS__)))
+#define CALL_PLAIN(name, ...) (call_counted(CALL_##name), name(__VA_ARGS__))
 
-/* Count the result; ends the process if the status is not documented, or an error has no message. */
-xseg_status call_answered(enum call_function function, xseg_status status);
-void call_made(enum call_function function);
+/* Count a result; ends the process if the status is not documented, or an error has no message. */
+xseg_status call_returned(enum call_function function, xseg_status status);
+void call_counted(enum call_function function);
 
 uint64_t call_total(void);
 

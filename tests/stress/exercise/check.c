@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The oracle: when no operation is active, all views agree. The walk over blocks is compared with the workers'
- * blocks, the statistics of devices and pools, the explanation, the mappings, the driver's accounting, and the
- * library's audits. */
+/* The checks while no operation is active.  The blocks that the library reports are compared with the blocks of the workers,
+ * the statistics of devices and pools, the explanation, the mappings and the accounting of the driver; and the audits of the
+ * library pass. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,40 +10,41 @@
 #include "tests/stress/exercise/world.h"
 #include "xseg/sim.h"
 
-#define PIECES_MOST 65536u
-#define TRIES       50u
+#define RANGES_MAX 65536u
+#define TRIES_MAX  50u
 
-struct piece {
+struct address_range {
     const char *base;
     size_t bytes;
 };
 
 /* Sums of allocated blocks, of pending blocks, and of all mapped bytes. */
 struct sums {
-    uint64_t live, live_bytes, active, active_bytes, requested, reserved;
+    uint64_t allocated, allocated_bytes, active, active_bytes, requested, reserved;
 };
 
-struct view {
+/* The state of a device as the library reports it. */
+struct state {
     struct world *world;
     int device;
     struct xseg_statistics stats;
     struct xseg_explain_result explained;
     struct sums sums[XSEG_STAT_GROUPS];
     uint64_t paused, explained_bytes, mapped;
-    bool is_moving; /* the background thread is freeing a block */
+    bool has_claimed_blocks; /* the background thread is freeing a block */
     struct xseg_block_info *block;
     unsigned blocks;
-    struct piece *mapping;
+    struct address_range *mapping;
     unsigned mappings;
 };
 
-/* --- Gathering. --- */
+/* --- Reading the state. --- */
 
-static void add(struct sums *sums, const struct xseg_block_info *block)
+static void add_to_sums(struct sums *sums, const struct xseg_block_info *block)
 {
     if (block->state == XSEG_BLOCK_ALLOCATED) {
-        sums->live++;
-        sums->live_bytes += block->bytes;
+        sums->allocated++;
+        sums->allocated_bytes += block->bytes;
     }
     if (block->state == XSEG_BLOCK_ALLOCATED || block->state == XSEG_BLOCK_PENDING_FREE) {
         sums->active++;
@@ -56,121 +57,123 @@ static void add(struct sums *sums, const struct xseg_block_info *block)
 
 static bool add_block(void *context, const struct xseg_block_info *block)
 {
-    struct view *view = context;
+    struct state *state = context;
 
-    CHECK(block->device == view->device);
+    CHECK(block->device == state->device);
     CHECK(block->bytes > 0);
-    view->is_moving = view->is_moving || block->state == XSEG_BLOCK_CLAIMED;
+    state->has_claimed_blocks = state->has_claimed_blocks || block->state == XSEG_BLOCK_CLAIMED;
     if (block->state == XSEG_BLOCK_UNMAPPED)
         return true;
-    add(&view->sums[XSEG_STAT_ALL], block);
-    add(&view->sums[block->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE], block);
+    add_to_sums(&state->sums[XSEG_STAT_ALL], block);
+    add_to_sums(&state->sums[block->is_small ? XSEG_STAT_SMALL : XSEG_STAT_LARGE], block);
     if (block->is_paused)
-        view->paused += block->bytes;
-    CHECK(view->blocks < PIECES_MOST);
-    view->block[view->blocks++] = *block;
+        state->paused += block->bytes;
+    CHECK(state->blocks < RANGES_MAX);
+    state->block[state->blocks++] = *block;
     return true;
 }
 
 static bool add_reason(void *context, const struct xseg_reason *reason)
 {
-    struct view *view = context;
+    struct state *state = context;
 
     CHECK(reason->bytes == reason->allocated_bytes + reason->pending_bytes + reason->claimed_bytes +
                                reason->cached_bytes);
-    view->explained_bytes += reason->bytes;
+    state->explained_bytes += reason->bytes;
     return true;
 }
 
 static bool add_mapping(void *context, const struct xseg_mapping *mapping)
 {
-    struct view *view = context;
+    struct state *state = context;
 
     CHECK(mapping->generation != 0 && mapping->bytes % mapping->page_bytes == 0);
-    CHECK(view->mappings < PIECES_MOST);
-    view->mapping[view->mappings++] = (struct piece){mapping->base, mapping->bytes};
-    view->mapped += mapping->bytes;
+    CHECK(state->mappings < RANGES_MAX);
+    state->mapping[state->mappings++] = (struct address_range){mapping->base, mapping->bytes};
+    state->mapped += mapping->bytes;
     return true;
 }
 
-static void read_stats(struct view *view, struct xseg_statistics *stats)
+static void read_stats(struct state *state, struct xseg_statistics *stats)
 {
-    const struct xseg_scope scope = {sizeof(scope), .device = view->device};
+    const struct xseg_scope scope = {sizeof(scope), .device = state->device};
 
     *stats = (struct xseg_statistics){.struct_size = sizeof(*stats)};
-    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &scope, stats));
+    CHECK_OK(CALL(xseg_stats_get, state->world->allocator, &scope, stats));
 }
 
-/* Whether nothing has changed in the meantime, for example by the background thread. */
-static bool gather(struct view *view)
+/* Returns false if the state has changed during the queries, which only the background thread can cause. */
+static bool read_state(struct state *state)
 {
-    struct xseg_allocator *allocator = view->world->allocator;
-    const struct xseg_scope scope = {sizeof(scope), .device = view->device};
+    struct xseg_allocator *allocator = state->world->allocator;
+    const struct xseg_scope scope = {sizeof(scope), .device = state->device};
     struct xseg_statistics after;
 
-    memset(view->sums, 0, sizeof(view->sums));
-    view->paused = view->explained_bytes = view->mapped = 0;
-    view->blocks = view->mappings = 0;
-    view->is_moving = false;
-    view->explained =
+    memset(state->sums, 0, sizeof(state->sums));
+    state->paused = state->explained_bytes = state->mapped = 0;
+    state->blocks = state->mappings = 0;
+    state->has_claimed_blocks = false;
+    state->explained =
         (struct xseg_explain_result){.struct_size = sizeof(struct xseg_explain_result)};
-    read_stats(view, &view->stats);
-    CHECK_OK(CALL(xseg_for_each_block, allocator, &scope, add_block, view));
-    CHECK_OK(CALL(xseg_explain, allocator, &scope, add_reason, view, &view->explained));
-    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &scope, add_mapping, view));
-    read_stats(view, &after);
+    read_stats(state, &state->stats);
+    CHECK_OK(CALL(xseg_for_each_block, allocator, &scope, add_block, state));
+    CHECK_OK(CALL(xseg_explain, allocator, &scope, add_reason, state, &state->explained));
+    CHECK_OK(CALL(xseg_for_each_mapping, allocator, &scope, add_mapping, state));
+    read_stats(state, &after);
     /* Queries may allocate host memory. */
-    after.host_bytes = view->stats.host_bytes;
-    return !view->is_moving && memcmp(&after, &view->stats, sizeof(after)) == 0;
+    after.host_bytes = state->stats.host_bytes;
+    return !state->has_claimed_blocks && memcmp(&after, &state->stats, sizeof(after)) == 0;
 }
 
 /* --- Comparing. --- */
 
-static int by_base(const void *one, const void *other)
+static int by_base(const void *first, const void *second)
 {
-    const struct piece *a = one, *b = other;
+    const struct address_range *a = first, *b = second;
 
     return a->base < b->base ? -1 : a->base > b->base;
 }
 
-static void expect_apart(struct piece *piece, unsigned count)
+static void expect_disjoint(struct address_range *range, unsigned count)
 {
-    qsort(piece, count, sizeof(*piece), by_base);
+    qsort(range, count, sizeof(*range), by_base);
     for (unsigned i = 1; i < count; i++)
-        if (piece[i - 1].base + piece[i - 1].bytes > piece[i].base)
-            failure("%zu bytes at %p overlap %zu bytes at %p", piece[i - 1].bytes,
-                    (const void *)piece[i - 1].base, piece[i].bytes, (const void *)piece[i].base);
+        if (range[i - 1].base + range[i - 1].bytes > range[i].base)
+            failure("%zu bytes at %p overlap %zu bytes at %p", range[i - 1].bytes,
+                    (const void *)range[i - 1].base, range[i].bytes, (const void *)range[i].base);
 }
 
-static void expect_blocks_apart(const struct view *view)
+static void expect_disjoint_blocks(const struct state *state)
 {
-    struct piece *piece = calloc(view->blocks + 1, sizeof(*piece));
+    struct address_range *range = calloc(state->blocks + 1, sizeof(*range));
 
-    CHECK(piece != NULL);
-    for (unsigned i = 0; i < view->blocks; i++)
-        piece[i] = (struct piece){view->block[i].base, view->block[i].bytes};
-    expect_apart(piece, view->blocks);
-    free(piece);
+    CHECK(range != NULL);
+    for (unsigned i = 0; i < state->blocks; i++)
+        range[i] = (struct address_range){state->block[i].base, state->block[i].bytes};
+    expect_disjoint(range, state->blocks);
+    free(range);
 }
 
-static void expect_equal(const struct view *view, const char *what, uint64_t one, uint64_t other)
+static void expect_equal(const struct state *state, const char *name, uint64_t actual,
+                         uint64_t expected)
 {
-    if (one != other)
-        failure("device %d: %s: %llu is not %llu", view->device, what, (unsigned long long)one,
-                (unsigned long long)other);
+    if (actual != expected)
+        failure("device %d: %s: %llu instead of %llu", state->device, name,
+                (unsigned long long)actual, (unsigned long long)expected);
 }
 
-static void check_group(const struct view *view, unsigned group)
+static void check_group(const struct state *state, unsigned group)
 {
-    const struct xseg_statistics *stats = &view->stats;
-    const struct sums *sums = &view->sums[group];
+    const struct xseg_statistics *stats = &state->stats;
+    const struct sums *sums = &state->sums[group];
 
-    expect_equal(view, "live blocks", stats->allocation[group].current, sums->live);
-    expect_equal(view, "live bytes", stats->allocated_bytes[group].current, sums->live_bytes);
-    expect_equal(view, "active blocks", stats->active[group].current, sums->active);
-    expect_equal(view, "active bytes", stats->active_bytes[group].current, sums->active_bytes);
-    expect_equal(view, "requested bytes", stats->requested_bytes[group].current, sums->requested);
-    expect_equal(view, "reserved bytes", stats->reserved_bytes[group].current, sums->reserved);
+    expect_equal(state, "allocated blocks", stats->allocation[group].current, sums->allocated);
+    expect_equal(state, "allocated bytes", stats->allocated_bytes[group].current,
+                 sums->allocated_bytes);
+    expect_equal(state, "active blocks", stats->active[group].current, sums->active);
+    expect_equal(state, "active bytes", stats->active_bytes[group].current, sums->active_bytes);
+    expect_equal(state, "requested bytes", stats->requested_bytes[group].current, sums->requested);
+    expect_equal(state, "reserved bytes", stats->reserved_bytes[group].current, sums->reserved);
     const struct xseg_stat *each[] = {
         &stats->allocation[group],      &stats->segment[group],
         &stats->active[group],          &stats->inactive_split[group],
@@ -180,119 +183,120 @@ static void check_group(const struct view *view, unsigned group)
     };
     for (unsigned i = 0; i < COUNT_OF(each); i++) {
         CHECK(each[i]->peak >= each[i]->current);
-        if (!view->world->was_reset)
-            expect_equal(view, "totals", each[i]->current, each[i]->allocated - each[i]->freed);
+        if (!state->world->are_totals_reset)
+            expect_equal(state, "totals", each[i]->current, each[i]->allocated - each[i]->freed);
     }
 }
 
-static void check_explained(const struct view *view)
+static void check_explained(const struct state *state)
 {
-    const struct xseg_explain_result *sums = &view->explained;
-    const uint64_t reserved = view->stats.reserved_bytes[XSEG_STAT_ALL].current;
+    const struct xseg_explain_result *sums = &state->explained;
+    const uint64_t reserved = state->stats.reserved_bytes[XSEG_STAT_ALL].current;
 
-    expect_equal(view, "explained", sums->reserved, reserved);
-    expect_equal(view, "reasons", view->explained_bytes, reserved);
-    expect_equal(view, "kinds of reasons",
+    expect_equal(state, "explained", sums->reserved, reserved);
+    expect_equal(state, "reasons", state->explained_bytes, reserved);
+    expect_equal(state, "kinds of reasons",
                  sums->allocated + sums->pending + sums->claimed + sums->pool + sums->pinned +
                      sums->capture + sums->stream + sums->keep + sums->decay + sums->policy +
                      sums->exported + sums->registered,
                  reserved);
-    expect_equal(view, "mapped", view->mapped, reserved);
-    expect_equal(view, "paused", view->stats.paused_bytes, view->paused);
-    expect_equal(view, "the page cache", sums->page_cache, view->stats.idle_page_bytes);
-    expect_equal(view, "stuck", sums->unreleased, view->stats.unreleased_bytes);
-    expect_equal(view, "physical", view->stats.physical_bytes,
-                 reserved + view->stats.idle_page_bytes + view->stats.unreleased_bytes);
-    CHECK(view->stats.overwrites == 0);
+    expect_equal(state, "mapped", state->mapped, reserved);
+    expect_equal(state, "paused", state->stats.paused_bytes, state->paused);
+    expect_equal(state, "the page cache", sums->page_cache, state->stats.idle_page_bytes);
+    expect_equal(state, "unreleased", sums->unreleased, state->stats.unreleased_bytes);
+    expect_equal(state, "physical", state->stats.physical_bytes,
+                 reserved + state->stats.idle_page_bytes + state->stats.unreleased_bytes);
+    CHECK(state->stats.overwrites == 0);
 }
 
-/* The driver's accounting. Released memory that importers still hold is excluded. */
-static void check_driver(const struct view *view)
+/* Compare with the accounting of the driver, which includes released memory that is still imported. */
+static void check_driver(const struct state *state)
 {
-    const uint64_t used = xseg_sim_used((unsigned)view->device);
+    const uint64_t used = xseg_sim_used((unsigned)state->device);
 
-    if (view->world->had_shares)
-        CHECK(used >= view->stats.physical_bytes);
+    if (state->world->had_shares)
+        CHECK(used >= state->stats.physical_bytes);
     else
-        expect_equal(view, "used of the device", used, view->stats.physical_bytes);
+        expect_equal(state, "used of the device", used, state->stats.physical_bytes);
 }
 
-/* --- What the workers have. --- */
+/* --- Comparison with the workers' blocks and pools. --- */
 
-static const struct xseg_block_info *find_block(const struct view *view, const void *base)
+static const struct xseg_block_info *find_block(const struct state *state, const void *base)
 {
-    for (unsigned i = 0; i < view->blocks; i++)
-        if (view->block[i].base == base)
-            return &view->block[i];
+    for (unsigned i = 0; i < state->blocks; i++)
+        if (state->block[i].base == base)
+            return &state->block[i];
     return NULL;
 }
 
-static void check_block(const struct view *view, const struct block *block)
+static void check_block(const struct state *state, const struct block *block)
 {
-    const struct xseg_block_info *info = find_block(view, block->ptr);
+    const struct xseg_block_info *info = find_block(state, block->ptr);
 
     if (info == NULL || info->state != XSEG_BLOCK_ALLOCATED)
-        failure("the block at %p is not live", (const void *)block->ptr);
+        failure("the block at %p is not allocated", (const void *)block->ptr);
     CHECK(info->requested == block->bytes);
-    CHECK(info->pool == (block->tag == NULL ? NULL : block->tag->pool));
-    CHECK(info->is_paused == (block->tag != NULL && block->tag->is_evicted) ||
-          (block->tag != NULL && block->tag->may_be_paused));
+    CHECK(info->pool == (block->pool == NULL ? NULL : block->pool->handle));
+    CHECK(info->is_paused == (block->pool != NULL && block->pool->is_inaccessible) ||
+          (block->pool != NULL && block->pool->may_be_paused));
 }
 
-static void check_held(const struct view *view)
+static void check_worker_blocks(const struct state *state)
 {
     uint64_t count = 0;
 
-    for (unsigned k = 0; k < view->world->options.threads; k++)
+    for (unsigned k = 0; k < state->world->options.threads; k++)
         for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
-            const struct block *block = &view->world->worker[k].block[i];
+            const struct block *block = &state->world->worker[k].block[i];
 
-            if (block->ptr != NULL && block->device == view->device) {
-                check_block(view, block);
+            if (block->ptr != NULL && block->device == state->device) {
+                check_block(state, block);
                 count++;
             }
         }
-    expect_equal(view, "blocks that are held", view->sums[XSEG_STAT_ALL].live, count);
+    expect_equal(state, "blocks of the workers", state->sums[XSEG_STAT_ALL].allocated, count);
 }
 
-static void check_pool(const struct view *view, const struct tag *tag)
+static void check_pool(const struct state *state, const struct pool *pool)
 {
-    const struct xseg_scope scope = {sizeof(scope), .device = tag->device, .pool = tag->pool};
+    const struct xseg_scope scope = {sizeof(scope), .device = pool->device, .pool = pool->handle};
     struct xseg_statistics stats = {sizeof(stats)};
     struct sums sums = {0};
     uint64_t paused = 0;
 
-    CHECK_OK(CALL(xseg_stats_get, view->world->allocator, &scope, &stats));
-    for (unsigned i = 0; i < view->blocks; i++) {
-        if (view->block[i].pool == tag->pool) {
-            add(&sums, &view->block[i]);
-            paused += view->block[i].is_paused ? view->block[i].bytes : 0;
+    CHECK_OK(CALL(xseg_stats_get, state->world->allocator, &scope, &stats));
+    for (unsigned i = 0; i < state->blocks; i++) {
+        if (state->block[i].pool == pool->handle) {
+            add_to_sums(&sums, &state->block[i]);
+            paused += state->block[i].is_paused ? state->block[i].bytes : 0;
         }
-        /* Memory that it has lent is reserved by it. */
-        if (view->block[i].fallback_pool == tag->pool)
-            sums.reserved += view->block[i].bytes;
+        /* The memory of a fallback allocation is reserved by the fallback pool. */
+        if (state->block[i].fallback_pool == pool->handle)
+            sums.reserved += state->block[i].bytes;
     }
-    expect_equal(view, "live blocks of a pool", stats.allocation[0].current, sums.live);
-    expect_equal(view, "live bytes of a pool", stats.allocated_bytes[0].current, sums.live_bytes);
-    expect_equal(view, "active bytes of a pool", stats.active_bytes[0].current, sums.active_bytes);
-    expect_equal(view, "reserved bytes of a pool", stats.reserved_bytes[0].current, sums.reserved);
-    expect_equal(view, "paused bytes of a pool", stats.paused_bytes, paused);
+    expect_equal(state, "allocated blocks of a pool", stats.allocation[0].current, sums.allocated);
+    expect_equal(state, "allocated bytes of a pool", stats.allocated_bytes[0].current,
+                 sums.allocated_bytes);
+    expect_equal(state, "active bytes of a pool", stats.active_bytes[0].current, sums.active_bytes);
+    expect_equal(state, "reserved bytes of a pool", stats.reserved_bytes[0].current, sums.reserved);
+    expect_equal(state, "paused bytes of a pool", stats.paused_bytes, paused);
 }
 
-static void check_pools(const struct view *view)
+static void check_pools(const struct state *state)
 {
-    struct world *world = view->world;
+    struct world *world = state->world;
 
     for (unsigned k = 0; k < world->options.threads; k++)
-        for (unsigned i = 0; i < WORLD_TAGS; i++) {
-            const struct tag *tag = world->worker[k].tag[i];
+        for (unsigned i = 0; i < WORLD_POOLS; i++) {
+            const struct pool *pool = world->worker[k].pool[i];
 
-            if (tag != NULL && tag->device == view->device)
-                check_pool(view, tag);
+            if (pool != NULL && pool->device == state->device)
+                check_pool(state, pool);
         }
 }
 
-/* --- All of it. --- */
+/* --- All checks. --- */
 
 static void check_calls(struct world *world)
 {
@@ -319,55 +323,55 @@ static void audit(struct world *world, int device)
         failure("%s: %s", violation.tag, violation.text);
 }
 
-static void check_device(struct view *view)
+static void check_device(struct state *state)
 {
     unsigned tries = 0;
 
-    while (!gather(view))
-        if (++tries > TRIES) {
+    while (!read_state(state))
+        if (++tries > TRIES_MAX) {
             /* Only the background thread can interfere. */
-            CHECK(view->world->options.has_background_thread);
+            CHECK(state->world->options.has_background_thread);
             return;
         }
     for (unsigned group = 0; group < XSEG_STAT_GROUPS; group++)
-        check_group(view, group);
-    check_explained(view);
-    expect_blocks_apart(view);
-    expect_apart(view->mapping, view->mappings);
-    check_held(view);
-    if (!view->world->options.has_background_thread) {
-        check_driver(view);
-        check_pools(view);
+        check_group(state, group);
+    check_explained(state);
+    expect_disjoint_blocks(state);
+    expect_disjoint(state->mapping, state->mappings);
+    check_worker_blocks(state);
+    if (!state->world->options.has_background_thread) {
+        check_driver(state);
+        check_pools(state);
     }
-    audit(view->world, view->device);
+    audit(state->world, state->device);
 }
 
 void world_check(struct world *world)
 {
     const uint64_t epoch = fault_epoch();
-    uint64_t held = 0, bytes = 0;
-    struct view view = {.world = world,
-                        .block = calloc(PIECES_MOST, sizeof(*view.block)),
-                        .mapping = calloc(PIECES_MOST, sizeof(*view.mapping))};
+    uint64_t blocks = 0, requested = 0;
+    struct state state = {.world = world,
+                          .block = calloc(RANGES_MAX, sizeof(*state.block)),
+                          .mapping = calloc(RANGES_MAX, sizeof(*state.mapping))};
 
-    /* Statistics open a device, and an explanation queries streams: both may fail. */
+    /* Statistics open a device, and an explanation queries streams: faults could make both fail. */
     if (!fault_was_none(epoch))
         fault_lift();
-    CHECK(view.block != NULL && view.mapping != NULL);
-    for (view.device = 0; view.device < (int)world->options.devices; view.device++)
-        check_device(&view);
-    if (!world->had_second && !world->options.has_background_thread)
+    CHECK(state.block != NULL && state.mapping != NULL);
+    for (state.device = 0; state.device < (int)world->options.devices; state.device++)
+        check_device(&state);
+    if (!world->had_second_allocator && !world->options.has_background_thread)
         check_calls(world);
     for (unsigned k = 0; k < world->options.threads; k++)
         for (unsigned i = 0; i < WORLD_BLOCKS; i++)
             if (world->worker[k].block[i].ptr != NULL) {
-                held++;
-                bytes += world->worker[k].block[i].bytes;
+                blocks++;
+                requested += world->worker[k].block[i].bytes;
             }
     if (world->tracer != 0 && !world->options.has_background_thread) {
-        CHECK((uint64_t)world->traced == held);
-        CHECK((uint64_t)world->traced_bytes == bytes);
+        CHECK((uint64_t)world->traced == blocks);
+        CHECK((uint64_t)world->traced_bytes == requested);
     }
-    free(view.block);
-    free(view.mapping);
+    free(state.block);
+    free(state.mapping);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps about the configuration, limits, release and preparation of memory. */
+/* Steps about the configuration, limits, trims and prewarming. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,12 +7,12 @@
 #include "tests/support/rng.h"
 #include "xseg/sim.h"
 
-/* A feature, the strings that enable and disable it, and how rarely it is set at the opening. */
+/* A feature, and the strings that enable and disable it. */
 static const struct setting {
     enum feature feature;
-    const char *on, *off; /* off: NULL: no such string */
-    unsigned seldom;
-    uint64_t instead; /* the features that it replaces */
+    const char *on, *off; /* off: NULL: no string disables it */
+    unsigned one_in;      /* xseg_open() enables it with the probability 1 / one_in */
+    uint64_t excluded;    /* the features that it replaces */
 } settings[] = {
     {FEATURE_CLASSIC, "expandable_segments:False", "expandable_segments:True", 5, 0},
     {FEATURE_PAGES_SMALL, "page_size:small", "page_size:fixed", 4, FEATURE(PAGES_AUTO)},
@@ -48,9 +48,9 @@ uint64_t world_configuration(struct world *world, uint64_t seed, char *text, siz
     (void)world;
     text[0] = 0;
     for (unsigned i = 0; i < COUNT_OF(settings); i++) {
-        if ((rng_next(&seed) >> 16) % settings[i].seldom != 0)
+        if ((rng_next(&seed) >> 16) % settings[i].one_in != 0)
             continue;
-        features = (features & ~settings[i].instead) | UINT64_C(1) << settings[i].feature;
+        features = (features & ~settings[i].excluded) | UINT64_C(1) << settings[i].feature;
         length += (size_t)snprintf(text + length, bytes - length, "%s%s", length == 0 ? "" : ",",
                                    settings[i].on);
     }
@@ -70,12 +70,12 @@ void step_configure(struct worker *worker)
 
     /* Atomically, because other threads configure as well. */
     while (is_on && !atomic_compare_exchange_weak(&world->features, &before,
-                                                  (before & ~setting->instead) | feature))
+                                                  (before & ~setting->excluded) | feature))
         continue;
     const xseg_status status =
         CALL(xseg_config_set, world->allocator, is_on ? setting->on : setting->off);
-    failure_note(worker->number, "configure %s: %d", is_on ? setting->on : setting->off, status);
-    /* Contradictory limits. */
+    failure_record(worker->number, "configure %s: %d", is_on ? setting->on : setting->off, status);
+    /* CONFIG: the limits contradict each other. */
     CHECK(status == XSEG_OK || status == XSEG_ERR_CONFIG || !fault_was_none(epoch));
     if (is_on != (status == XSEG_OK))
         atomic_fetch_and(&world->features, ~feature);
@@ -88,12 +88,12 @@ void step_configure(struct worker *worker)
 void step_limits(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct xseg_limits limits = XSEG_LIMITS_INIT, was = XSEG_LIMITS_INIT;
-    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
-    const struct xseg_scope scope = scope_of(worker, tag);
+    struct xseg_limits limits = XSEG_LIMITS_INIT, current = XSEG_LIMITS_INIT;
+    struct pool *pool = chance(worker, 2) ? any_own_pool(worker) : NULL;
+    const struct xseg_scope scope = scope_of(worker, pool);
     const uint64_t epoch = fault_epoch();
 
-    if (tag != NULL) {
+    if (pool != NULL) {
         limits.hard_bytes = chance(worker, 2) ? UINT64_MAX : below(worker, 200) * MIB;
     } else {
         limits.keep_bytes = below(worker, 50) * MIB;
@@ -105,20 +105,20 @@ void step_limits(struct worker *worker)
         limits.fraction = chance(worker, 2) ? 1 : (double)(50 + below(worker, 50)) / 100;
     }
     const xseg_status status = chance(worker, 4)
-                                   ? CALL(xseg_limits_get, world->allocator, &scope, &was)
+                                   ? CALL(xseg_limits_get, world->allocator, &scope, &current)
                                    : CALL(xseg_limits_set, world->allocator, &scope, &limits);
-    failure_note(worker->number, "limits of %s %d: hard %llu MiB: %d",
-                 tag == NULL ? "device" : "a pool of device", scope.device,
-                 (unsigned long long)(limits.hard_bytes / MIB), status);
+    failure_record(worker->number, "limits of %s %d: hard %llu MiB: %d",
+                   pool == NULL ? "device" : "a pool of device", scope.device,
+                   (unsigned long long)(limits.hard_bytes / MIB), status);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    feature_combine(features_of(world, scope.device, tag, NULL) |
-                        (tag == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
+    feature_combine(features_of(world, scope.device, pool, NULL) |
+                        (pool == NULL ? FEATURE(HARD) | FEATURE(SOFT) : FEATURE(POOL_LIMIT)),
                     status == XSEG_OK);
 }
 
-/* --- Back, and ready. --- */
+/* --- Trims and prewarming. --- */
 
-static uint64_t physical(struct world *world)
+static uint64_t physical_bytes(struct world *world)
 {
     uint64_t sum = 0;
 
@@ -136,35 +136,35 @@ void step_trim(struct worker *worker)
 {
     struct world *world = worker->world;
     struct xseg_scope scope = XSEG_SCOPE_ALL;
-    struct xseg_trim_options how = {sizeof(how)};
-    struct xseg_trim_result done = {sizeof(done)};
-    struct tag *tag = chance(worker, 4) ? any_own_tag(worker) : NULL;
-    const uint64_t epoch = fault_epoch(), before = physical(world);
+    struct xseg_trim_options options = {sizeof(options)};
+    struct xseg_trim_result result = {sizeof(result)};
+    struct pool *pool = chance(worker, 4) ? any_own_pool(worker) : NULL;
+    const uint64_t epoch = fault_epoch(), before = physical_bytes(world);
 
-    how.wait = chance(worker, 3);
-    how.target_bytes = chance(worker, 4) ? below(worker, world->memory) : 0;
-    how.idle_ms = chance(worker, 6) ? below(worker, 50) : 0;
+    options.wait = chance(worker, 3);
+    options.target_bytes = chance(worker, 4) ? below(worker, world->memory) : 0;
+    options.idle_ms = chance(worker, 6) ? below(worker, 50) : 0;
     scope.device = chance(worker, 3) ? any_device(worker) : -1;
-    if (tag != NULL) {
-        scope.device = chance(worker, 2) ? tag->device : -1;
-        scope.pool = tag->pool;
+    if (pool != NULL) {
+        scope.device = chance(worker, 2) ? pool->device : -1;
+        scope.pool = pool->handle;
     }
     if (chance(worker, 4)) {
-        scope.device = tag == NULL ? any_device(worker) : tag->device;
+        scope.device = pool == NULL ? any_device(worker) : pool->device;
         scope.one_stream = true;
         scope.stream = any_stream(worker, scope.device)->handle;
     }
-    const xseg_status status = CALL(xseg_trim, world->allocator, &scope, &how, &done);
-    failure_note(worker->number, "trim device %d, stream %p, pool %p, wait %d: %d, %llu back",
-                 scope.device, scope.one_stream ? (void *)scope.stream : NULL, (void *)scope.pool,
-                 how.wait, status, (unsigned long long)done.released);
-    note_features(world, FEATURE(TRIM), scope.device < 0 ? 0 : scope.device, tag, NULL,
-                  status == XSEG_OK);
+    const xseg_status status = CALL(xseg_trim, world->allocator, &scope, &options, &result);
+    failure_record(worker->number, "trim device %d, stream %p, pool %p, wait %d: %d, %llu released",
+                   scope.device, scope.one_stream ? (void *)scope.stream : NULL, (void *)scope.pool,
+                   options.wait, status, (unsigned long long)result.released);
+    record_features(world, FEATURE(TRIM), scope.device < 0 ? 0 : scope.device, pool, NULL,
+                    status == XSEG_OK);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
-          (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
+          (status == XSEG_ERR_ARGUMENT && pool != NULL && pool->features & FEATURE(RELEASED)));
     if (status == XSEG_OK && fault_was_none(epoch) && world->options.threads == 1 &&
         !world->options.has_background_thread && world->options.faults == 0)
-        CHECK(done.released == before - physical(world) && done.kept_failed == 0);
+        CHECK(result.released == before - physical_bytes(world) && result.kept_failed == 0);
 }
 
 void step_trim_due(struct worker *worker)
@@ -181,18 +181,18 @@ void step_trim_due(struct worker *worker)
 void step_prewarm(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct tag *tag = chance(worker, 2) ? any_own_tag(worker) : NULL;
-    struct xseg_scope scope = scope_of(worker, tag);
+    struct pool *pool = chance(worker, 2) ? any_own_pool(worker) : NULL;
+    struct xseg_scope scope = scope_of(worker, pool);
     const uint64_t epoch = fault_epoch();
     const size_t bytes = any_size(worker);
 
     scope.one_stream = chance(worker, 2);
     scope.stream = any_stream(worker, scope.device)->handle;
     const xseg_status status = CALL(xseg_prewarm, world->allocator, &scope, bytes);
-    failure_note(worker->number, "prewarm %zu bytes of device %d, pool %p: %d", bytes, scope.device,
-                 (void *)scope.pool, status);
-    note_features(world, FEATURE(PREWARM), scope.device, tag, NULL, status == XSEG_OK);
+    failure_record(worker->number, "prewarm %zu bytes of device %d, pool %p: %d", bytes,
+                   scope.device, (void *)scope.pool, status);
+    record_features(world, FEATURE(PREWARM), scope.device, pool, NULL, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_NO_MEMORY || status == XSEG_ERR_LIMIT ||
           status == XSEG_ERR_PAUSED || !fault_was_none(epoch) ||
-          (status == XSEG_ERR_ARGUMENT && tag != NULL && tag->features & FEATURE(RELEASED)));
+          (status == XSEG_ERR_ARGUMENT && pool != NULL && pool->features & FEATURE(RELEASED)));
 }

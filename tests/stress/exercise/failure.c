@@ -18,7 +18,7 @@ static struct {
     unsigned next;
 } ring[THREADS];
 
-/* Of the sanitizers' runtime, if it is linked. */
+/* Defined by the runtime of the sanitizers, if it is linked. */
 void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 void failure_set_program(const char *text)
@@ -26,7 +26,7 @@ void failure_set_program(const char *text)
     (void)snprintf(command, sizeof(command), "%s", text);
 }
 
-void failure_note(unsigned thread, const char *form, ...)
+void failure_record(unsigned thread, const char *form, ...)
 {
     va_list arguments;
 
@@ -35,7 +35,7 @@ void failure_note(unsigned thread, const char *form, ...)
     va_end(arguments);
 }
 
-void failure_forget(void)
+void failure_clear(void)
 {
     memset(ring, 0, sizeof(ring));
 }
@@ -64,7 +64,7 @@ static void print_program(void)
             }
         }
     }
-    put("again: ");
+    put("repeat: ");
     put(command);
     put("\n");
     command[0] = 0;

@@ -24,8 +24,8 @@ void failure_install(void);
 /* The command that repeats the active program; "" if there is none. */
 void failure_set_program(const char *command);
 
-/* Record an operation of a thread in a ring. `thread` is its index, from 0 to 7. */
-void failure_note(unsigned thread, const char *form, ...) __attribute__((format(printf, 2, 3)));
-void failure_forget(void);
+/* Record an operation in the ring of a thread; thread: index of the worker, from 0 to 7. */
+void failure_record(unsigned thread, const char *form, ...) __attribute__((format(printf, 2, 3)));
+void failure_clear(void);
 
 #endif

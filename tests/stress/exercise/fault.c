@@ -16,7 +16,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_uint_fast64_t epoch; /* 2 per change, plus 1 while faults are set */
 static uint64_t count;
-static unsigned next, held_devices;
+static unsigned next_slot, devices_with_external_memory;
 
 /* Driver calls of the library. NULL: any call. */
 static const char *const names[] = {
@@ -57,6 +57,7 @@ static const char *const names[] = {
     "cuCtxPushCurrent",
 };
 
+/* CUDA_ERROR_OUT_OF_MEMORY, _INVALID_VALUE, _UNKNOWN and _NOT_SUPPORTED. */
 static const int errors[] = {2, 2, 1, 999, 801};
 
 static uint64_t draw(uint64_t *state, uint64_t bound)
@@ -69,9 +70,9 @@ uint64_t fault_epoch(void)
     return atomic_load_explicit(&epoch, memory_order_acquire);
 }
 
-bool fault_was_none(uint64_t then)
+bool fault_was_none(uint64_t since)
 {
-    return then % 2 == 0 && fault_epoch() == then;
+    return since % 2 == 0 && fault_epoch() == since;
 }
 
 uint64_t fault_count(void)
@@ -79,8 +80,8 @@ uint64_t fault_count(void)
     return count;
 }
 
-/* Another process uses most of a device's memory, or of the addresses. */
-static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
+/* Let another process use memory of a device, or most addresses. */
+static void use_external_memory(uint64_t *state, unsigned devices, char *text, unsigned bytes)
 {
     const unsigned device = (unsigned)draw(state, devices);
 
@@ -88,19 +89,19 @@ static void hold(uint64_t *state, unsigned devices, char *text, unsigned bytes)
         xseg_sim_set_external_addresses(UINT64_MAX / 4);
         (void)snprintf(text, bytes, "no addresses");
     } else {
-        const uint64_t held = draw(state, UINT64_C(1) << 30);
+        const uint64_t external_bytes = draw(state, UINT64_C(1) << 30);
 
-        CHECK_OK(xseg_sim_set_external_memory(device, held));
-        (void)snprintf(text, bytes, "%llu bytes held of device %u", (unsigned long long)held,
-                       device);
+        CHECK_OK(xseg_sim_set_external_memory(device, external_bytes));
+        (void)snprintf(text, bytes, "%llu bytes of device %u are used by others",
+                       (unsigned long long)external_bytes, device);
     }
-    held_devices = devices;
+    devices_with_external_memory = devices;
 }
 
 static void fail_calls(uint64_t *state, char *text, unsigned bytes)
 {
     struct xseg_sim_fault fault = XSEG_SIM_FAULT_INIT;
-    const unsigned slot = next++ % SLOTS;
+    const unsigned slot = next_slot++ % SLOTS;
 
     fault.call = names[draw(state, COUNT_OF(names))];
     fault.error = errors[draw(state, COUNT_OF(errors))];
@@ -127,7 +128,7 @@ void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes)
     (void)pthread_mutex_lock(&lock);
     atomic_fetch_add(&epoch, 1 + epoch % 2);
     if (draw(&state, 6) == 0)
-        hold(&state, devices, text, bytes);
+        use_external_memory(&state, devices, text, bytes);
     else
         fail_calls(&state, text, bytes);
     count++;
@@ -139,10 +140,10 @@ void fault_lift(void)
     (void)pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < SLOTS; i++)
         CHECK_OK(xseg_sim_fault_set(i, NULL));
-    for (unsigned i = 0; i < held_devices; i++)
+    for (unsigned i = 0; i < devices_with_external_memory; i++)
         CHECK_OK(xseg_sim_set_external_memory(i, 0));
     xseg_sim_set_external_addresses(0);
-    held_devices = 0;
+    devices_with_external_memory = 0;
     if (epoch % 2 != 0)
         atomic_fetch_add(&epoch, 1);
     (void)pthread_mutex_unlock(&lock);

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Faults that any thread can set and lift.  The n-th call or every n-th call fails, of any name or of one name, or all
- * calls of one or two names fail; or another process uses the memory or the addresses of a device. */
+/* Faults that any thread can set and lift.  A fault is a driver call of one or any name that fails, once or repeatedly, or
+ * memory or addresses that another process uses. */
 #ifndef XSEG_TESTS_EXERCISE_FAULT_H
 #define XSEG_TESTS_EXERCISE_FAULT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Set a fault that is determined by `draw`; `text` receives its name. */
-void fault_set(uint64_t draw, unsigned devices, char *text, unsigned bytes);
+/* Set a fault that is determined by a random number; text: receives a description of the fault. */
+void fault_set(uint64_t seed, unsigned devices, char *text, unsigned bytes);
 
 void fault_lift(void);
 
-/* A counter that rises whenever a fault is set or lifted; odd while a fault is set. */
+/* A counter that increases whenever a fault is set or lifted; odd while a fault is set. */
 uint64_t fault_epoch(void);
 
-/* Whether no fault can have occurred since then. */
+/* Whether no fault can have occurred since the counter had a value. */
 bool fault_was_none(uint64_t epoch);
 
 uint64_t fault_count(void);

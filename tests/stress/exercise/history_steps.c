@@ -5,11 +5,13 @@
 
 #include "tests/stress/exercise/world.h"
 
-struct look {
+/* The state of an iteration over events. */
+struct walk {
     struct world *world;
-    uint64_t left;
-    uint32_t order, stack; /* order: the last sequence number */
-    uint64_t time_ns;
+    uint64_t remaining; /* maximum number of further events */
+    uint32_t order;     /* last sequence number */
+    uint32_t stack;     /* last stack; 0: none */
+    uint64_t time_ns;   /* time of the last event */
 };
 
 static bool visit_frame(void *context, const struct xseg_history_frame *frame)
@@ -19,27 +21,27 @@ static bool visit_frame(void *context, const struct xseg_history_frame *frame)
     return true;
 }
 
-/* Sequence numbers of memory that passes between streams rise. */
+/* Check an event; times and sequence numbers must increase. */
 static bool visit_event(void *context, const struct xseg_history_entry *entry)
 {
-    struct look *look = context;
+    struct walk *walk = context;
 
     CHECK((unsigned)entry->action < XSEG_HISTORY_ACTIONS);
     CHECK(entry->requested <= entry->bytes || entry->action == XSEG_HISTORY_OOM);
-    CHECK(entry->user == NULL || entry->user == word_of(entry->requested));
-    CHECK(entry->device >= 0 && entry->device < (int)look->world->options.devices);
-    CHECK(entry->time_ns >= look->time_ns);
-    look->time_ns = entry->time_ns;
+    CHECK(entry->user == NULL || entry->user == user_of(entry->requested));
+    CHECK(entry->device >= 0 && entry->device < (int)walk->world->options.devices);
+    CHECK(entry->time_ns >= walk->time_ns);
+    walk->time_ns = entry->time_ns;
     if (entry->order != 0) {
-        CHECK(entry->order > look->order);
-        look->order = entry->order;
+        CHECK(entry->order > walk->order);
+        walk->order = entry->order;
     }
     if (entry->stack != 0)
-        look->stack = entry->stack;
-    return --look->left > 0;
+        walk->stack = entry->stack;
+    return --walk->remaining > 0;
 }
 
-static uint32_t number_frames(void *context)
+static uint32_t gather_frames(void *context)
 {
     (void)context;
     return 7;
@@ -53,7 +55,7 @@ static bool name_frames(void *context, uint32_t frames, char *text, size_t bytes
     return true;
 }
 
-static void forget_frames(void *context, const uint32_t *kept, size_t count)
+static void discard_frames(void *context, const uint32_t *kept, size_t count)
 {
     (void)context;
     CHECK(count == 0 || (count == 1 && kept[0] == 7));
@@ -63,9 +65,9 @@ static void set_hook(struct worker *worker)
 {
     struct xseg_history_hook hook = {sizeof(hook)};
 
-    hook.gather = number_frames;
+    hook.gather = gather_frames;
     hook.name = chance(worker, 2) ? name_frames : NULL;
-    hook.discard = chance(worker, 2) ? forget_frames : NULL;
+    hook.discard = chance(worker, 2) ? discard_frames : NULL;
     (void)CALL(xseg_history_set_hook, worker->world->allocator, chance(worker, 2) ? &hook : NULL);
 }
 
@@ -87,39 +89,39 @@ static void write_snapshot(struct worker *worker, uint64_t epoch)
     CHECK(path != NULL || status != XSEG_OK || unlink(name) == 0);
 }
 
-/* A burst of requests, each with its own label: most of the labels are dropped. */
+/* Set the labels of 20,000 requests, so that the table of labels is full, and sweeps discard most of them. */
 static void label_requests(struct worker *worker, uint64_t epoch)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     const uint64_t first = below(worker, 1000) * 1000000;
-    const char *before = NULL;
+    const char *previous = NULL;
     char text[32];
 
     xseg_status status = CALL(xseg_history_label, allocator, "requests", NULL);
     if (status == XSEG_OK)
-        status = CALL(xseg_history_label, allocator, "a request", &before);
+        status = CALL(xseg_history_label, allocator, "a request", &previous);
     for (uint64_t i = 0; i < 20000 && status == XSEG_OK; i++) {
         (void)snprintf(text, sizeof(text), "request %llu", (unsigned long long)(first + i));
         status = xseg_history_label(allocator, text, NULL);
     }
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    CHECK(before == NULL || strcmp(before, "requests") == 0);
+    CHECK(previous == NULL || strcmp(previous, "requests") == 0);
 }
 
 void step_history(struct worker *worker)
 {
     static const char *const label[] = {"forward", "backward", "optimizer", NULL};
     struct world *world = worker->world;
-    struct look look = {.world = world, .left = 1 + below(worker, 400)};
+    struct walk walk = {.world = world, .remaining = 1 + below(worker, 400)};
     const uint64_t epoch = fault_epoch();
 
     xseg_status status =
         CALL(xseg_for_each_event, world->allocator, chance(worker, 2) ? -1 : any_device(worker),
-             visit_event, &look, NULL);
+             visit_event, &walk, NULL);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
-    /* Without a stack, ID 0 is unknown. */
-    status = CALL(xseg_history_stack, world->allocator, look.stack, visit_frame, NULL);
-    CHECK(status == (look.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
+    /* ID 0, of an event without a stack, is unknown. */
+    status = CALL(xseg_history_stack, world->allocator, walk.stack, visit_frame, NULL);
+    CHECK(status == (walk.stack != 0 ? XSEG_OK : XSEG_ERR_ARGUMENT));
     (void)CALL(xseg_history_label, world->allocator, label[below(worker, 4)], NULL);
     (void)CALL(xseg_history_annotate, world->allocator, any_device(worker), "a step");
     if (chance(worker, 8))

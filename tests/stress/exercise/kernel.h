@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Kernels write or compare words at sampled offsets of a block, in stream order.  The offsets are all words of a small
- * block, and multiples of 64 KiB of the address otherwise, so blocks that overlap by this much share a word.  A kernel
- * touches the whole block, so the strict simulator ends the process if one of its pages is unmapped.  With
- * ThreadSanitizer there are no contents, and only the touches remain. */
+/* Kernels write or compare words at sampled offsets of a block, in stream order.  The samples are a word of each 512 bytes
+ * in the first 16 KiB, words at addresses that are multiples of 64 KiB, and the last word; so blocks that overlap by 64 KiB
+ * share a sample.  A kernel accesses the whole block, so the strict simulator ends the process if one of its pages is
+ * unmapped.  With ThreadSanitizer there are no contents, and a kernel only accesses the block. */
 #ifndef XSEG_TESTS_EXERCISE_KERNEL_H
 #define XSEG_TESTS_EXERCISE_KERNEL_H
 
@@ -18,7 +18,7 @@ enum kernel_kind { KERNEL_WRITE, KERNEL_READ, KERNEL_ZERO };
 struct kernel {
     enum kernel_kind kind;
     char *ptr;
-    const char *like; /* the address of the block; ptr is an alias of its memory, or equal */
+    const char *block_address; /* in the exporter; ptr is equal, or an imported mapping */
     size_t bytes;
     uint64_t number; /* of the block */
 };

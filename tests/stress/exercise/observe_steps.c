@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Observers: some free blocks under memory pressure, and one tracks blocks from the beginning. */
+/* Observers: some free blocks under memory pressure, and one traces all blocks of the program. */
 #include "tests/stress/exercise/world.h"
 #include "tests/support/rng.h"
 
-static void visit_mapping(void *context, const struct xseg_mapping *mapping)
+static void check_mapping(void *context, const struct xseg_mapping *mapping)
 {
     const struct world *world = context;
 
@@ -11,8 +11,8 @@ static void visit_mapping(void *context, const struct xseg_mapping *mapping)
     CHECK(mapping->device >= 0 && mapping->device < (int)world->options.devices);
 }
 
-/* In the requesting thread, which owns the blocks. */
-static bool free_something(void *context, const struct xseg_oom_info *oom)
+/* Free blocks of the calling worker, whose request needs memory. */
+static bool free_blocks(void *context, const struct xseg_oom_info *oom)
 {
     struct worker *worker = world_worker;
 
@@ -25,12 +25,12 @@ static bool free_something(void *context, const struct xseg_oom_info *oom)
         struct block *block = any_block(worker);
 
         if (block != NULL)
-            free_block_of(worker, block);
+            free_block(worker, block);
     }
     return true;
 }
 
-static void record_oom(void *context, const struct xseg_oom_info *oom)
+static void check_oom(void *context, const struct xseg_oom_info *oom)
 {
     (void)context;
     CHECK(oom->status == XSEG_ERR_NO_MEMORY || oom->status == XSEG_ERR_LIMIT ||
@@ -46,26 +46,26 @@ void step_observe(struct worker *worker)
 
     if (*id != 0) {
         CHECK_OK(CALL(xseg_observer_remove, world->allocator, *id));
-        failure_note(worker->number, "unobserve %llu", (unsigned long long)*id);
+        failure_record(worker->number, "remove observer %llu", (unsigned long long)*id);
         *id = 0;
         return;
     }
     if (chance(worker, 2))
-        observer.on_unmap = observer.on_map = visit_mapping;
+        observer.on_unmap = observer.on_map = check_mapping;
     if (chance(worker, 2))
-        observer.on_out_of_memory = observer.on_rejected = record_oom;
+        observer.on_out_of_memory = observer.on_rejected = check_oom;
     if (chance(worker, 2) || (observer.on_unmap == NULL && observer.on_out_of_memory == NULL))
-        observer.on_low_memory = free_something;
+        observer.on_low_memory = free_blocks;
     const xseg_status status = CALL(xseg_observer_add, world->allocator, &observer, id);
-    failure_note(worker->number, "observe: %d, %llu", status, (unsigned long long)*id);
+    failure_record(worker->number, "add observer: %d, %llu", status, (unsigned long long)*id);
     CHECK(status == XSEG_OK || !fault_was_none(epoch));
     for (unsigned i = 0; i < world->options.devices; i++)
         atomic_fetch_or(&world->device_features[i], FEATURE(OBSERVER));
 }
 
-/* --- The account. --- */
+/* --- The trace of all blocks. --- */
 
-static void account(void *context, const struct xseg_trace_entry *entry)
+static void count_traced(void *context, const struct xseg_trace_entry *entry)
 {
     struct world *world = context;
 
@@ -78,9 +78,10 @@ static void account(void *context, const struct xseg_trace_entry *entry)
     }
 }
 
-void world_trace(struct world *world)
+void world_add_tracer(struct world *world)
 {
-    const struct xseg_observer observer = {sizeof(observer), .context = world, .on_trace = account};
+    const struct xseg_observer observer = {sizeof(observer), .context = world,
+                                           .on_trace = count_traced};
 
     CHECK_OK(CALL(xseg_observer_add, world->allocator, &observer, &world->tracer));
 }

@@ -16,20 +16,20 @@ static const struct kind {
     const char *name;
     step *run;
     unsigned weight;
-    bool is_guarded;
+    bool runs_alone;
 } kinds[] = {
     {"alloc", step_alloc, 300, false},
     {"free", step_free, 150, false},
     {"free_after", step_free_after, 20, false},
     {"burst", step_burst, 4, false},
-    {"touch", step_touch, 80, false},
-    {"use", step_use, 15, false},
+    {"access", step_access, 80, false},
+    {"record_stream", step_record_stream, 15, false},
     {"invalid", step_invalid, 4, false},
-    {"time", step_time, 40, false},
+    {"advance", step_advance, 40, false},
     {"finish", step_finish, 15, false},
-    {"passed", step_passed, 8, false},
+    {"synchronize", step_synchronize, 8, false},
     {"stream_retire", step_stream_retire, 12, false},
-    {"tag", step_tag, 20, false},
+    {"pool_create", step_pool_create, 20, false},
     {"retain", step_retain, 6, false},
     {"release", step_release, 10, false},
     {"pause", step_pause, 30, false},
@@ -38,9 +38,9 @@ static const struct kind {
     {"route_end", step_route_end, 12, false},
     {"checkpoint", step_checkpoint, 20, true},
     {"restore", step_restore, 20, true},
-    {"holds", step_holds, 4, true},
+    {"check_live", step_check_live, 4, true},
     {"replay", step_replay, 10, false},
-    {"place", step_place, 6, false},
+    {"alloc_at", step_alloc_at, 6, false},
     {"mark", step_mark, 6, false},
     {"capture", step_capture, 16, false},
     {"capture_join", step_capture_join, 10, false},
@@ -51,11 +51,11 @@ static const struct kind {
     {"unregister", step_unregister, 30, false},
     {"dmabuf", step_dmabuf, 8, false},
     {"range", step_range, 8, true},
-    {"share", step_share, 24, false},
-    {"share_end", step_share_end, 40, false},
+    {"export", step_export, 24, false},
+    {"export_close", step_export_close, 40, false},
     {"peer", step_peer, 10, false},
     {"trim", step_trim, 16, false},
-    {"tick", step_trim_due, 15, false},
+    {"trim_due", step_trim_due, 15, false},
     {"prewarm", step_prewarm, 10, false},
     {"limits", step_limits, 8, false},
     {"configure", step_configure, 10, false},
@@ -64,12 +64,12 @@ static const struct kind {
     {"history", step_history, 12, false},
     {"explain", step_explain, 6, false},
     {"metrics", step_metrics, 6, false},
-    {"block", step_block, 8, false},
-    {"texts", step_texts, 2, false},
-    {"second", step_second, 1, false},
+    {"block_query", step_block_query, 8, false},
+    {"strings", step_strings, 2, false},
+    {"second_allocator", step_second_allocator, 1, false},
     {"close", step_close, 2, true},
     {"fork", step_fork, 1, true},
-    {"quiet", step_quiet, 8, true},
+    {"check", step_check, 8, true},
 };
 
 struct operation {
@@ -87,18 +87,18 @@ static struct operation *list_operations(uint64_t seed, unsigned thread, unsigne
     for (unsigned i = 0; i < COUNT_OF(kinds); i++)
         sum += kinds[i].weight;
     for (unsigned i = 0; i < count; i++) {
-        uint64_t at = (rng_next(&state) >> 16) % sum;
+        uint64_t offset = (rng_next(&state) >> 16) % sum;
         unsigned kind = 0;
 
-        for (; at >= kinds[kind].weight; kind++)
-            at -= kinds[kind].weight;
+        for (; offset >= kinds[kind].weight; kind++)
+            offset -= kinds[kind].weight;
         list[i] = (struct operation){kind, rng_next(&state) | 1};
     }
     return list;
 }
 
-/* The current context does not change, unless a fault occurred where the library restores it. */
-static void operate(struct worker *worker, const struct operation *operation)
+/* Run an operation.  Expect that the current context does not change; a fault may prevent the library from restoring it. */
+static void run_operation(struct worker *worker, const struct operation *operation)
 {
     struct world *world = worker->world;
     const struct kind *kind = &kinds[operation->kind];
@@ -106,7 +106,7 @@ static void operate(struct worker *worker, const struct operation *operation)
     const int device = (int)(operation->number % (world->options.devices + 1)) - 1;
 
     worker->random = operation->number;
-    (void)(kind->is_guarded ? pthread_rwlock_wrlock(&world->lock)
+    (void)(kind->runs_alone ? pthread_rwlock_wrlock(&world->lock)
                             : pthread_rwlock_rdlock(&world->lock));
     driver_set_current(device);
     kind->run(worker);
@@ -114,8 +114,8 @@ static void operate(struct worker *worker, const struct operation *operation)
     (void)pthread_rwlock_unlock(&world->lock);
 }
 
-/* Set and lift faults between operations, unless another worker's operation runs alone. */
-static void disturb(struct worker *worker, uint64_t number)
+/* Set or lift faults at random, while no operation runs alone. */
+static void change_faults(struct worker *worker, uint64_t number)
 {
     const unsigned faults = worker->world->options.faults;
 
@@ -126,11 +126,11 @@ static void disturb(struct worker *worker, uint64_t number)
     if (below(worker, 1000) < faults)
         step_fault(worker);
     else if (fault_epoch() % 2 != 0 && below(worker, 12) == 0)
-        step_lift(worker);
+        step_lift_faults(worker);
     (void)pthread_rwlock_unlock(&worker->world->lock);
 }
 
-struct player {
+struct thread_arguments {
     pthread_t thread;
     struct worker *worker;
     const struct operation *list;
@@ -138,52 +138,52 @@ struct player {
     pthread_barrier_t *barrier;
 };
 
-static void *play(void *self)
+static void *run_worker(void *self)
 {
-    struct player *player = self;
-    struct worker *worker = player->worker;
+    struct thread_arguments *arguments = self;
+    struct worker *worker = arguments->worker;
 
     worker_open(worker);
-    for (unsigned i = 0; i < player->count; i++) {
-        disturb(worker, player->list[i].number);
-        operate(worker, &player->list[i]);
+    for (unsigned i = 0; i < arguments->count; i++) {
+        change_faults(worker, arguments->list[i].number);
+        run_operation(worker, &arguments->list[i]);
     }
     driver_set_current(-1);
-    (void)pthread_barrier_wait(player->barrier);
+    (void)pthread_barrier_wait(arguments->barrier);
     fault_lift();
     end_capture(worker);
-    (void)pthread_barrier_wait(player->barrier);
+    (void)pthread_barrier_wait(arguments->barrier);
     worker_close(worker);
     return NULL;
 }
 
-static void play_lists(const struct world_options *options, struct operation *const *lists,
-                       unsigned count)
+static void run_lists(const struct world_options *options, struct operation *const *lists,
+                      unsigned count)
 {
     struct world *world = calloc(1, sizeof(*world));
-    struct player player[WORLD_WORKERS];
+    struct thread_arguments arguments[WORLD_WORKERS];
     pthread_barrier_t barrier;
 
     CHECK(world != NULL);
-    failure_forget();
+    failure_clear();
     world_open(world, options);
     (void)pthread_barrier_init(&barrier, NULL, options->threads);
     for (unsigned i = 0; i < options->threads; i++)
-        player[i] = (struct player){0, &world->worker[i], lists[i], count, &barrier};
+        arguments[i] = (struct thread_arguments){0, &world->worker[i], lists[i], count, &barrier};
     if (options->threads == 1) {
-        (void)play(&player[0]);
+        (void)run_worker(&arguments[0]);
     } else {
         for (unsigned i = 0; i < options->threads; i++)
-            CHECK(pthread_create(&player[i].thread, NULL, play, &player[i]) == 0);
+            CHECK(pthread_create(&arguments[i].thread, NULL, run_worker, &arguments[i]) == 0);
         for (unsigned i = 0; i < options->threads; i++)
-            CHECK(pthread_join(player[i].thread, NULL) == 0);
+            CHECK(pthread_join(arguments[i].thread, NULL) == 0);
     }
     (void)pthread_barrier_destroy(&barrier);
     world_close(world);
     free(world);
 }
 
-static void announce(const struct world_options *options, unsigned count)
+static void set_repeat_command(const struct world_options *options, unsigned count)
 {
     char command[512];
 
@@ -195,19 +195,19 @@ static void announce(const struct world_options *options, unsigned count)
     failure_set_program(command);
 }
 
-static void play_list(const struct world_options *options, struct operation *list, unsigned count)
+static void run_list(const struct world_options *options, struct operation *list, unsigned count)
 {
-    play_lists(options, &list, count);
+    run_lists(options, &list, count);
 }
 
 void program_play(const struct world_options *options, unsigned count)
 {
     struct operation *lists[WORLD_WORKERS];
 
-    announce(options, count);
+    set_repeat_command(options, count);
     for (unsigned i = 0; i < options->threads; i++)
         lists[i] = list_operations(options->seed, i, count);
-    play_lists(options, lists, count);
+    run_lists(options, lists, count);
     for (unsigned i = 0; i < options->threads; i++)
         free(lists[i]);
     failure_set_program("");
@@ -215,7 +215,8 @@ void program_play(const struct world_options *options, unsigned count)
 
 /* --- Shrinking. --- */
 
-static bool fails(const struct world_options *options, struct operation *list, unsigned count)
+static bool fails_in_child(const struct world_options *options, struct operation *list,
+                           unsigned count)
 {
     int result = 0;
 
@@ -225,30 +226,31 @@ static bool fails(const struct world_options *options, struct operation *list, u
     if (child == 0) {
         CHECK(freopen("/dev/null", "w", stderr) != NULL);
         (void)alarm(60);
-        play_list(options, list, count);
+        run_list(options, list, count);
         _exit(0);
     }
     CHECK(waitpid(child, &result, 0) == child);
     return result != 0;
 }
 
-/* Leave out sublists of each length, from half of the list down to one operation. */
+/* Remove sublists of each length, from half of the list down to one operation, if the rest still fails; returns the
+ * number of remaining operations. */
 static unsigned shrink(const struct world_options *options, struct operation *list, unsigned count)
 {
     struct operation *shorter = calloc(count + 1, sizeof(*shorter));
 
     CHECK(shorter != NULL);
-    for (unsigned piece = count / 2; piece > 0; piece = piece == 1 ? 0 : (piece + 1) / 2)
-        for (unsigned at = 0; at < count;) {
-            const unsigned end = at + piece < count ? at + piece : count;
+    for (unsigned length = count / 2; length > 0; length = length == 1 ? 0 : (length + 1) / 2)
+        for (unsigned offset = 0; offset < count;) {
+            const unsigned end = offset + length < count ? offset + length : count;
 
-            memcpy(shorter, list, at * sizeof(*list));
-            memcpy(shorter + at, list + end, (count - end) * sizeof(*list));
-            if (fails(options, shorter, count - (end - at))) {
-                count -= end - at;
+            memcpy(shorter, list, offset * sizeof(*list));
+            memcpy(shorter + offset, list + end, (count - end) * sizeof(*list));
+            if (fails_in_child(options, shorter, count - (end - offset))) {
+                count -= end - offset;
                 memcpy(list, shorter, count * sizeof(*list));
             } else {
-                at = end;
+                offset = end;
             }
         }
     free(shorter);
@@ -259,18 +261,18 @@ void program_shrink(const struct world_options *options, unsigned count)
 {
     struct operation *list = list_operations(options->seed, 0, count);
 
-    if (!fails(options, list, count)) {
+    if (!fails_in_child(options, list, count)) {
         (void)printf("# the program does not fail\n");
     } else {
-        const unsigned left = shrink(options, list, count);
+        const unsigned remaining = shrink(options, list, count);
 
-        (void)printf("# %u operations are left of %u:\n", left, count);
-        for (unsigned i = 0; i < left; i++)
+        (void)printf("# %u of %u operations remain:\n", remaining, count);
+        for (unsigned i = 0; i < remaining; i++)
             (void)printf("# %s %#llx\n", kinds[list[i].kind].name,
                          (unsigned long long)list[i].number);
         (void)fflush(stdout);
-        announce(options, count);
-        play_list(options, list, left);
+        set_repeat_command(options, count);
+        run_list(options, list, remaining);
     }
     free(list);
 }

@@ -7,22 +7,22 @@
 
 #define GRANULES 12u
 
-struct ranged {
+struct test_range {
     struct xseg_range *range;
     struct stream *stream;
-    uint64_t page;
+    uint64_t page_bytes;
     unsigned holds[GRANULES];
 };
 
 static bool is_any_capturing(const struct world *world)
 {
     for (unsigned i = 0; i < world->options.threads; i++)
-        if (world->worker[i].capture.tag != NULL)
+        if (world->worker[i].capture.pool != NULL)
             return true;
     return false;
 }
 
-static bool reserve(struct worker *worker, struct ranged *ranged)
+static bool reserve_range(struct worker *worker, struct test_range *test_range)
 {
     struct xseg_range_options options = {sizeof(options)};
     const int device = any_device(worker);
@@ -30,23 +30,24 @@ static bool reserve(struct worker *worker, struct ranged *ranged)
 
     options.page_bytes = chance(worker, 3) ? 4 * MIB : 0;
     options.limit_bytes = chance(worker, 4) ? 16 * MIB : 0;
-    ranged->page = options.page_bytes == 0 ? 2 * MIB : options.page_bytes;
-    ranged->stream = any_stream(worker, device);
-    const xseg_status status = CALL(xseg_range_reserve, worker->world->allocator, device,
-                                    GRANULES * ranged->page, &options, &ranged->range);
-    failure_note(worker->number, "range of device %d: %d", device, status);
+    test_range->page_bytes = options.page_bytes == 0 ? 2 * MIB : options.page_bytes;
+    test_range->stream = any_stream(worker, device);
+    const xseg_status status =
+        CALL(xseg_range_reserve, worker->world->allocator, device,
+             GRANULES * test_range->page_bytes, &options, &test_range->range);
+    failure_record(worker->number, "range of device %d: %d", device, status);
     CHECK(status == XSEG_OK || status == XSEG_ERR_UNSUPPORTED || !fault_was_none(epoch));
     return status == XSEG_OK;
 }
 
 /* One operation on a range; a rejected operation has an error message and no effect. */
-static void use(struct worker *worker, struct ranged *ranged)
+static void use_range(struct worker *worker, struct test_range *test_range)
 {
-    struct xseg_range *range = ranged->range;
+    struct xseg_range *range = test_range->range;
     const unsigned first = (unsigned)below(worker, GRANULES);
     const unsigned count = 1 + (unsigned)below(worker, GRANULES - first);
-    const uint64_t offset = first * ranged->page, bytes = count * ranged->page;
-    const xseg_stream stream = ranged->stream->handle;
+    const uint64_t offset = first * test_range->page_bytes, bytes = count * test_range->page_bytes;
+    const xseg_stream stream = test_range->stream->handle;
 
     switch (below(worker, 8)) {
     case 0:
@@ -59,48 +60,49 @@ static void use(struct worker *worker, struct ranged *ranged)
         (void)CALL(xseg_range_decommit, range, offset, bytes, stream);
         break;
     case 5:
-        (void)CALL(xseg_range_prepare, range, 2 * ranged->page);
+        (void)CALL(xseg_range_prepare, range, 2 * test_range->page_bytes);
         break;
     case 6:
-        (void)CALL(xseg_range_set_quota, range, below(worker, 4) * ranged->page);
+        (void)CALL(xseg_range_set_quota, range, below(worker, 4) * test_range->page_bytes);
         break;
     default:
-        (void)CALL(xseg_range_alias, range, offset, ranged->page, range,
-                   below(worker, GRANULES) * ranged->page);
-        if (CALL(xseg_range_hold, range, offset, ranged->page) == XSEG_OK)
-            ranged->holds[first]++;
+        (void)CALL(xseg_range_alias, range, offset, test_range->page_bytes, range,
+                   below(worker, GRANULES) * test_range->page_bytes);
+        if (CALL(xseg_range_hold, range, offset, test_range->page_bytes) == XSEG_OK)
+            test_range->holds[first]++;
         break;
     }
 }
 
 /* Release everything, which must succeed without faults. */
-static void end(struct worker *worker, struct ranged *ranged)
+static void release_range(struct worker *worker, struct test_range *test_range)
 {
-    const xseg_stream stream = ranged->stream->handle;
+    const xseg_stream stream = test_range->stream->handle;
     struct xseg_range_info info = {sizeof(info)};
 
     fault_lift();
-    for (unsigned at = 0; at < GRANULES; at++) {
-        const uint64_t offset = at * ranged->page;
+    for (unsigned granule = 0; granule < GRANULES; granule++) {
+        const uint64_t offset = granule * test_range->page_bytes;
 
-        (void)CALL(xseg_range_decommit, ranged->range, offset, ranged->page, stream);
-        for (; ranged->holds[at] != 0; ranged->holds[at]--)
-            CHECK_OK(CALL(xseg_range_unhold, ranged->range, offset, ranged->page, stream));
+        (void)CALL(xseg_range_decommit, test_range->range, offset, test_range->page_bytes, stream);
+        for (; test_range->holds[granule] != 0; test_range->holds[granule]--)
+            CHECK_OK(
+                CALL(xseg_range_unhold, test_range->range, offset, test_range->page_bytes, stream));
     }
-    CHECK_OK(CALL(xseg_range_query, ranged->range, &info));
+    CHECK_OK(CALL(xseg_range_query, test_range->range, &info));
     CHECK(info.committed_bytes == 0 && info.physical_bytes <= info.pending_unmap_bytes);
-    CHECK_OK(CALL(xseg_range_release, ranged->range));
-    failure_note(worker->number, "range ended");
+    CHECK_OK(CALL(xseg_range_release, test_range->range));
+    failure_record(worker->number, "range ended");
 }
 
 void step_range(struct worker *worker)
 {
-    struct ranged ranged;
+    struct test_range test_range;
 
-    memset(&ranged, 0, sizeof(ranged));
-    if (is_any_capturing(worker->world) || !reserve(worker, &ranged))
+    memset(&test_range, 0, sizeof(test_range));
+    if (is_any_capturing(worker->world) || !reserve_range(worker, &test_range))
         return;
     for (unsigned i = 0; i < 12; i++)
-        use(worker, &ranged);
-    end(worker, &ranged);
+        use_range(worker, &test_range);
+    release_range(worker, &test_range);
 }

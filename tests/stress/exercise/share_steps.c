@@ -11,20 +11,21 @@ void step_pin(struct worker *worker)
 
     if (block == NULL || pin->ptr != NULL)
         return;
-    const size_t begin = below(worker, block->bytes);
-    const size_t bytes = 1 + below(worker, block->bytes - begin);
+    const size_t offset = below(worker, block->bytes);
+    const size_t bytes = 1 + below(worker, block->bytes - offset);
     const uint64_t epoch = fault_epoch();
-    const xseg_status status = CALL(xseg_pin, worker->world->allocator, block->ptr + begin, bytes);
+    const xseg_status status = CALL(xseg_pin, worker->world->allocator, block->ptr + offset, bytes);
 
-    failure_note(worker->number, "pin %zu bytes at %p: %d", bytes, (void *)(block->ptr + begin),
-                 status);
-    note_features(worker->world, FEATURE(PIN), block->device, block->tag, block, status == XSEG_OK);
+    failure_record(worker->number, "pin %zu bytes at %p: %d", bytes, (void *)(block->ptr + offset),
+                   status);
+    record_features(worker->world, FEATURE(PIN), block->device, block->pool, block,
+                    status == XSEG_OK);
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
-          (status == XSEG_ERR_PAUSED && block->tag != NULL));
+          (status == XSEG_ERR_PAUSED && block->pool != NULL));
     if (status != XSEG_OK)
         return;
     mark_block(block, FEATURE(PIN));
-    *pin = (struct pin){block->ptr + begin, bytes};
+    *pin = (struct pin){block->ptr + offset, bytes};
 }
 
 void step_unpin(struct worker *worker)
@@ -34,27 +35,27 @@ void step_unpin(struct worker *worker)
     if (pin->ptr == NULL)
         return;
     CHECK_OK(CALL(xseg_unpin, worker->world->allocator, pin->ptr, pin->bytes));
-    failure_note(worker->number, "unpin %zu bytes at %p", pin->bytes, (const void *)pin->ptr);
+    failure_record(worker->number, "unpin %zu bytes at %p", pin->bytes, (const void *)pin->ptr);
     pin->ptr = NULL;
 }
 
-/* --- Shares. --- */
+/* --- Exports and imports. --- */
 
-/* The imported memory has the exported contents until the block is freed or rewritten. */
+/* Compare the imported memory with the contents of the exported block. */
 static void read_import(struct share *share, const struct block *block)
 {
-    const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
+    const unsigned epoch = block->pool == NULL ? 0 : atomic_load(&block->pool->epoch);
     const struct kernel kernel = {KERNEL_READ, share->imported, block->ptr, block->bytes,
                                   block->number};
 
-    if (!block->is_written || block->epoch != epoch || block->last == NULL ||
-        block->last->is_captured)
+    if (!block->is_written || block->epoch != epoch || block->last_stream == NULL ||
+        block->last_stream->is_captured)
         return;
-    kernel_launch(&kernel, block->device, block->last->handle, 1000);
-    share->stream = block->last;
+    kernel_launch(&kernel, block->device, block->last_stream->handle, 1000);
+    share->stream = block->last_stream;
 }
 
-/* Export by raw handles, or by a token. On XSEG_OK, the caller releases the handles. */
+/* Export a block by a token, or by raw handles if token is NULL.  The caller closes the handles. */
 static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
                                 struct exported_handles *exported, struct xseg_export_token *token)
 {
@@ -68,38 +69,38 @@ static xseg_status export_block(struct xseg_allocator *allocator, void *ptr,
     return status;
 }
 
-/* Import by a token, or by raw handles. */
-static void import_share(struct worker *worker, struct share *mine,
+/* Import an exported block by a token, or by raw handles if token is NULL. */
+static void import_share(struct worker *worker, struct share *share,
                          struct exported_handles *exported, const struct xseg_export_token *token,
                          struct block *block)
 {
     const uint64_t epoch = fault_epoch();
     const xseg_status status =
         token != NULL
-            ? CALL(xseg_import, worker->world->allocator, block->device, token, &mine->base)
+            ? CALL(xseg_import, worker->world->allocator, block->device, token, &share->base)
             : CALL(xseg_import_handles, worker->world->allocator, block->device, exported->type,
-                   exported->handle, exported->count, &mine->base);
+                   exported->handle, exported->count, &share->base);
 
-    mine->imported = status == XSEG_OK ? (char *)mine->base + exported->offset : NULL;
-    failure_note(worker->number, "import of %p: %d, %p", (void *)block->ptr, status,
-                 mine->imported);
-    note_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->tag,
-                  block, status == XSEG_OK);
-    /* A device that faults have made appear without pages does not map pages of other devices either. */
+    share->imported = status == XSEG_OK ? (char *)share->base + exported->offset : NULL;
+    failure_record(worker->number, "import of %p: %d, %p", (void *)block->ptr, status,
+                   share->imported);
+    record_features(worker->world, FEATURE(IMPORT) | FEATURE(EXPORT), block->device, block->pool,
+                    block, status == XSEG_OK);
+    /* UNSUPPORTED: a fault during the probe of the device has made all its segments classic. */
     CHECK(status == XSEG_OK || !fault_was_none(epoch) ||
           (status == XSEG_ERR_UNSUPPORTED && fault_count() != 0));
     export_handles_close(exported);
     if (status != XSEG_OK)
         return;
-    if (block_enter(block)) {
-        read_import(mine, block);
-        block_leave(block);
+    if (block_lock_contents(block)) {
+        read_import(share, block);
+        block_unlock_contents(block);
     }
     mark_block(block, FEATURE(IMPORT));
 }
 
-/* Export the segment of a block, and import it.  The export ends with the block's pool. */
-static void share_segment(struct worker *worker, struct share *mine, const struct block *block)
+/* Export the segment of a block, and import it.  The export is closed with the pool of the block. */
+static void share_segment(struct worker *worker, struct share *share, const struct block *block)
 {
     struct xseg_allocator *allocator = worker->world->allocator;
     const uint64_t epoch = fault_epoch();
@@ -107,37 +108,37 @@ static void share_segment(struct worker *worker, struct share *mine, const struc
     void *base = NULL;
     xseg_status status = CALL(xseg_export_segment, allocator, block->ptr, &token);
 
-    failure_note(worker->number, "export the segment of %p: %d", (void *)block->ptr, status);
+    failure_record(worker->number, "export the segment of %p: %d", (void *)block->ptr, status);
     if (status == XSEG_OK) {
         worker->world->had_shares = true;
         status = CALL(xseg_import, allocator, block->device, &token, &base);
-        failure_note(worker->number, "import of the segment: %d, %p", status, base);
+        failure_record(worker->number, "import of the segment: %d, %p", status, base);
     }
-    /* UNSUPPORTED: the pool is not exportable or has been released, or faults have made the device appear without
-     * pages.  PAUSED, NOT_ALLOCATED: another thread pauses the pool. */
+    /* UNSUPPORTED: the pool is not exportable or has been released, or a fault during the probe of the device has made
+     * all its segments classic.  PAUSED, NOT_ALLOCATED: another thread pauses the pool. */
     CHECK(status == XSEG_OK || !fault_was_none(epoch) || status == XSEG_ERR_PAUSED ||
           status == XSEG_ERR_UNSUPPORTED || status == XSEG_ERR_NOT_ALLOCATED);
     if (status == XSEG_OK)
-        *mine = (struct share){.imported = base, .base = base, .device = block->device};
+        *share = (struct share){.imported = base, .base = base, .device = block->device};
 }
 
-void step_share(struct worker *worker)
+void step_export(struct worker *worker)
 {
     struct world *world = worker->world;
-    struct share *mine = &worker->share[below(worker, WORLD_SHARES)];
+    struct share *share = &worker->share[below(worker, WORLD_SHARES)];
     struct block *block = any_block(worker);
     struct exported_handles exported;
     struct xseg_export_token token;
 
     /* Prefer a block that can be exported. */
     for (unsigned i = 0; i < 8 && !world->is_exportable && block != NULL &&
-                         (block->tag == NULL || !(block->tag->features & FEATURE(EXPORTABLE)));
+                         (block->pool == NULL || !(block->pool->features & FEATURE(EXPORTABLE)));
          i++)
         block = any_block(worker);
-    if (block == NULL || mine->exported != NULL || mine->imported != NULL)
+    if (block == NULL || share->exported != NULL || share->imported != NULL)
         return;
-    if (block->tag != NULL && chance(worker, 8)) {
-        share_segment(worker, mine, block);
+    if (block->pool != NULL && chance(worker, 8)) {
+        share_segment(worker, share, block);
         return;
     }
     const uint64_t epoch = fault_epoch();
@@ -147,21 +148,21 @@ void step_share(struct worker *worker)
     exported.count = 0;
     const xseg_status status =
         export_block(world->allocator, block->ptr, &exported, by_token ? &token : NULL);
-    failure_note(worker->number, "export %p: %d", (void *)block->ptr, status);
-    note_features(world, FEATURE(EXPORT), block->device, block->tag, block, status == XSEG_OK);
+    failure_record(worker->number, "export %p: %d", (void *)block->ptr, status);
+    record_features(world, FEATURE(EXPORT), block->device, block->pool, block, status == XSEG_OK);
     CHECK(status == XSEG_OK || status == XSEG_ERR_UNSUPPORTED || !fault_was_none(epoch) ||
-          (status == XSEG_ERR_PAUSED && block->tag != NULL));
+          (status == XSEG_ERR_PAUSED && block->pool != NULL));
     if (status != XSEG_OK)
         return;
     CHECK(world->is_exportable ||
-          (block->tag != NULL && block->tag->features & FEATURE(EXPORTABLE)));
+          (block->pool != NULL && block->pool->features & FEATURE(EXPORTABLE)));
     world->had_shares = true;
     mark_block(block, FEATURE(EXPORT));
-    *mine = (struct share){.exported = block->ptr, .device = block->device};
-    import_share(worker, mine, &exported, by_token ? &token : NULL, block);
+    *share = (struct share){.exported = block->ptr, .device = block->device};
+    import_share(worker, share, &exported, by_token ? &token : NULL, block);
 }
 
-static struct block *block_at(struct worker *worker, const void *ptr)
+static struct block *find_block(struct worker *worker, const void *ptr)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++)
         if (worker->block[i].ptr == ptr)
@@ -169,41 +170,41 @@ static struct block *block_at(struct worker *worker, const void *ptr)
     return NULL;
 }
 
-static void end_import(struct worker *worker, struct share *share)
+static void close_import(struct worker *worker, struct share *share)
 {
-    struct block *block = share->exported == NULL ? NULL : block_at(worker, share->exported);
+    struct block *block = share->exported == NULL ? NULL : find_block(worker, share->exported);
     const uint64_t epoch = fault_epoch();
 
-    if (block != NULL && block->features & FEATURE(IMPORT) && block_enter(block)) {
+    if (block != NULL && block->features & FEATURE(IMPORT) && block_lock_contents(block)) {
         read_import(share, block);
-        block_leave(block);
+        block_unlock_contents(block);
     }
-    /* Work from before a capture cannot be waited for during it. */
+    /* A capturing stream cannot be synchronized, so its earlier work may still use the memory. */
     if (share->stream != NULL && share->stream->is_captured)
         return;
     if (share->stream != NULL)
         driver_finish(share->device, share->stream->handle);
     share->stream = NULL;
     const xseg_status status = CALL(xseg_import_close, worker->world->allocator, share->base);
-    failure_note(worker->number, "end of the import %p: %d", share->imported, status);
+    failure_record(worker->number, "end of the import %p: %d", share->imported, status);
     CHECK(status == XSEG_OK || status == XSEG_ERR_BUSY || !fault_was_none(epoch));
     if (status == XSEG_OK)
         share->imported = NULL;
 }
 
-void end_share(struct worker *worker, struct share *share)
+void close_share(struct worker *worker, struct share *share)
 {
     if (share->imported != NULL)
-        end_import(worker, share);
+        close_import(worker, share);
     if (share->exported != NULL) {
         CHECK_OK(CALL(xseg_export_close, worker->world->allocator, share->exported));
-        failure_note(worker->number, "end of the export %p", share->exported);
+        failure_record(worker->number, "end of the export %p", share->exported);
     }
     share->exported = NULL;
 }
 
-/* Either side releases the memory first. */
-void step_share_end(struct worker *worker)
+/* Close an export, an import or both, in either order. */
+void step_export_close(struct worker *worker)
 {
     struct share *share = &worker->share[below(worker, WORLD_SHARES)];
 
@@ -212,13 +213,13 @@ void step_share_end(struct worker *worker)
         share->exported = NULL;
         return;
     }
-    end_share(worker, share);
+    close_share(worker, share);
 }
 
 /* --- Peers. --- */
 
-/* Work of a peer on a block, which ends before the block may be freed. */
-static void work_of_peer(struct worker *worker, const struct block *block, int peer)
+/* Let a peer access a block, and wait for it: the library does not know of this work. */
+static void queue_peer_work(struct worker *worker, const struct block *block, int peer)
 {
     const struct stream *stream = &worker->own[peer][below(worker, WORLD_OWN)];
 
@@ -239,7 +240,7 @@ void step_peer(struct worker *worker)
     const int owner = block->device;
     const uint64_t epoch = fault_epoch();
     const xseg_status status = CALL(xseg_peer_allow, world->allocator, owner, peer);
-    failure_note(worker->number, "device %d for device %d: %d", owner, peer, status);
+    failure_record(worker->number, "access to device %d for device %d: %d", owner, peer, status);
     if (owner == peer) {
         CHECK(status == XSEG_ERR_ARGUMENT);
         return;
@@ -249,8 +250,8 @@ void step_peer(struct worker *worker)
     CHECK(status != XSEG_OK || !world->without_peers);
     if (status == XSEG_OK)
         atomic_store(&world->allowed[owner][peer], true);
-    if (atomic_load(&world->allowed[owner][peer]) && block_enter(block)) {
-        work_of_peer(worker, block, peer);
-        block_leave(block);
+    if (atomic_load(&world->allowed[owner][peer]) && block_lock_contents(block)) {
+        queue_peer_work(worker, block, peer);
+        block_unlock_contents(block);
     }
 }

@@ -20,12 +20,12 @@ uint64_t below(struct worker *worker, uint64_t bound)
     return (rng_next(&worker->random) >> 16) % bound;
 }
 
-bool chance(struct worker *worker, unsigned of)
+bool chance(struct worker *worker, unsigned one_in)
 {
-    return below(worker, of) == 0;
+    return below(worker, one_in) == 0;
 }
 
-static uint64_t world_below(struct world *world, uint64_t bound)
+static uint64_t draw_below(struct world *world, uint64_t bound)
 {
     return (rng_next(&world->random) >> 16) % bound;
 }
@@ -36,7 +36,7 @@ static void check_log_line(void *context, enum xseg_log_level level, const char 
 {
     const struct world *world = context;
 
-    /* An error reports a loss, which requires a fault. */
+    /* An error reports lost memory, which only a fault can cause. */
     if (level == XSEG_LOG_ERROR && world->options.faults == 0)
         failure("logged without a fault: %s", line);
 }
@@ -56,21 +56,21 @@ static void open_machine(struct world *world)
 {
     struct xseg_sim_settings settings = {sizeof(settings)};
 
-    /* A machine with contents of memory has open files. */
+    /* Count the open files on a machine without contents, which opens none itself. */
     CHECK_OK(xseg_sim_reset(&settings));
     capture_first_stack();
     CHECK_OK(xseg_sim_reset(&settings));
     world->files = env_open_fds();
-    world->memory = (64 + world_below(world, 193)) * 2 * MIB;
+    world->memory = (64 + draw_below(world, 193)) * 2 * MIB;
     settings.devices = world->options.devices;
     settings.memory_bytes = world->memory;
     settings.real_bytes = ENV_HAS_BYTES;
-    settings.single_mapping_calls = world_below(world, 4) == 0;
-    settings.reuse_handles = world_below(world, 2) == 0;
-    settings.without_vmm = world_below(world, 24) == 0;
-    settings.without_peers = world->without_peers = world_below(world, 4) == 0;
-    settings.fabric = world_below(world, 2) == 0;
-    settings.tail_seed = world_below(world, 2) * world->options.seed;
+    settings.single_mapping_calls = draw_below(world, 4) == 0;
+    settings.reuse_handles = draw_below(world, 2) == 0;
+    settings.without_vmm = draw_below(world, 24) == 0;
+    settings.without_peers = world->without_peers = draw_below(world, 4) == 0;
+    settings.fabric = draw_below(world, 2) == 0;
+    settings.tail_seed = draw_below(world, 2) * world->options.seed;
     CHECK_OK(xseg_sim_reset(&settings));
     fault_lift();
     driver_open(world->options.devices, fault_lift);
@@ -78,8 +78,9 @@ static void open_machine(struct world *world)
 
 void world_open(struct world *world, const struct world_options *options)
 {
-    const struct xseg_options how = {sizeof(how), .driver = env_driver(), .log = check_log_line,
-                                     .log_context = world, .clock = env_clock};
+    const struct xseg_options open_options = {sizeof(open_options), .driver = env_driver(),
+                                              .log = check_log_line, .log_context = world,
+                                              .clock = env_clock};
     char config[1024];
 
     memset(world, 0, sizeof(*world));
@@ -95,10 +96,10 @@ void world_open(struct world *world, const struct world_options *options)
     world->is_exportable = strstr(config, "exportable:True") != NULL;
     if (options->has_background_thread)
         (void)strcat(config, ",background_thread:True");
-    CHECK_OK(CALL(xseg_open, config, &how, &world->allocator));
-    failure_note(0, "opened with %s", config);
-    if (world_below(world, 4) == 0)
-        world_trace(world);
+    CHECK_OK(CALL(xseg_open, config, &open_options, &world->allocator));
+    failure_record(0, "opened with %s", config);
+    if (draw_below(world, 4) == 0)
+        world_add_tracer(world);
     world->worker = calloc(options->threads, sizeof(*world->worker));
     CHECK(world->worker != NULL);
     for (unsigned i = 0; i < options->threads; i++)
@@ -129,36 +130,36 @@ void worker_close(struct worker *worker)
         if (worker->observer[i] != 0)
             CHECK_OK(CALL(xseg_observer_remove, world->allocator, worker->observer[i]));
     for (unsigned i = 0; i < WORLD_SHARES; i++) {
-        end_share(worker, &worker->share[i]);
+        close_share(worker, &worker->share[i]);
         CHECK(worker->share[i].imported == NULL);
     }
-    for (unsigned i = 0; i < WORLD_REGISTERED; i++)
-        if (worker->registered[i].id != 0)
-            end_registered(worker, &worker->registered[i]);
+    for (unsigned i = 0; i < WORLD_REGISTRATIONS; i++)
+        if (worker->registration[i].id != 0)
+            unregister_range(worker, &worker->registration[i]);
     for (unsigned i = 0; i < WORLD_PINS; i++)
         if (worker->pin[i].ptr != NULL)
             CHECK_OK(CALL(xseg_unpin, world->allocator, worker->pin[i].ptr, worker->pin[i].bytes));
     for (unsigned i = 0; i < WORLD_BLOCKS; i++)
         if (worker->block[i].ptr != NULL)
-            free_block_of(worker, &worker->block[i]);
-    for (unsigned i = 0; i < WORLD_TAGS; i++)
-        while (worker->tag[i] != NULL)
-            release_tag(worker, i);
-    end_left_routes(worker);
-    /* Before the thread exits, and its stream with it. */
-    finish_streams(worker);
+            free_block(worker, &worker->block[i]);
+    for (unsigned i = 0; i < WORLD_POOLS; i++)
+        while (worker->pool[i] != NULL)
+            release_pool(worker, i);
+    end_released_target(worker);
+    /* The per-thread default stream ends with the thread. */
+    synchronize_streams(worker);
     world_worker = NULL;
 }
 
 static void close_allocator(struct world *world)
 {
-    const struct xseg_trim_options how = {sizeof(how), .wait = true};
-    char left[1024];
+    const struct xseg_trim_options trim_options = {sizeof(trim_options), .wait = true};
+    char leaks[1024];
 
-    CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &how, NULL));
+    CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &trim_options, NULL));
     world_check(world);
-    /* Blocks that the background thread had claimed before the trim are in the page cache now. */
-    CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &how, NULL));
+    /* Release the pages of blocks that the background thread had claimed during the first trim. */
+    CHECK_OK(CALL(xseg_trim, world->allocator, NULL, &trim_options, NULL));
     for (int device = 0; device < (int)world->options.devices; device++) {
         const struct xseg_scope scope = {sizeof(scope), .device = device};
         struct xseg_statistics stats = {sizeof(stats)};
@@ -169,7 +170,7 @@ static void close_allocator(struct world *world)
         CHECK(stats.physical_bytes == 0);
         CHECK(stats.paused_bytes == 0);
         CHECK(stats.imported_bytes == 0);
-        CHECK(world->own_bytes[device] == 0);
+        CHECK(world->memory_function_bytes[device] == 0);
         CHECK(xseg_sim_used((unsigned)device) == 0);
     }
     CHECK_OK(CALL(xseg_close, world->allocator));
@@ -181,8 +182,8 @@ static void close_allocator(struct world *world)
                 driver_stream_destroy(device, world->worker[k].own[device][i].handle);
     }
     driver_close();
-    if (xseg_sim_leaks(left, sizeof(left)) != 0)
-        failure("leaked: %s", left);
+    if (xseg_sim_leaks(leaks, sizeof(leaks)) != 0)
+        failure("leaked: %s", leaks);
     CHECK_OK(xseg_sim_reset(NULL));
     CHECK(env_open_fds() == world->files);
 }
@@ -200,16 +201,16 @@ void world_close(struct world *world)
         world->tracer = 0;
     }
     close_allocator(world);
-    for (unsigned i = 0; i < world->tags; i++) {
-        free(world->tag[i]->saved);
-        (void)pthread_rwlock_destroy(&world->tag[i]->contents);
-        free(world->tag[i]);
+    for (unsigned i = 0; i < world->pools; i++) {
+        free(world->pool[i]->saved);
+        (void)pthread_rwlock_destroy(&world->pool[i]->contents);
+        free(world->pool[i]);
     }
     free(world->worker);
     (void)pthread_rwlock_destroy(&world->lock);
 }
 
-/* --- Finding something. --- */
+/* --- Random choices, and lookup. --- */
 
 int any_device(struct worker *worker)
 {
@@ -218,16 +219,16 @@ int any_device(struct worker *worker)
 
 struct stream *any_stream(struct worker *worker, int device)
 {
-    const uint64_t at = below(worker, WORLD_SHARED + WORLD_OWN + 1);
+    const uint64_t index = below(worker, WORLD_SHARED + WORLD_OWN + 1);
 
-    /* Devices of the current capture are chosen more often. */
-    if (worker->capture.tag != NULL && worker->capture.tag->device == device && chance(worker, 2))
+    /* Prefer the streams of the current capture. */
+    if (worker->capture.pool != NULL && worker->capture.pool->device == device && chance(worker, 2))
         return worker->capture.joined != NULL && chance(worker, 3) ? worker->capture.joined
                                                                    : worker->capture.origin;
-    if (at < WORLD_SHARED)
-        return &worker->world->shared[device][at];
-    return at < WORLD_SHARED + WORLD_OWN ? &worker->own[device][at - WORLD_SHARED]
-                                         : &worker->per_thread[device];
+    if (index < WORLD_SHARED)
+        return &worker->world->shared[device][index];
+    return index < WORLD_SHARED + WORLD_OWN ? &worker->own[device][index - WORLD_SHARED]
+                                            : &worker->per_thread[device];
 }
 
 struct stream *find_stream(struct worker *worker, int device, xseg_stream handle)
@@ -241,13 +242,13 @@ struct stream *find_stream(struct worker *worker, int device, xseg_stream handle
     return NULL;
 }
 
-struct tag *any_own_tag(struct worker *worker)
+struct pool *any_own_pool(struct worker *worker)
 {
-    const unsigned first = (unsigned)below(worker, WORLD_TAGS);
+    const unsigned first = (unsigned)below(worker, WORLD_POOLS);
 
-    for (unsigned i = 0; i < WORLD_TAGS; i++)
-        if (worker->tag[(first + i) % WORLD_TAGS] != NULL)
-            return worker->tag[(first + i) % WORLD_TAGS];
+    for (unsigned i = 0; i < WORLD_POOLS; i++)
+        if (worker->pool[(first + i) % WORLD_POOLS] != NULL)
+            return worker->pool[(first + i) % WORLD_POOLS];
     return NULL;
 }
 
@@ -258,16 +259,16 @@ struct block *any_block(struct worker *worker)
     for (unsigned i = 0; i < WORLD_BLOCKS; i++) {
         struct block *block = &worker->block[(first + i) % WORLD_BLOCKS];
 
-        if (block->ptr != NULL && block != worker->held)
+        if (block->ptr != NULL && block != worker->block_in_use)
             return block;
     }
     return NULL;
 }
 
-struct block *free_block(struct worker *worker)
+struct block *any_free_slot(struct worker *worker)
 {
     for (unsigned i = 0; i < WORLD_BLOCKS; i++)
-        if (worker->block[i].ptr == NULL && &worker->block[i] != worker->held)
+        if (worker->block[i].ptr == NULL && &worker->block[i] != worker->block_in_use)
             return &worker->block[i];
     return NULL;
 }
@@ -285,22 +286,22 @@ size_t any_size(struct worker *worker)
     return 1 + below(worker, worker->world->memory / 3);
 }
 
-struct tag *find_tag(struct world *world, const struct xseg_pool *pool)
+struct pool *find_pool(struct world *world, const struct xseg_pool *handle)
 {
-    const unsigned tags = atomic_load_explicit(&world->tags, memory_order_acquire);
+    const unsigned pools = atomic_load_explicit(&world->pools, memory_order_acquire);
 
-    for (unsigned i = tags; i-- > 0;) {
-        struct tag *tag = atomic_load_explicit(&world->tag[i], memory_order_acquire);
+    for (unsigned i = pools; i-- > 0;) {
+        struct pool *pool = atomic_load_explicit(&world->pool[i], memory_order_acquire);
 
-        if (tag->pool == pool)
-            return tag;
+        if (pool->handle == handle)
+            return pool;
     }
     return NULL;
 }
 
 /* --- Work. --- */
 
-void finish_streams(struct worker *worker)
+void synchronize_streams(struct worker *worker)
 {
     for (int device = 0; device < (int)worker->world->options.devices; device++) {
         for (unsigned i = 0; i < WORLD_SHARED; i++)
@@ -312,67 +313,67 @@ void finish_streams(struct worker *worker)
     }
 }
 
-bool block_enter(struct block *block)
+bool block_lock_contents(struct block *block)
 {
-    if (block->tag == NULL)
+    if (block->pool == NULL)
         return true;
-    if (pthread_rwlock_tryrdlock(&block->tag->contents) != 0)
+    if (pthread_rwlock_tryrdlock(&block->pool->contents) != 0)
         return false;
-    if (!block->tag->is_evicted)
+    if (!block->pool->is_inaccessible)
         return true;
-    (void)pthread_rwlock_unlock(&block->tag->contents);
+    (void)pthread_rwlock_unlock(&block->pool->contents);
     return false;
 }
 
-void block_leave(struct block *block)
+void block_unlock_contents(struct block *block)
 {
-    if (block->tag != NULL)
-        (void)pthread_rwlock_unlock(&block->tag->contents);
+    if (block->pool != NULL)
+        (void)pthread_rwlock_unlock(&block->pool->contents);
 }
 
-uint64_t features_of(struct world *world, int device, const struct tag *tag,
+uint64_t features_of(struct world *world, int device, const struct pool *pool,
                      const struct block *block)
 {
-    return world->features | world->device_features[device] | (tag == NULL ? 0 : tag->features) |
+    return world->features | world->device_features[device] | (pool == NULL ? 0 : pool->features) |
            (block == NULL ? 0 : block->features) | (fault_epoch() % 2 != 0 ? FEATURE(FAULT) : 0);
 }
 
-void note_features(struct world *world, uint64_t own, int device, struct tag *tag,
-                   const struct block *block, bool served)
+void record_features(struct world *world, uint64_t features, int device, struct pool *pool,
+                     const struct block *block, bool served)
 {
-    const uint64_t lasting = FEATURE(ZEROED) | FEATURE(ALIGNED) | FEATURE(USE) |
-                             FEATURE(FREE_AFTER) | FEATURE(RETIRED) | FEATURE(PREWARM) |
-                             FEATURE(TRIM) | FEATURE(RESTORE) | FEATURE(PIN) | FEATURE(EXPORT) |
-                             FEATURE(IMPORT);
-    const uint64_t all = own | features_of(world, device, tag, block);
+    const uint64_t pool_features = FEATURE(ZEROED) | FEATURE(ALIGNED) | FEATURE(USE) |
+                                   FEATURE(FREE_AFTER) | FEATURE(RETIRED) | FEATURE(PREWARM) |
+                                   FEATURE(TRIM) | FEATURE(RESTORE) | FEATURE(PIN) |
+                                   FEATURE(EXPORT) | FEATURE(IMPORT);
+    const uint64_t set = features | features_of(world, device, pool, block);
 
-    feature_combine(all, served);
-    if (tag != NULL)
-        atomic_fetch_or(&tag->features, all & lasting);
+    feature_combine(set, served);
+    if (pool != NULL)
+        atomic_fetch_or(&pool->features, set & pool_features);
 }
 
-struct xseg_scope scope_of(struct worker *worker, const struct tag *tag)
+struct xseg_scope scope_of(struct worker *worker, const struct pool *pool)
 {
     return (struct xseg_scope){
         .struct_size = sizeof(struct xseg_scope),
-        .device = tag == NULL ? any_device(worker) : tag->device,
-        .pool = tag == NULL ? NULL : tag->pool,
+        .device = pool == NULL ? any_device(worker) : pool->device,
+        .pool = pool == NULL ? NULL : pool->handle,
     };
 }
 
 void mark_block(struct block *block, uint64_t feature)
 {
     block->features |= feature;
-    if (block->tag != NULL)
-        atomic_fetch_or(&block->tag->features, feature);
+    if (block->pool != NULL)
+        atomic_fetch_or(&block->pool->features, feature);
 }
 
-/* Record a use by a stream, unless it is the block's own; false if the call failed. */
-static bool announce(struct worker *worker, struct block *block, const struct stream *stream)
+/* Record the use of a block by another stream than its own; returns false if the call failed. */
+static bool record_use(struct worker *worker, struct block *block, const struct stream *stream)
 {
     const uint64_t epoch = fault_epoch();
 
-    if (stream == block->home)
+    if (stream == block->stream)
         return true;
     block->features |= FEATURE(USE);
     const xseg_status status =
@@ -382,32 +383,34 @@ static bool announce(struct worker *worker, struct block *block, const struct st
     return status == XSEG_OK;
 }
 
-void block_work(struct worker *worker, struct block *block, struct stream *stream, bool writes)
+void block_queue_work(struct worker *worker, struct block *block, struct stream *stream,
+                      bool writes)
 {
-    /* Never open-ended: cuMemFree waits for work, and would wait forever. */
+    /* Work has an end, since cuMemFree waits for it: 5 s in one of 64 cases, otherwise at most 10 ms. */
     const uint64_t time = chance(worker, 64) ? UINT64_C(5000000000) : 1 + below(worker, 10000000);
     struct kernel kernel = {KERNEL_READ, block->ptr, block->ptr, block->bytes, 0};
-    const unsigned epoch = block->tag == NULL ? 0 : atomic_load(&block->tag->epoch);
+    const unsigned epoch = block->pool == NULL ? 0 : atomic_load(&block->pool->epoch);
 
-    /* Waiting for a capturing stream would join its capture. */
-    if (block->is_out_of_reach ||
-        (block->last != NULL && block->last->is_captured && block->last != stream) ||
-        !announce(worker, block, stream))
+    /* A stream that waits for a capturing stream would join the capture. */
+    if (block->has_foreign_work ||
+        (block->last_stream != NULL && block->last_stream->is_captured &&
+         block->last_stream != stream) ||
+        !record_use(worker, block, stream))
         return;
     if (stream->is_captured) {
         driver_work(block->device, stream->handle, time, block->ptr, block->bytes);
         return;
     }
-    if (block->last != NULL && block->last != stream)
-        driver_wait(block->device, stream->handle, block->last->handle);
+    if (block->last_stream != NULL && block->last_stream != stream)
+        driver_wait(block->device, stream->handle, block->last_stream->handle);
     if (writes || !block->is_written || block->epoch != epoch) {
         kernel.kind = KERNEL_WRITE;
-        block->number = ++worker->blocks_made * WORLD_WORKERS + worker->number;
+        block->number = ++worker->blocks_written * WORLD_WORKERS + worker->number;
         block->number <<= 32;
         block->is_written = true;
         block->epoch = epoch;
     }
     kernel.number = block->number;
     kernel_launch(&kernel, block->device, stream->handle, time);
-    block->last = stream;
+    block->last_stream = stream;
 }

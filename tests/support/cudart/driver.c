@@ -35,7 +35,7 @@ static void resolve(const char *name, int version, void *member)
         memcpy(member, &missing, sizeof(missing));
 }
 
-static void load(void)
+static void load_functions(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     void *symbol = library != NULL ? dlsym(library, "cuGetProcAddress_v2") : NULL;
@@ -56,7 +56,7 @@ static void load(void)
 
 cudaError_t load_driver(void)
 {
-    (void)pthread_once(&once, load);
+    (void)pthread_once(&once, load_functions);
     return loaded;
 }
 

@@ -17,19 +17,21 @@ EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, 
     RETURN_CALL(driver.cuGraphGetNodes(graph, nodes, count));
 }
 
-EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *needs,
+EXPORT cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t *dependencies,
                                                 cudaGraphEdgeData *edges, size_t *count)
 {
-    RETURN_CALL(driver.cuGraphNodeGetDependencies(node, needs, (CUgraphEdgeData *)edges, count));
+    RETURN_CALL(
+        driver.cuGraphNodeGetDependencies(node, dependencies, (CUgraphEdgeData *)edges, count));
 }
 
 /* The parameter structures of the runtime and the driver have the same layout. */
 EXPORT cudaError_t cudaGraphAddNode(cudaGraphNode_t *node, cudaGraph_t graph,
-                                    const cudaGraphNode_t *needs, const cudaGraphEdgeData *edges,
-                                    size_t count, struct cudaGraphNodeParams *parameters)
+                                    const cudaGraphNode_t *dependencies,
+                                    const cudaGraphEdgeData *edges, size_t count,
+                                    struct cudaGraphNodeParams *parameters)
 {
-    RETURN_CALL(driver.cuGraphAddNode(node, graph, needs, (const CUgraphEdgeData *)edges, count,
-                                      (CUgraphNodeParams *)parameters));
+    RETURN_CALL(driver.cuGraphAddNode(node, graph, dependencies, (const CUgraphEdgeData *)edges,
+                                      count, (CUgraphNodeParams *)parameters));
 }
 
 EXPORT cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle *handle,

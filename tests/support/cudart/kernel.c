@@ -81,7 +81,7 @@ static int is_launchable(dim3 grid, dim3 block)
            block.z != 0 && (size_t)block.x * block.y * block.z <= THREADS_MAX;
 }
 
-static cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream)
+static cudaError_t launch_kernel(dim3 grid, dim3 block, cudaStream_t stream)
 {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     cudaError_t error = enter_context();
@@ -102,19 +102,19 @@ static cudaError_t launch(dim3 grid, dim3 block, cudaStream_t stream)
 EXPORT cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments,
                                     size_t shared, cudaStream_t stream)
 {
-    return record_error(launch(grid, block, stream));
+    return record_error(launch_kernel(grid, block, stream));
 }
 
 EXPORT cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block,
                                                void **arguments, size_t shared, cudaStream_t stream)
 {
-    return record_error(launch(grid, block, stream));
+    return record_error(launch_kernel(grid, block, stream));
 }
 
 EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function,
                                        void **arguments)
 {
-    return record_error(launch(config->gridDim, config->blockDim, config->stream));
+    return record_error(launch_kernel(config->gridDim, config->blockDim, config->stream));
 }
 
 EXPORT cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)

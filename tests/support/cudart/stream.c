@@ -57,6 +57,7 @@ struct callback {
     void *argument;
 };
 
+/* The host function of cudaStreamAddCallback(). */
 static void call_back(void *argument)
 {
     const struct callback callback = *(struct callback *)argument;
@@ -138,12 +139,13 @@ EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCa
 }
 
 EXPORT cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
-                                                 const cudaGraphNode_t *needs,
+                                                 const cudaGraphNode_t *dependencies,
                                                  const cudaGraphEdgeData *edges, size_t count,
                                                  enum cudaStreamCaptureMode mode)
 {
-    RETURN_CALL(driver.cuStreamBeginCaptureToGraph(
-        stream, graph, needs, (const CUgraphEdgeData *)edges, count, (CUstreamCaptureMode)mode));
+    RETURN_CALL(driver.cuStreamBeginCaptureToGraph(stream, graph, dependencies,
+                                                   (const CUgraphEdgeData *)edges, count,
+                                                   (CUstreamCaptureMode)mode));
 }
 
 EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
@@ -159,27 +161,28 @@ EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCap
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                             enum cudaStreamCaptureStatus *status,
                                             unsigned long long *id, cudaGraph_t *graph,
-                                            const cudaGraphNode_t **needs,
+                                            const cudaGraphNode_t **dependencies,
                                             const cudaGraphEdgeData **edges, size_t *count)
 {
-    cuuint64_t number = 0;
+    cuuint64_t driver_id = 0;
     cudaError_t error = enter_context();
 
     if (error == cudaSuccess)
         error = to_error(driver.cuStreamGetCaptureInfo(stream, (CUstreamCaptureStatus *)status,
-                                                       &number, graph, needs,
+                                                       &driver_id, graph, dependencies,
                                                        (const CUgraphEdgeData **)edges, count));
     if (error == cudaSuccess && id != NULL)
-        *id = number;
+        *id = driver_id;
     return record_error(error);
 }
 
-EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNode_t *needs,
+EXPORT cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream,
+                                                       cudaGraphNode_t *dependencies,
                                                        const cudaGraphEdgeData *edges, size_t count,
                                                        unsigned flags)
 {
     RETURN_CALL(driver.cuStreamUpdateCaptureDependencies(
-        stream, needs, (const CUgraphEdgeData *)edges, count, flags));
+        stream, dependencies, (const CUgraphEdgeData *)edges, count, flags));
 }
 
 EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode)

@@ -2,9 +2,9 @@
 """Trains with autocast and a gradient scaler: copies of weights in half precision exist within a step only."""
 import torch
 from torch import nn
-from figures import Figures
+from figures import Recorder
 
-figures = Figures()
+recorder = Recorder()
 model = nn.Sequential(*(nn.Sequential(nn.Linear(768, 768), nn.LayerNorm(768), nn.GELU()) for _ in range(6)),
                       nn.Linear(768, 100)).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
@@ -21,6 +21,6 @@ for kind in (torch.bfloat16, torch.float16):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        figures.step(f"{kind}, step {number}", output, loss)
-        figures.note(f"output is {kind}", output.dtype == kind)
-figures.print()
+        recorder.step(f"{kind}, step {number}", output, loss)
+        recorder.record(f"output is {kind}", output.dtype == kind)
+recorder.print()

@@ -2,9 +2,9 @@
 """torch.compile(backend="cudagraphs"): inference, training, and a second shape, all in graphs."""
 import torch
 from torch import nn
-from figures import Figures
+from figures import Recorder
 
-figures = Figures()
+recorder = Recorder()
 model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)).cuda()
 compiled = torch.compile(model, backend="cudagraphs", dynamic=False)
 with torch.no_grad():
@@ -13,7 +13,7 @@ with torch.no_grad():
         for number in range(4):
             torch.compiler.cudagraph_mark_step_begin()
             output = compiled(x).clone()
-            figures.step(f"inference of {size}, {number}", output)
+            recorder.step(f"inference of {size}, {number}", output)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for number in range(5):
     torch.compiler.cudagraph_mark_step_begin()
@@ -21,13 +21,13 @@ for number in range(5):
     loss = compiled(torch.zeros(48, 256, device="cuda")).square().mean()
     loss.backward()
     optimizer.step()
-    figures.step(f"training, {number}", loss)
+    recorder.step(f"training, {number}", loss)
 del output, loss, x
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
-figures.step("emptied")
+recorder.step("emptied")
 torch.compiler.reset()
 del compiled
 torch.cuda.empty_cache()
-figures.step("compiled code destroyed")
-figures.print()
+recorder.step("compiled code destroyed")
+recorder.print()

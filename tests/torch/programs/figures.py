@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The output of a program for the comparison: memory statistics of each step, as one JSON object."""
+"""The output of a program for the comparison of two allocators: memory statistics of each step, as one JSON object."""
 import json
 
 import torch
@@ -13,27 +13,28 @@ COUNTS = ("num_alloc_retries", "num_ooms", "num_device_alloc", "num_device_free"
 
 
 def statistics(device=None):
-    measured = torch.cuda.memory_stats(device)
+    """The statistics that are compared, without those that are 0."""
+    stats = torch.cuda.memory_stats(device)
     names = [f"{group}.{pool}.{kind}" for group in GROUPS for pool in POOLS for kind in KINDS]
-    return {name: measured[name] for name in (*names, *COUNTS) if measured[name]}
+    return {name: stats[name] for name in (*names, *COUNTS) if stats[name]}
 
 
-class Figures:
+class Recorder:
     def __init__(self):
         self.steps = []
-        self.notes = {}
+        self.values = {}
 
     def step(self, name, *tensors, device=None):
         """Records the statistics of a device, and the shapes of tensors."""
         self.steps.append({"step": name, "statistics": statistics(device),
                            "shapes": [list(tensor.shape) for tensor in tensors]})
 
-    def note(self, name, value):
-        """Records another value that must be equal on each allocator."""
-        self.notes[name] = value
+    def record(self, name, value):
+        """Records a value, other than statistics, that must be equal on each allocator."""
+        self.values[name] = value
 
     def report(self):
-        return {"backend": torch.cuda.get_allocator_backend(), "steps": self.steps, "notes": self.notes}
+        return {"backend": torch.cuda.get_allocator_backend(), "steps": self.steps, "values": self.values}
 
     def print(self):
         print(json.dumps(self.report()), flush=True)

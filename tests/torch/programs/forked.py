@@ -6,16 +6,16 @@ import os
 import sys
 
 import torch
-from figures import Figures
+from figures import Recorder
 
 
-def in_child(work):
+def in_child(function):
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            os.write(write, json.dumps(work()).encode())
+            os.write(write, json.dumps(function()).encode())
             status = 0
         except BaseException as error:  # noqa: BLE001
             print(repr(error), file=sys.stderr)
@@ -27,10 +27,10 @@ def in_child(work):
 
 
 def allocate():
-    figures = Figures()
+    recorder = Recorder()
     tensors = [torch.zeros(1 << 20, device="cuda") for _ in range(5)]
-    figures.step("child", *tensors)
-    return figures.report()
+    recorder.step("child", *tensors)
+    return recorder.report()
 
 
 def allocation_error():
@@ -49,15 +49,15 @@ def initialized():
     return [torch.cuda.is_initialized(), torch.cuda.memory_allocated() if torch.cuda.is_initialized() else 0]
 
 
-figures = Figures()
-figures.note("before CUDA", in_child(allocate))
+recorder = Recorder()
+recorder.record("before CUDA", in_child(allocate))
 held = [torch.zeros(size, device="cuda") for size in (100, 1 << 20, 6 << 20)]
-figures.step("parent", *held)
-figures.note("allocation error", in_child(allocation_error))
-figures.note("initialized", in_child(initialized))
-figures.step("parent after the forks", *held)
+recorder.step("parent", *held)
+recorder.record("allocation error", in_child(allocation_error))
+recorder.record("initialized", in_child(initialized))
+recorder.step("parent after the forks", *held)
 held.append(torch.zeros(7 << 20, device="cuda"))
 del held[1]
 torch.cuda.empty_cache()
-figures.step("parent continues", *held)
-figures.print()
+recorder.step("parent continues", *held)
+recorder.print()

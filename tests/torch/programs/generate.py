@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Generates words with a cache of keys and values that grows by one entry per word, a pattern that fragments memory."""
+"""Generates tokens with a cache of keys and values that grows by one entry per token, a pattern that fragments memory."""
 import torch
 from torch import nn
-from figures import Figures
+from figures import Recorder
 
-BATCH, PROMPT, STEPS, WIDTH, HEADS, LAYERS, WORDS = 8, 200, 48, 512, 8, 4, 8000
+BATCH, PROMPT, STEPS, WIDTH, HEADS, LAYERS, VOCABULARY = 8, 200, 48, 512, 8, 4, 8000
 
 
 class Attention(nn.Module):
@@ -21,25 +21,25 @@ class Attention(nn.Module):
         return x + self.out((weights @ value).transpose(1, 2).flatten(2)), (key, value)
 
 
-figures = Figures()
+recorder = Recorder()
 with torch.no_grad():
-    embedding, head = nn.Embedding(WORDS, WIDTH).cuda(), nn.Linear(WIDTH, WORDS).cuda()
+    embedding, head = nn.Embedding(VOCABULARY, WIDTH).cuda(), nn.Linear(WIDTH, VOCABULARY).cuda()
     layers = [Attention().cuda() for _ in range(LAYERS)]
     for request in range(3):
-        words = torch.zeros(BATCH, PROMPT + 40 * request, dtype=torch.long, device="cuda")
+        tokens = torch.zeros(BATCH, PROMPT + 40 * request, dtype=torch.long, device="cuda")
         caches = [None] * LAYERS
         generated = []
         for number in range(STEPS):
-            x = embedding(words)
+            x = embedding(tokens)
             for index, layer in enumerate(layers):
                 x, caches[index] = layer(x, caches[index])
-            words = head(x[:, -1:]).argmax(-1)
-            generated.append(words)
+            tokens = head(x[:, -1:]).argmax(-1)
+            generated.append(tokens)
             if number % 16 == 0:
-                figures.step(f"request {request}, word {number}", x, words, caches[0][0])
+                recorder.step(f"request {request}, token {number}", x, tokens, caches[0][0])
         output = torch.cat(generated, 1)
-        figures.step(f"request {request}", output)
-    del caches, x, words, generated
+        recorder.step(f"request {request}", output)
+    del caches, x, tokens, generated
     torch.cuda.empty_cache()
-figures.step("emptied")
-figures.print()
+recorder.step("emptied")
+recorder.print()

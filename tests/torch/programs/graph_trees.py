@@ -5,38 +5,38 @@ import gc
 import torch
 from torch._inductor import config
 from torch._inductor.cudagraph_trees import cudagraphify_impl, get_manager, reset_cudagraph_trees
-from figures import Figures
+from figures import Recorder
 
 config.triton.cudagraph_trees = True
-figures = Figures()
+recorder = Recorder()
 SETTINGS = {"device_index": 0, "is_backward": False, "is_inference": True}
 
 
-def tracked(outputs, work):
-    """A function with this number of outputs, as graphs.  Like a compiled function, it pops its arguments from a list."""
+def graphed(output_count, function):
+    """A function as graphs of the tree.  Like a compiled function, it pops its arguments from a list."""
     def boxed(arguments):
         argument = arguments.pop()
-        return work(argument)
+        return function(argument)
 
-    return cudagraphify_impl(boxed, [x], (), stack_traces=[None] * outputs, **SETTINGS)
+    return cudagraphify_impl(boxed, [x], (), stack_traces=[None] * output_count, **SETTINGS)
 
 
-def note(name):
+def record_pool(name):
     """Records the statistics, and the segments and blocks of the pool of the tree."""
-    figures.step(name)
+    recorder.step(name)
     manager = get_manager(0, create_if_none_exists=False)
     if manager is not None:
         pool = tuple(manager.cuda_graphs_thread_pool)
         segments = [segment for segment in torch.cuda.memory_snapshot() if tuple(segment["segment_pool_id"]) == pool]
-        figures.note(f"pool, {name}", sorted(
+        recorder.record(f"pool, {name}", sorted(
             [segment["total_size"], segment["allocated_size"], segment["active_size"],
              [[block["size"], block["state"]] for block in segment["blocks"]]] for segment in segments))
 
 
 x = torch.zeros(1 << 20, device="cuda")
-widen = tracked(2, lambda x: (torch.cat([x, x]), x + 1))
-small = tracked(1, lambda x: (x[: 1 << 10] * 2,))
-large = tracked(2, lambda x: (torch.cat([x, x, x]), x * 3))
+widen = graphed(2, lambda x: (torch.cat([x, x]), x + 1))
+small = graphed(1, lambda x: (x[: 1 << 10] * 2,))
+large = graphed(2, lambda x: (torch.cat([x, x, x]), x * 3))
 
 
 def run(name, *functions):
@@ -46,7 +46,7 @@ def run(name, *functions):
     for function in functions:
         outputs = function([argument])
         argument = outputs[0]
-        note(f"{name}, {len(outputs)} outputs")
+        record_pool(f"{name}, {len(outputs)} outputs")
     del outputs, argument
 
 
@@ -60,14 +60,14 @@ with torch.no_grad():
     held = widen([x])
     copy = held[1].clone()
     del held
-    note("copy of one output")
+    record_pool("copy of one output")
     run("after the copy", widen, large)
 manager = get_manager(0, create_if_none_exists=False)
-figures.note("checkpoints restored", manager.debug_checkpointing_counter)
-figures.note("graphs", manager.new_graph_id().id)
+recorder.record("checkpoints restored", manager.debug_checkpointing_counter)
+recorder.record("graphs", manager.new_graph_id().id)
 del manager, widen, small, large, copy
 reset_cudagraph_trees()
 gc.collect()
 torch.cuda.empty_cache()
-note("tree destroyed")
-figures.print()
+record_pool("tree destroyed")
+recorder.print()

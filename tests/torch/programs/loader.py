@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from figures import Figures
+from figures import Recorder
 
 
 class Images(Dataset):
@@ -14,7 +14,7 @@ class Images(Dataset):
         return torch.zeros(3, 32, 32), index % 10
 
 
-figures = Figures()
+recorder = Recorder()
 model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 500), nn.ReLU(), nn.Linear(500, 10)).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(Images(), batch_size=16, num_workers=2, pin_memory=True, persistent_workers=True)
@@ -27,6 +27,6 @@ for epoch in range(2):
         loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()
-    figures.step(f"epoch {epoch}", images, loss)
-figures.note("pinned", pinned)
-figures.print()
+    recorder.step(f"epoch {epoch}", images, loss)
+recorder.record("pinned", pinned)
+recorder.print()

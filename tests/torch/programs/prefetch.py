@@ -2,9 +2,9 @@
 """Copies the next batch on a side stream while a step runs, with record_stream()."""
 import torch
 from torch import nn
-from figures import Figures
+from figures import Recorder
 
-figures = Figures()
+recorder = Recorder()
 torch.backends.cudnn.enabled = False  # the model of cuDNN has no convolutions
 copies = torch.cuda.Stream()
 model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(),
@@ -33,12 +33,12 @@ for number in range(len(batches)):
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
     optimizer.step()
-    figures.step(f"step {number}", images, loss)
+    recorder.step(f"step {number}", images, loss)
     if number % 4 == 3:
         torch.cuda.synchronize()
-figures.note("on the side stream", copies.query())
+recorder.record("on the side stream", copies.query())
 del images, labels, loss, batch
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
-figures.step("emptied")
-figures.print()
+recorder.step("emptied")
+recorder.print()

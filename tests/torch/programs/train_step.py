@@ -2,44 +2,44 @@
 """Trains a small transformer: forward, backward, clipped gradients, AdamW."""
 import torch
 from torch import nn
-from figures import Figures
+from figures import Recorder
 
-BATCH, LENGTH, WIDTH, WORDS = 4, 128, 256, 4096
+BATCH, LENGTH, WIDTH, VOCABULARY = 4, 128, 256, 4096
 
 
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.1, batch_first=True, norm_first=True)
         self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
-        self.head = nn.Linear(WIDTH, WORDS)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
 
-    def forward(self, words):
-        return self.head(self.layers(self.embedding(words)))
+    def forward(self, tokens):
+        return self.head(self.layers(self.embedding(tokens)))
 
 
-figures = Figures()
+recorder = Recorder()
 model = Model().cuda()
-figures.step("model")
+recorder.step("model")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 losses = []
 for number in range(6):
     # Batches of text have different lengths.
-    words = torch.zeros(BATCH, LENGTH + 32 * (number % 3), dtype=torch.long, device="cuda")
+    tokens = torch.zeros(BATCH, LENGTH + 32 * (number % 3), dtype=torch.long, device="cuda")
     optimizer.zero_grad(set_to_none=True)
-    output = model(words)
-    loss = nn.functional.cross_entropy(output.flatten(0, 1), words.flatten())
+    output = model(tokens)
+    loss = nn.functional.cross_entropy(output.flatten(0, 1), tokens.flatten())
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     losses.append(loss.detach())
-    figures.step(f"step {number}", output, loss)
+    recorder.step(f"step {number}", output, loss)
     if number == 3:
         torch.cuda.reset_peak_memory_stats()
-del output, loss, words
+del output, loss, tokens
 optimizer.zero_grad(set_to_none=True)
-figures.step("gradients freed")
+recorder.step("gradients freed")
 torch.cuda.empty_cache()
-figures.step("emptied")
-figures.print()
+recorder.step("emptied")
+recorder.print()

@@ -25,10 +25,10 @@ def path() -> str:
 def _load() -> ctypes.CDLL:
     """Load the simulator, unless the process has already loaded a driver."""
     try:
-        other = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        loaded = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
-        other = None
-    if other is not None and not hasattr(other, "xseg_sim_reset"):
+        loaded = None
+    if loaded is not None and not hasattr(loaded, "xseg_sim_reset"):
         raise ImportError("xseg_sim: a CUDA driver is already loaded in this process; import xseg_sim before other CUDA modules")
     return ctypes.CDLL(path(), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Builds zstd and jansson, which the tool links, as archives for one architecture from Debian's source packages."""
+"""Builds zstd and jansson, which are linked into the tool, as static libraries for one architecture from Debian's source packages."""
 import functools
 import os
 import pathlib
@@ -12,7 +12,7 @@ from concurrent import futures
 
 from manylinux import toolchain
 
-#: By the name of the source package: license, name of the library, and the folders of what is compiled.
+#: By the name of the source package: license, name of the library, and folders of the source files.
 PARTS = {
     "libzstd": ("BSD-3-Clause", "libzstd", ("lib/common", "lib/compress", "lib/decompress")),
     "jansson": ("MIT", "jansson", ("src",)),
@@ -25,13 +25,13 @@ PC = "Name: {library}\nDescription: {library}\nVersion: {version}\nLibs: -L{fold
 
 
 def download_source(folder, options, name):
-    """Download the newest version of a source package that can be downloaded; returns its archive.
+    """Download the newest available version of a source package, and return its archive.
 
     Each attempt has an empty folder, so that an incomplete download of another version is not mistaken for the archive.
     """
-    listed = subprocess.run(["apt-cache", *options, "showsrc", name], check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(["apt-cache", *options, "showsrc", name], check=True, capture_output=True, text=True).stdout
     order = functools.cmp_to_key(lambda a, b: 1 if is_newer(a, b) else -1)
-    versions = sorted(set(re.findall(r"^Version: (.+)$", listed, flags=re.MULTILINE)), key=order, reverse=True)
+    versions = sorted(set(re.findall(r"^Version: (.+)$", output, flags=re.MULTILINE)), key=order, reverse=True)
     for number, version in enumerate(versions):
         attempt = folder / f"{name}-{number}"
         attempt.mkdir()
@@ -46,12 +46,12 @@ def download_source(folder, options, name):
 
 
 def is_newer(version, other):
-    """Whether a version of a Debian package is newer than another one."""
+    """Get whether a version of a Debian package is newer than another one."""
     return subprocess.run(["dpkg", "--compare-versions", version, "gt", other], check=False).returncode == 0
 
 
 def fetch(folder):
-    """Fetch the source packages of the host's Debian release with checked signatures; returns archive and version by name."""
+    """Fetch the source packages of the host's Debian release with checked signatures.  Returns archive and version by name."""
     folder = pathlib.Path(folder)
     for part in ("lists/partial", "sources"):
         (folder / part).mkdir(parents=True)
@@ -63,15 +63,15 @@ def fetch(folder):
     options = ["-q", "-o", "Dir::Etc::SourceList=/dev/null", "-o", f"Dir::Etc::SourceParts={folder}/sources", "-o",
                f"Dir::State::Lists={folder}/lists", "-o", f"Dir::Cache={folder}", "-o", "APT::Sandbox::User=root"]
     toolchain.run(["apt-get", *options, "update"], stdout=subprocess.DEVNULL)
-    found = {}
+    archives = {}
     for name in PARTS:
         archive = download_source(folder, options, name)
-        found[name] = archive, re.search(r"_([\d.]+)", archive.name)[1].rstrip(".")
-    return found
+        archives[name] = archive, re.search(r"_([\d.]+)", archive.name)[1].rstrip(".")
+    return archives
 
 
 def configure_jansson(source):
-    """The results of its configure script on Linux with glibc."""
+    """Write the results of the configure script on Linux with glibc."""
     public = (source / "src/jansson_config.h.in").read_text(encoding="utf-8")
     public = re.sub(r"@\w+@", "1", public.replace("@json_inline@", "inline"))
     (source / "src/jansson_config.h").write_text(public, encoding="utf-8")
@@ -96,7 +96,7 @@ def compile_part(source, name, processor, prefix):
 
 
 def build(sources, processor, folder):
-    """Install both in `folder` for pkg-config; returns it."""
+    """Build and install the libraries in `folder` for pkg-config, and return the folder."""
     prefix = pathlib.Path(folder)
     for part in ("include", "lib/pkgconfig", "licenses"):
         (prefix / part).mkdir(parents=True)

@@ -31,7 +31,7 @@ class Missing(Exception):
 
 
 def compiler(processor):
-    """The command of the C compiler, which also links objects of other languages."""
+    """Get the command of the C compiler, which also links objects of other languages."""
     if processor == NATIVE:
         return ["cc"]
     import ziglang  # pylint: disable=import-outside-toplevel
@@ -39,12 +39,12 @@ def compiler(processor):
 
 
 def cpp(processor):
-    """The command of the C++ compiler, which only compiles."""
+    """Get the command of the C++ compiler, which only compiles."""
     return ["c++"] if processor == NATIVE else [f"{processor}-linux-gnu-g++"]
 
 
 def check(processor):
-    """Whether the compilers are installed."""
+    """Check that the compilers are installed."""
     for name in ("gcc", "g++"):
         if not shutil.which(f"{processor}-linux-gnu-{name}"):
             package = f"{name}-{processor.replace('_', '-')}-linux-gnu"
@@ -54,7 +54,7 @@ def check(processor):
 def cross_file(folder, processor, parts, arguments):
     """Write Meson's cross file of the target.
 
-    `parts` is the folder of the libraries for it, `arguments` are more of the compiler's.
+    `parts` is the folder of the libraries of the target; `arguments` are additional arguments of the compiler.
     """
     path = pathlib.Path(folder, f"{processor}.ini")
     libgcc = subprocess.check_output([*cpp(processor), "-print-libgcc-file-name"], text=True).strip()

@@ -31,7 +31,7 @@ class Absent(Exception):
 
 
 def cache():
-    """The cache folder."""
+    """Get the cache folder."""
     folder = os.environ.get("XDG_CACHE_HOME")
     path = (pathlib.Path(folder) if folder else pathlib.Path.home() / ".cache") / "xseg"
     try:
@@ -77,7 +77,7 @@ def unpack(wheel, folder):
 
 
 def folder_of(version, offline=False):
-    """The folder with the headers of a version, which are fetched if necessary."""
+    """Get the folder with the headers of a version, which are fetched if necessary."""
     folder = cache() / f"torch-headers-{version}"
     with locked():
         if (folder / "complete").exists():
@@ -95,7 +95,7 @@ def folder_of(version, offline=False):
 
 
 def cuda_folder(offline=False):
-    """The folder with cuda_runtime_api.h and the headers that it includes."""
+    """Get the folder with cuda_runtime_api.h and the headers that it includes."""
     folder = cache() / "cuda-13-headers/include"
     with locked():
         if (folder / "complete").exists():
@@ -124,8 +124,8 @@ def main():
     try:
         for version in options.versions:
             print(folder_of(version, options.offline))
-    except Absent as why:
-        print(f"torch_headers.py: {why}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with "
+    except Absent as error:
+        print(f"torch_headers.py: {error}; run `python3 src/adapters/python/manylinux/torch_headers.py {' '.join(options.versions)}` with "
               "network access", file=sys.stderr)
         return SKIPPED
     return 0

@@ -21,7 +21,7 @@ CLASS = "N5torch4cuda22CUDAPluggableAllocator22CUDAPluggableAllocator"
 
 
 def virtual_methods(library):
-    """The symbols in the virtual table of CLASS, in order; "" for a method without exported symbol.
+    """Get the symbols in the virtual table of CLASS, in order; "" for a method without exported symbol.
 
     The dynamic loader fills the table, so its contents are in the relocations, one per word.
     """
@@ -35,9 +35,9 @@ def virtual_methods(library):
     def name(symbol):
         return names[symbol[0]:names.index(b"\0", symbol[0])].decode()
 
-    wanted = ("_ZTV" + CLASS + "E").encode()
-    at = names.index(b"\0" + wanted + b"\0") + 1
-    start, size = next((symbol[4], symbol[5]) for symbol in symbols if symbol[0] == at)
+    table_name = ("_ZTV" + CLASS + "E").encode()
+    name_offset = names.index(b"\0" + table_name + b"\0") + 1
+    start, size = next((symbol[4], symbol[5]) for symbol in symbols if symbol[0] == name_offset)
     targets = {}
     for offset, kind, addend in struct.iter_unpack("<QQq", relocations):
         if start <= offset < start + size:
@@ -45,14 +45,14 @@ def virtual_methods(library):
             targets[(offset - start) // 8] = symbol[4] + addend if kind >> 32 == 0 else name(symbol)
     # Defined functions by address; a function can have several names.
     defined = sorted((symbol[4], name(symbol)) for symbol in symbols if symbol[4] in set(targets.values()))
-    found = []
+    methods = []
     for word in range(2, size // 8):  # after offset to top and type
         target = targets.get(word, "")
         if not isinstance(target, str):
-            place = bisect.bisect_left(defined, (target, ""))
-            target = defined[place][1] if place < len(defined) and defined[place][0] == target else ""
-        found.append(target)
-    return found
+            index = bisect.bisect_left(defined, (target, ""))
+            target = defined[index][1] if index < len(defined) and defined[index][0] == target else ""
+        methods.append(target)
+    return methods
 
 
 def record(version):

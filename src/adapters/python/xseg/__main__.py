@@ -12,14 +12,14 @@ def main() -> NoReturn:
     if sys.argv[1:] == ["doctor"]:
         from xseg import _doctor  # pylint: disable=import-outside-toplevel
         sys.exit(_doctor.main())
-    own = HERE / "bin/xseg"
-    command = own if own.exists() else HERE.parents[3] / "bin/xseg"  # that is /usr/bin/xseg
+    wheel_command = HERE / "bin/xseg"
+    command = wheel_command if wheel_command.exists() else HERE.parents[3] / "bin/xseg"  # that is /usr/bin/xseg
     if not command.exists():
-        sys.exit(f"xseg: command not found, {own}; install the wheel of xseg, or run the command of a build folder")
+        sys.exit(f"xseg: command not found, {wheel_command}; install the wheel of xseg, or run the command of a build folder")
     try:
         os.execv(command, ["xseg", *sys.argv[1:]])
-    except OSError as refusal:
-        sys.exit(f"xseg: cannot run the command, {refusal}")
+    except OSError as failure:
+        sys.exit(f"xseg: cannot run the command, {failure}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from xseg._block import Block, allocate
 from xseg._errors import ArgumentTypeError, BusyError
 from xseg._pool import Pool
 from xseg._range import Range, reserve
-from xseg._registration import Dmabuf, Enter, Leave, Registration, end_left, register
+from xseg._registration import Dmabuf, Enter, Leave, Registration, end_unreferenced, register
 from xseg._streams import Handle, handle
 
 LOG = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -24,27 +24,27 @@ UNCHANGED: Any = object()
 _stacks_are_slow = False
 
 
-def _bytes(text: Optional[str], what: str) -> Optional[bytes]:
-    """Encode a string for C; `what` names the operation and the argument in the message of an ArgumentTypeError."""
+def _bytes(text: Optional[str], name: str) -> Optional[bytes]:
+    """Encode a string for C; `name` is the operation and the argument in the message of an ArgumentTypeError."""
     if text is not None and not isinstance(text, str):
-        raise ArgumentTypeError(f"{what} is not a string, {text!r}; pass a str")
+        raise ArgumentTypeError(f"{name} is not a string, {text!r}; pass a str")
     return None if text is None else text.encode()
 
 
-def _where(device: int, stream: Optional[Handle], pool: Optional[Pool]) -> Any:
+def _scope(device: int, stream: Optional[Handle], pool: Optional[Pool]) -> Any:
     """Make the scope of a call from objects of this package."""
-    return _records.where(device, None if stream is None else handle(stream), Pool.number_of(pool))
+    return _records.scope(device, None if stream is None else handle(stream), Pool.handle_of(pool))
 
 
-def _visited(function: str, *arguments: Any, visitor: int, kind: Type[ctypes.Structure], record: Type[Any]) -> List[Any]:
+def _collect(function: str, *arguments: Any, visitor: int, kind: Type[ctypes.Structure], record: Type[Any]) -> List[Any]:
     """Call a function that visits structures, and return the structures as a list of records.  `visitor` is the index of the
     callback among the arguments."""
     found: List[Any] = []
     failures: List[BaseException] = []
 
-    def visit(_: Any, one: Any) -> bool:
+    def visit(_: Any, structure: Any) -> bool:
         try:
-            found.append(_records.record(record, one.contents))
+            found.append(_records.record(record, structure.contents))
         except BaseException as failure:  # pylint: disable=broad-except
             failures.append(failure)  # such as KeyboardInterrupt: ctypes would only print it
         return not failures
@@ -62,7 +62,7 @@ def _logger(log: Callable[[int, str], None]) -> Any:
     return LOG(lambda _, level, line: log(level, line.decode(errors="replace")))
 
 
-# Allocators whose log lines go to a function of Python.
+# Allocators whose log callback is a function of Python.
 _logging: "weakref.WeakSet[Allocator]" = weakref.WeakSet()
 
 
@@ -101,7 +101,7 @@ class Allocator(_library.Owner):
         self.handle = out.value or 0
         if self._log:
             _logging.add(self)
-        self._look_at_stacks()
+        self._warn_of_slow_stacks()
 
     def close(self) -> None:
         """Release all memory to the driver and close the allocator.  A repeated call has no effect.
@@ -110,17 +110,17 @@ class Allocator(_library.Owner):
         Threads: no other call on this allocator may be in progress.  Cost: synchronizes the streams of cached memory.
         """
         if self.handle:
-            _dlpack.settle()
-            end_left(self.handle)
+            _dlpack.release_unconsumed()
+            end_unreferenced(self.handle)
             _library.call("xseg_close", self.handle)
             self.handle = 0
 
     def configure(self, config: str) -> None:
         """Change the keys that the string names.  Other keys keep their values."""
         _library.call("xseg_config_set", self.handle, _bytes(config, "xseg_config_set: config"))
-        self._look_at_stacks()
+        self._warn_of_slow_stacks()
 
-    def _look_at_stacks(self) -> None:
+    def _warn_of_slow_stacks(self) -> None:
         """Warn once per process if the history records call stacks without libunwind."""
         global _stacks_are_slow  # pylint: disable=global-statement
         if not _stacks_are_slow and _library.stack_method(self.handle) == "backtrace":
@@ -131,9 +131,9 @@ class Allocator(_library.Owner):
     @property
     def configuration(self) -> str:
         """The current configuration, as a string that open() accepts."""
-        needed = c_size_t()
-        _library.call("xseg_config_get", self.handle, None, 0, byref(needed))
-        text = ctypes.create_string_buffer(needed.value)
+        length = c_size_t()
+        _library.call("xseg_config_get", self.handle, None, 0, byref(length))
+        text = ctypes.create_string_buffer(length.value)
         _library.call("xseg_config_get", self.handle, text, len(text), None)
         return text.value.decode()
 
@@ -204,7 +204,7 @@ class Allocator(_library.Owner):
 
     def blocks(self, device: int = -1, *, pool: Optional[Pool] = None) -> List[_records.BlockInfo]:
         """List every block and every unmapped range, segment by segment in the order of addresses."""
-        return _visited("xseg_for_each_block", self.handle, byref(_where(device, None, pool)), visitor=2,
+        return _collect("xseg_for_each_block", self.handle, byref(_scope(device, None, pool)), visitor=2,
                         kind=_structs.xseg_block_info, record=_records.BlockInfo)
 
     def trim(self, *, wait: bool = False, target_bytes: int = 0, idle_ms: int = 0, device: int = -1,
@@ -217,36 +217,36 @@ class Allocator(_library.Owner):
 
         The result contains the released bytes, and the kept bytes by reason.
         """
-        where = _where(device, stream, pool)
+        scope = _scope(device, stream, pool)
         options = _records.structure(_structs.xseg_trim_options, wait=wait, target_bytes=target_bytes, idle_ms=idle_ms)
         out = _records.structure(_structs.xseg_trim_result)
-        _library.call("xseg_trim", self.handle, byref(where), byref(options), byref(out))
+        _library.call("xseg_trim", self.handle, byref(scope), byref(options), byref(out))
         return _records.record(_records.TrimResult, out)
 
     def trim_due(self, max_us: int = 0, *, device: int = -1) -> _records.TrimResult:
         """Release memory that is due by the configuration, in at most max_us microseconds of driver time per device; 0: unlimited."""
         options = _records.structure(_structs.xseg_trim_options, due_only=True, max_us=max_us)
         out = _records.structure(_structs.xseg_trim_result)
-        _library.call("xseg_trim", self.handle, byref(_where(device, None, None)), byref(options), byref(out))
+        _library.call("xseg_trim", self.handle, byref(_scope(device, None, None)), byref(options), byref(out))
         return _records.record(_records.TrimResult, out)
 
     def prewarm(self, size: int, *, device: int = 0, stream: Optional[Handle] = None,
                 pool: Optional[Pool] = None) -> None:
         """Map pages, or allocate a classic segment, so that the next request of up to `size` bytes is a hit."""
-        where = _where(device, stream, pool)
-        _library.call("xseg_prewarm", self.handle, byref(where), size)
+        scope = _scope(device, stream, pool)
+        _library.call("xseg_prewarm", self.handle, byref(scope), size)
 
     def statistics(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Statistics:
         """Read the statistics of a device or a pool.  Cost: no driver call once the device is open."""
-        where = _where(-1 if pool else device, None, pool)
+        scope = _scope(-1 if pool else device, None, pool)
         out = _records.structure(_structs.xseg_statistics)
-        _library.call("xseg_stats_get", self.handle, byref(where), byref(out))
+        _library.call("xseg_stats_get", self.handle, byref(scope), byref(out))
         return _records.record(_records.Statistics, out)
 
     def reset_statistics(self, device: int = 0, *, peak: bool = True, accumulated: bool = False) -> None:
         """Reset statistics of a device: peaks to the current values (`peak`), totals to 0 (`accumulated`)."""
-        what = (_structs.XSEG_RESET_PEAK if peak else 0) | (_structs.XSEG_RESET_ACCUMULATED if accumulated else 0)
-        _library.call("xseg_stats_reset", self.handle, byref(_records.where(device)), what)
+        reset = (_structs.XSEG_RESET_PEAK if peak else 0) | (_structs.XSEG_RESET_ACCUMULATED if accumulated else 0)
+        _library.call("xseg_stats_reset", self.handle, byref(_records.scope(device)), reset)
 
     def driver_calls(self) -> Dict[str, _records.DriverCall]:
         """Read the number of driver calls by entry point since the allocator was opened."""
@@ -254,8 +254,8 @@ class Allocator(_library.Owner):
         _library.call("xseg_driver_calls", self.handle, None, 0, byref(count))
         calls = (_structs.xseg_driver_call * count.value)()
         _library.call("xseg_driver_calls", self.handle, calls, len(calls), None)
-        found = [_records.record(_records.DriverCall, one) for one in calls]
-        return {one.name: one for one in found}
+        found = [_records.record(_records.DriverCall, each_call) for each_call in calls]
+        return {each_call.name: each_call for each_call in found}
 
     def devices(self) -> List[_records.DeviceStats]:
         """Read the memory of all devices, for a scheduler that reads it at each step.  Cost: no driver call, no lock."""
@@ -263,7 +263,7 @@ class Allocator(_library.Owner):
         _library.call("xseg_device_stats_get", self.handle, None, size, 0, byref(count))
         devices = (_structs.xseg_device_stats * count.value)()
         _library.call("xseg_device_stats_get", self.handle, devices, size, len(devices), None)
-        return [_records.record(_records.DeviceStats, one) for one in devices]
+        return [_records.record(_records.DeviceStats, entry) for entry in devices]
 
     def limits(self, device: int = 0, *, pool: Optional[Pool] = None) -> _records.Limits:
         """Get the limits of a device or a pool."""
@@ -279,24 +279,24 @@ class Allocator(_library.Owner):
 
         Threads: concurrent calls for one device can overwrite each other's limits.
         """
-        where = byref(_where(-1 if pool else device, None, pool))
-        was = _records.structure(_structs.xseg_limits)
-        _library.call("xseg_limits_get", self.handle, where, byref(was))
-        before = _records.record(_records.Limits, was)
+        scope = byref(_scope(-1 if pool else device, None, pool))
+        limits = _records.structure(_structs.xseg_limits)
+        _library.call("xseg_limits_get", self.handle, scope, byref(limits))
+        previous = _records.record(_records.Limits, limits)
         changed = {name: _records.NONE if value is None else value
                    for name, value in (("hard_bytes", hard_bytes), ("soft_bytes", soft_bytes), ("keep_bytes", keep_bytes),
                                       ("fraction", fraction), ("rejection_fraction", rejection_fraction))
                    if value is not UNCHANGED}
         if changed:
-            _records.assign(was, has_fraction="fraction" in changed,
+            _records.assign(limits, has_fraction="fraction" in changed,
                             has_rejection_fraction="rejection_fraction" in changed, **changed)
-            _library.call("xseg_limits_set", self.handle, where, byref(was))
-        return before
+            _library.call("xseg_limits_set", self.handle, scope, byref(limits))
+        return previous
 
     def explain(self, device: int = -1, *, pool: Optional[Pool] = None) -> _records.ExplainResult:
         """Report why reserved memory is not free: bytes by reason, and each run of pages in `reasons`."""
         out = _records.structure(_structs.xseg_explain_result)
-        found = _visited("xseg_explain", self.handle, byref(_where(device, None, pool)), byref(out), visitor=2,
+        found = _collect("xseg_explain", self.handle, byref(_scope(device, None, pool)), byref(out), visitor=2,
                          kind=_structs.xseg_reason, record=_records.Reason)
         return _records.record(_records.ExplainResult, out, reasons=found)
 
@@ -305,7 +305,7 @@ class Allocator(_library.Owner):
         """Write a snapshot of blocks, pages and events in the format of torch.cuda.memory._dump_snapshot().
 
         events      include the events of the history
-        host_bytes  host memory for events; 0: the rest of 64 MiB that blocks and pages leave
+        host_bytes  host memory for events; 0: the part of 64 MiB that blocks and pages do not use
         max_ms      time limit in milliseconds; 0: unlimited
 
         Events that exceed a limit are omitted, the oldest first.  Other threads continue during the call.
@@ -397,7 +397,7 @@ def config_keys(config: Optional[str] = None) -> List[_records.ConfigKey]:
 
     ConfigError: the string has an error.  Cost: no driver call.
     """
-    return _visited("xseg_config_keys", _bytes(config, "xseg_config_keys: config"), None, visitor=2, kind=_structs.xseg_config_key,
+    return _collect("xseg_config_keys", _bytes(config, "xseg_config_keys: config"), None, visitor=2, kind=_structs.xseg_config_key,
                     record=_records.ConfigKey)
 
 
@@ -407,4 +407,4 @@ def budget_members(name: str) -> List[_records.BudgetEntry]:
     The calling process does not become a member.
     FileError: the file does not exist, cannot be read, or is not a budget file.  Cost: no driver call.
     """
-    return _visited("xseg_budget_members", _bytes(name, "xseg_budget_members: name"), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)
+    return _collect("xseg_budget_members", _bytes(name, "xseg_budget_members: name"), visitor=1, kind=_structs.xseg_budget_entry, record=_records.BudgetEntry)

@@ -25,10 +25,10 @@ LIMITS: Dict[Any, Tuple[int, int]] = {
 _POINTERS = (c_void_p, c_char_p, ctypes.Array, type(ctypes.byref(c_int())))
 
 
-def integer(value: Any, kind: Any, what: str) -> int:
+def integer(value: Any, kind: Any, name: str) -> int:
     """Convert an int, or an object with __index__(), to an int in the range of a type of ctypes.
 
-    `what` names the operation and the argument in the message of an ArgumentError.  If the value is not an integer, the
+    `name` is the operation and the argument in the message of an ArgumentError.  If the value is not an integer, the
     exception is a TypeError as well.  Floats and bools are not integers.
     """
     low, high = LIMITS[kind]
@@ -38,32 +38,32 @@ def integer(value: Any, kind: Any, what: str) -> int:
         except TypeError:
             number = None
         if number is None:
-            raise ArgumentTypeError(f"{what} is not an integer, {value!r}; pass an integer from {low} to {high}")
+            raise ArgumentTypeError(f"{name} is not an integer, {value!r}; pass an integer from {low} to {high}")
         value = number
     if not low <= value <= high:
         shown = value if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
-        raise ArgumentError(f"{what} is out of range, {shown}; pass an integer from {low} to {high}")
+        raise ArgumentError(f"{name} is out of range, {shown}; pass an integer from {low} to {high}")
     return int(value)
 
 
-def _real(value: Any, what: str) -> float:
+def _real(value: Any, name: str) -> float:
     """Convert a number to a C double."""
     if isinstance(value, (bool, str, bytes)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
-        raise ArgumentTypeError(f"{what} is not a number, {value!r}; pass a float")
+        raise ArgumentTypeError(f"{name} is not a number, {value!r}; pass a float")
     try:
         return float(value)
     except OverflowError as error:
-        raise ArgumentError(f"{what} is out of range for a float; pass a smaller number") from error
+        raise ArgumentError(f"{name} is out of range for a float; pass a smaller number") from error
 
 
-def converted(value: Any, kind: Any, what: str) -> Any:
-    """Convert a value for a parameter or a member of a type of ctypes without loss; `what` is as in integer()."""
+def converted(value: Any, kind: Any, name: str) -> Any:
+    """Convert a value for a parameter or a member of a type of ctypes without loss; `name` is as in integer()."""
     if isinstance(value, kind) or (kind in (c_void_p, c_char_p) and (value is None or isinstance(value, _POINTERS))):
         return value
     if kind in LIMITS:
-        return integer(value, kind, what)
+        return integer(value, kind, name)
     if kind is c_double:
-        return _real(value, what)
+        return _real(value, name)
     if kind is c_char_p and isinstance(value, bytes) and b"\0" in value:
-        raise ArgumentError(f"{what} contains a NUL, {value!r}; pass a string without NUL")
+        raise ArgumentError(f"{name} contains a NUL, {value!r}; pass a string without NUL")
     return value

@@ -59,7 +59,7 @@ class Block(_library.Owner):
         Cost: no driver call without uses and events.
         """
         if self._exports:
-            _dlpack.settle()
+            _dlpack.release_unconsumed()
         if self._exports:
             raise BusyError(f"Block.free: block is exported by DLPack, {self!r}; delete the arrays that use its memory first")
         try:
@@ -99,7 +99,7 @@ class Block(_library.Owner):
                 "stream": self.stream or _dlpack.LEGACY}
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """The pair of kDLCUDA and the CUDA ordinal."""
+        """Get the pair of kDLCUDA and the CUDA ordinal."""
         return _dlpack.CUDA, self.device
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
@@ -137,15 +137,15 @@ class Block(_library.Owner):
 def allocate(allocator: "Allocator", size: int, device: int, stream: Handle, pool: Optional[int], alignment: int,
              zeroed: bool, user: int) -> Block:
     """Implement Allocator.allocate() and Pool.allocate()."""
-    on, pointer = handle(stream), c_void_p()
+    native_stream, pointer = handle(stream), c_void_p()
     if type(size) is not int or type(device) is not int:  # pylint: disable=unidiomatic-typecheck
         # Before the call: a conversion that fails after it would lose the memory.
         size, device = integer(size, c_size_t, "xseg_alloc: size"), integer(device, c_int, "xseg_alloc: device")
     # A value that equals 0 and is not an integer is rejected as a member of the structure.
     if pool is None and not zeroed and alignment == user == 0 and type(alignment) is type(user) is int:  # pylint: disable=unidiomatic-typecheck
-        _library.call("xseg_alloc", allocator.handle, device, size, on, ctypes.byref(pointer))
+        _library.call("xseg_alloc", allocator.handle, device, size, native_stream, ctypes.byref(pointer))
     else:
-        request = _records.structure(_structs.xseg_request, device=device, bytes=size, stream=on, pool=pool or 0,
+        request = _records.structure(_structs.xseg_request, device=device, bytes=size, stream=native_stream, pool=pool or 0,
                                      alignment=alignment, zeroed=zeroed, user=user)
         _library.call("xseg_alloc_with", allocator.handle, ctypes.byref(request), ctypes.byref(pointer))
-    return Block(allocator, pointer.value or 0, size, device, on)
+    return Block(allocator, pointer.value or 0, size, device, native_stream)

@@ -6,7 +6,8 @@ the interpreter: the structures that it reads are allocated by malloc(), and at 
 are replaced by free().  Blocks to which consumers refer at that time are never freed.
 
 A capsule has no destructor: ctypes would call it while an exception is raised, such as that of a consumer that rejects the
-capsule, and lose that exception.  So this module refers to each capsule until settle() finds it consumed or without other references.
+capsule, and lose that exception.  So this module refers to each capsule until release_unconsumed() finds it consumed or
+without other references.
 """
 import atexit
 import ctypes
@@ -72,8 +73,8 @@ _malloc = CFUNCTYPE(c_void_p, c_size_t)(("malloc", _c))
 _free = CFUNCTYPE(None, c_void_p)(("free", _c))
 
 # By the address of the tensor: the address of its deleter, and the block to which a capsule or a consumer refers.
-_held: Dict[int, Tuple[int, Any]] = {}
-# By the address of the tensor: the capsules that settle() has not found consumed.
+_tensors: Dict[int, Tuple[int, Any]] = {}
+# By the address of the tensor: the capsules that release_unconsumed() has not found consumed.
 _capsules: Dict[int, Any] = {}
 _exiting = False
 
@@ -88,7 +89,7 @@ def _delete(address: int) -> None:
     try:
         _raise_current()
     finally:
-        _, block = _held.pop(address)
+        _, block = _tensors.pop(address)
         _capsules.pop(address, None)
         block._exports.discard(address)
         _free(address)
@@ -98,31 +99,32 @@ def _references(objects: Dict[int, Any], key: int) -> int:
     return sys.getrefcount(objects[key])
 
 
-_ALONE = _references({0: object()}, 0)
+_UNSHARED_COUNT = _references({0: object()}, 0)
 
 
-def settle() -> None:
+def release_unconsumed() -> None:
     """Release the blocks whose capsules have not been consumed and have no other reference."""
     for address in list(_capsules):
         try:
-            is_alone = _references(_capsules, address) <= _ALONE  # before the name: no thread can consume it then
+            # Read before the name, because no other thread can consume the capsule then.
+            is_unshared = _references(_capsules, address) <= _UNSHARED_COUNT
             is_pending = any(_capsule_is(_capsules[address], name) for name in (PLAIN_NAME, VERSIONED_NAME))
-            if is_pending and not is_alone:
+            if is_pending and not is_unshared:
                 continue
             del _capsules[address]
-        except KeyError:  # another thread was here
+        except KeyError:  # another thread released the capsule
             continue
         if is_pending:
             _delete(address)
 
 
 @atexit.register
-def _leave_to_consumers() -> None:
+def _detach_consumers() -> None:
     """Make the tensors of consumers independent of the interpreter."""
     global _exiting  # pylint: disable=global-statement
     _exiting = True
-    settle()
-    for deleter, block in list(_held.values()):
+    release_unconsumed()
+    for deleter, block in list(_tensors.values()):
         _make_independent(deleter, block)
 
 
@@ -136,26 +138,26 @@ def consumer(stream: Handle) -> int:
     return NO_ORDER if type(stream) is int and stream == NO_ORDER else handle(stream) or LEGACY  # pylint: disable=unidiomatic-typecheck
 
 
-def check(device: int, wanted: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
+def check(device: int, requested: Optional[Tuple[int, int]], copy: Optional[bool]) -> None:
     """Raise BufferError if a consumer requests a copy or another device."""
     if copy:
         raise BufferError("__dlpack__: copies are not supported; omit copy")
-    if wanted not in (None, (CUDA, device)):
-        raise BufferError(f"__dlpack__: dl_device is not the device of the memory, {wanted}; pass {(CUDA, device)}")
+    if requested not in (None, (CUDA, device)):
+        raise BufferError(f"__dlpack__: dl_device is not the device of the memory, {requested}; pass {(CUDA, device)}")
 
 
 def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
     """Create a capsule for a block or a view; `max_version` is the newest version that the consumer supports."""
-    settle()
+    release_unconsumed()
     is_versioned = max_version is not None and max_version[0] >= VERSION[0]
     kind, pointer = _Versioned if is_versioned else _Plain, block.pointer
     address = _malloc(ctypes.sizeof(kind))
     if not address:
         raise HostMemoryError("__dlpack__: out of host memory, tensor")
     ctypes.memset(address, 0, ctypes.sizeof(kind))
-    made = kind.from_address(address)
-    made.shape, made.strides = block.size, 1
-    managed, tensor = made.managed, made.managed.tensor
+    memory = kind.from_address(address)
+    memory.shape, memory.strides = block.size, 1
+    managed, tensor = memory.managed, memory.managed.tensor
     tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = pointer, CUDA, block.device, 1
     tensor.code, tensor.bits, tensor.lanes = UINT, BITS, 1
     tensor.shape = ctypes.cast(address + kind.shape.offset, POINTER(c_int64))
@@ -164,9 +166,9 @@ def capsule(block: Any, max_version: Optional[Tuple[int, int]]) -> Any:
     if is_versioned:
         managed.major, managed.minor = VERSION
     deleter = address + type(managed).deleter.offset
-    found = _capsules[address] = _capsule_new(address, VERSIONED_NAME if is_versioned else PLAIN_NAME, None)
-    _held[address] = deleter, block
+    created = _capsules[address] = _capsule_new(address, VERSIONED_NAME if is_versioned else PLAIN_NAME, None)
+    _tensors[address] = deleter, block
     block._exports.add(address)
     if _exiting:
         _make_independent(deleter, block)
-    return found
+    return created

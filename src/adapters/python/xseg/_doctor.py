@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Checks of PyTorch and inference engines on xseg: `python -m xseg doctor`, and xseg.torch.doctor() in a process.
 
-A line has a level, a subject, and what is in effect or conflicts; a warning or failure also states what to do:
+A line has a level, a subject, and a setting in effect or a conflict; a warning or failure also has its solution:
 
     ok       nothing to do
     note     something to know
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 def _torch(is_started: bool) -> Any:
-    """The module torch, or None.  is_started: import it, as a program does."""
+    """Get the module torch, or None.  is_started: import it, as a program does."""
     if is_started and "torch" not in sys.modules:
         try:
             import torch  # pylint: disable=import-outside-toplevel
@@ -52,9 +52,9 @@ def _reason() -> str:
 
 
 def _allocator(torch: Any, is_used: bool) -> Iterator[Line]:
-    wanted = os.environ.get("XSEG_TORCH", "")
+    setting = os.environ.get("XSEG_TORCH", "")
     if torch is None:
-        yield Line("fail" if wanted == "1" else "note", "allocator",
+        yield Line("fail" if setting == "1" else "note", "allocator",
                    f"PyTorch cannot be imported by {sys.executable}; run this command with the Python of the program")
     elif is_used:
         from xseg import torch as adapter  # pylint: disable=import-outside-toplevel
@@ -64,20 +64,20 @@ def _allocator(torch: Any, is_used: bool) -> Iterator[Line]:
         if found["uncovered"]:
             yield Line("note", "adapter", f"methods of this version of PyTorch without an effect, {', '.join(found['uncovered'])}; "
                        "install a newer xseg if a program needs them")
-    elif wanted == "1":
+    elif setting == "1":
         yield Line("fail", "allocator", f"PyTorch {torch.__version__} runs on its own allocator, although XSEG_TORCH is 1: {_reason()}")
     else:
         yield Line("note", "allocator", f"PyTorch {torch.__version__} runs on its own allocator; {START}, or set XSEG_TORCH=1")
 
 
 def _key(config: str, key: str) -> str:
-    """The value of the last entry with this key; "": none."""
+    """Get the value of the last entry with this key; "": none."""
     found = re.findall(rf"(?:^|,)\s*{key}\s*:\s*([^,]*?)\s*(?=,|$)", config)
     return str(found[-1]) if found else ""
 
 
 def _segments(torch: Any, is_started: bool) -> Iterator[Line]:
-    """The kind of segments in effect.  is_started: initialize CUDA, and allocate one tensor."""
+    """Check the kind of segments in effect.  is_started: initialize CUDA, and allocate one tensor."""
     from xseg import torch as adapter  # pylint: disable=import-outside-toplevel
     if not torch.cuda.is_initialized() and not is_started:
         yield Line("note", "segments", "CUDA is not initialized; call torch.cuda.init() first to check segments and IPC")
@@ -91,9 +91,9 @@ def _segments(torch: Any, is_started: bool) -> Iterator[Line]:
         return
     config, source = allocator.configuration, allocator.configuration_source
     if not is_expandable:
-        does = ("set expandable_segments:True in XSEG_ALLOC_CONF to use expandable segments" if _key(config, "expandable_segments") == "False" else
+        advice = ("set expandable_segments:True in XSEG_ALLOC_CONF to use expandable segments" if _key(config, "expandable_segments") == "False" else
                 "the driver does not support virtual memory management, see `xseg probe --driver cuda`")
-        yield Line("note", "segments", f"classic, configuration from {source}; {does}")
+        yield Line("note", "segments", f"classic, configuration from {source}; {advice}")
         yield Line("ok", "legacy IPC", "the driver serves cudaIpcGetMemHandle() for classic segments")
         return
     yield Line("ok", "segments", f"expandable, configuration from {source}")
@@ -101,21 +101,21 @@ def _segments(torch: Any, is_started: bool) -> Iterator[Line]:
 
 
 def _ipc(adapter: Any, is_exportable: bool) -> Iterator[Line]:
-    """IPC of expandable memory."""
-    fails = "cudaIpcGetMemHandle() of a tensor fails, which custom all-reduce and weight transfer call"
-    otherwise = "or turn these features off, such as by --disable-custom-all-reduce"
+    """Check IPC of expandable memory."""
+    failure = "cudaIpcGetMemHandle() of a tensor fails, which custom all-reduce and weight transfer call"
+    alternative = "or turn these features off, such as by --disable-custom-all-reduce"
     is_served = bool(adapter._ADAPTER.xseg_torch_serves_ipc()) and is_exportable  # pylint: disable=protected-access
     if is_served:
         yield Line("ok", "legacy IPC", "cudaIpcGetMemHandle() of tensors is served, also for custom all-reduce")
         yield Line("note", "legacy IPC", "calls to a CUDA runtime that is linked statically, and of functions that are looked up in the runtime "
                    "library (ctypes, dlsym), are not served; turn legacy IPC off in such programs")
     elif not is_exportable:
-        yield Line("fail", "legacy IPC", f"{fails}: memory is not exportable; remove exportable:False and "
-                   f"TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=0, {otherwise}")
+        yield Line("fail", "legacy IPC", f"{failure}: memory is not exportable; remove exportable:False and "
+                   f"TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC=0, {alternative}")
     elif _library.ipc() is None:
-        yield Line("fail", "legacy IPC", f"{fails}: libxseg-ipc.so is not installed; install the wheel or the package xseg, {otherwise}")
+        yield Line("fail", "legacy IPC", f"{failure}: libxseg-ipc.so is not installed; install the wheel or the package xseg, {alternative}")
     else:
-        yield Line("fail", "legacy IPC", f"{fails}: libxseg-ipc.so was not loaded before the CUDA runtime; {START}, {otherwise}")
+        yield Line("fail", "legacy IPC", f"{failure}: libxseg-ipc.so was not loaded before the CUDA runtime; {START}, {alternative}")
     is_kept = os.environ.get("XSEG_TORCH_KEEP_EXPANDABLE") == "1"
     if is_kept and is_served:
         yield Line("ok", "toggles", "expandable_segments:False at run time is ignored")
@@ -127,7 +127,7 @@ def _ipc(adapter: Any, is_exportable: bool) -> Iterator[Line]:
 
 
 def _guards() -> Iterator[Line]:
-    """Variables that engines read."""
+    """Check the variables that engines read."""
     values = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     for name, value in values.items():
         if _key(value, "backend") not in ("", "native"):
@@ -151,7 +151,7 @@ def _nccl() -> Iterator[Line]:
 
 
 def _memory_saver() -> Iterator[Line]:
-    """torch_memory_saver, which intercepts cudaMalloc()."""
+    """Check torch_memory_saver, which intercepts cudaMalloc()."""
     loaded = sys.modules.get("torch_memory_saver")
     if "torch_memory_saver" in os.environ.get("LD_PRELOAD", ""):
         yield Line("fail", "memory saver", "LD_PRELOAD has the library of torch_memory_saver, whose pause() releases no memory of xseg; remove it from "
@@ -167,7 +167,7 @@ def _memory_saver() -> Iterator[Line]:
 
 
 def _engine(package: str) -> Iterator[Line]:
-    """An installed engine, and the plug-in for it."""
+    """Check an installed engine, and the plug-in for it."""
     name, group, variable = PLUGINS[package]
     try:
         version = importlib.metadata.version(package)
@@ -190,7 +190,7 @@ def _entry_points(group: str) -> List[Any]:
 
 
 def check(is_started: bool) -> Iterator[Line]:
-    """All results.  is_started: import torch and initialize CUDA, as a program does."""
+    """Run all checks.  is_started: import torch and initialize CUDA, as a program does."""
     torch = _torch(is_started)
     adapter = sys.modules.get("xseg.torch")
     is_used = torch is not None and adapter is not None and torch.cuda.get_allocator_backend() == "xseg"
@@ -215,5 +215,5 @@ def report(is_started: bool = False) -> bool:
 
 
 def main() -> int:
-    """The command `python -m xseg doctor`.  Returns the exit status."""
+    """Run the command `python -m xseg doctor`.  Returns the exit status."""
     return 0 if report(is_started=True) else 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where libxseg.so and its headers are, and how its functions are called."""
+"""Locations of libxseg.so and its headers, and calls of its functions."""
 import ctypes
 import functools
 import os
@@ -23,15 +23,15 @@ def path() -> str:
 
     ImportError: the variable is not set, and neither the wheel nor the system has the library.
     """
-    chosen = os.environ.get("XSEG_LIBRARY")
-    if chosen:
-        return chosen
-    own = HERE / "lib/libxseg.so.0"
+    configured = os.environ.get("XSEG_LIBRARY")
+    if configured:
+        return configured
+    wheel_library = HERE / "lib/libxseg.so.0"
     # In a Debian system this package is in /usr/lib/python3/dist-packages, and the library in a directory of the architecture.
-    for found in (own, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.0"):
+    for found in (wheel_library, HERE.parents[2] / getattr(sys.implementation, "_multiarch", "") / "libxseg.so.0"):
         if found.exists():
             return str(found)
-    raise ImportError(f"xseg: library not found, {own}; install the wheel of xseg, or set XSEG_LIBRARY to the path of libxseg.so")
+    raise ImportError(f"xseg: library not found, {wheel_library}; install the wheel of xseg, or set XSEG_LIBRARY to the path of libxseg.so")
 
 
 def include() -> str:
@@ -93,16 +93,16 @@ def _glibc() -> str:
         return ""
 
 
-def _why_not(where: str) -> str:
+def _explain_load_error(library_path: str) -> str:
     """Explain why a library cannot be loaded on this host, and which one to install; "": unknown."""
     try:
-        with open(where, "rb") as file:
-            head = file.read(20)
+        with open(library_path, "rb") as file:
+            header = file.read(20)
     except OSError:
         return ""
-    built_for, here, version = MACHINES.get(head[18:20], ""), platform.machine(), _glibc()
-    if head[:4] == b"\x7fELF" and built_for and built_for != here:
-        return f"built for {built_for}, but the CPU is {here}; install the wheel of xseg whose name ends in {here}.whl"
+    built_for, machine, version = MACHINES.get(header[18:20], ""), platform.machine(), _glibc()
+    if header[:4] == b"\x7fELF" and built_for and built_for != machine:
+        return f"built for {built_for}, but the CPU is {machine}; install the wheel of xseg whose name ends in {machine}.whl"
     if not version:
         return ("built for glibc, but the system has another C library, such as musl; use an image with glibc (Debian, Ubuntu, "
                 "Fedora, RHEL)")
@@ -126,26 +126,26 @@ def load() -> ctypes.CDLL:
 
     ImportError: the library does not exist or cannot be loaded.
     """
-    where = path()
+    library_path = path()
     if os.environ.get("XSEG_DRIVER") in SIMULATORS:
         os.environ["XSEG_DRIVER"] = driver(os.environ["XSEG_DRIVER"])
     try:
-        library = ctypes.CDLL(where)
-    except OSError as refusal:
-        raise ImportError(f"xseg: cannot load the library, {where}: {_why_not(where) or refusal}") from refusal
+        library = ctypes.CDLL(library_path)
+    except OSError as failure:
+        raise ImportError(f"xseg: cannot load the library, {library_path}: {_explain_load_error(library_path) or failure}") from failure
     for name, (result, arguments, _) in FUNCTIONS.items():
         try:
             function = getattr(library, name)
         except AttributeError:
-            setattr(library, name, functools.partial(_refuse, where, name))
+            setattr(library, name, functools.partial(_reject_missing, library_path, name))
             continue
         function.restype, function.argtypes = result, arguments
     return library
 
 
-def _refuse(where: str, name: str, *_: Any) -> None:
+def _reject_missing(library_path: str, name: str, *_: Any) -> None:
     """Replace a function that an older library does not have."""
-    raise UnsupportedError(f"{name}: function not found in the library, {where}; install the library and the Python package in one version")
+    raise UnsupportedError(f"{name}: function not found in the library, {library_path}; install the library and the Python package in one version")
 
 
 def error_text() -> str:
@@ -162,8 +162,8 @@ def _conversions(function: str) -> List[Tuple[int, int, int, Any, str]]:
     The handle in the first argument is omitted, since the library has returned it.
     """
     _, kinds, names = FUNCTIONS[function]
-    return [(place, *LIMITS.get(kind, (1, 0)), kind, f"{function}: {name}") for place, (kind, name) in enumerate(zip(kinds, names.split()))
-            if kind is ctypes.c_char_p or kind in LIMITS and (place, kind) != (0, ctypes.c_void_p)]
+    return [(index, *LIMITS.get(kind, (1, 0)), kind, f"{function}: {name}") for index, (kind, name) in enumerate(zip(kinds, names.split()))
+            if kind is ctypes.c_char_p or kind in LIMITS and (index, kind) != (0, ctypes.c_void_p)]
 
 
 _CONVERSIONS = {function: _conversions(function) for function in FUNCTIONS}
@@ -174,10 +174,10 @@ def call(function: str, *arguments: Any) -> None:
 
     ArgumentError: an argument does not fit the type of its parameter; the function was not called.
     """
-    for place, low, high, kind, what in _CONVERSIONS[function]:
-        value = arguments[place]
+    for index, low, high, kind, parameter in _CONVERSIONS[function]:
+        value = arguments[index]
         if type(value) is not int or not low <= value <= high:  # pylint: disable=unidiomatic-typecheck
-            arguments = (*arguments[:place], converted(value, kind, what), *arguments[place + 1:])
+            arguments = (*arguments[:index], converted(value, kind, parameter), *arguments[index + 1:])
     status = getattr(load(), function)(*arguments)
     if status:
         raise error(status, error_text())
@@ -188,5 +188,5 @@ def stack_method(handle: int) -> str:
     the library is older.
     """
     function = load().xseg_history_stack_method
-    answer = None if isinstance(function, functools.partial) else function(handle)
-    return answer.decode() if answer else ""
+    method = None if isinstance(function, functools.partial) else function(handle)
+    return method.decode() if method else ""

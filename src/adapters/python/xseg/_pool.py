@@ -24,17 +24,17 @@ class Pool(_library.Owner):
     release(), the end of a with statement, or the end of the last reference releases the pool.  Its live blocks stay valid.
     """
 
-    def __init__(self, allocator: "Allocator", number: int, device: int) -> None:
+    def __init__(self, allocator: "Allocator", native_handle: int, device: int) -> None:
         """Created by Allocator.pool()."""
         self._allocator = allocator
-        self._held: List[int] = [number]  # popped by the thread that releases it
+        self._handles: List[int] = [native_handle]  # popped by the thread that releases it
         #: CUDA ordinal.
         self.device = device
 
     @property
     def handle(self) -> int:
         """Handle of the pool in the library, an integer; 0 after release() or after the allocator was closed."""
-        return self._held[0] if self._held and self._allocator.handle else 0
+        return self._handles[0] if self._handles and self._allocator.handle else 0
 
     def alive(self) -> int:
         """Get the handle.  ArgumentError: the pool was released; a call with the handle 0 would apply to all memory."""
@@ -43,7 +43,7 @@ class Pool(_library.Owner):
         return self.handle
 
     @staticmethod
-    def number_of(pool: Optional["Pool"]) -> Optional[int]:
+    def handle_of(pool: Optional["Pool"]) -> Optional[int]:
         """Get the handle of an argument `pool`, or None.  ArgumentError: the argument is not a pool, or the pool was released."""
         if pool is None:
             return None
@@ -66,11 +66,11 @@ class Pool(_library.Owner):
     def release(self) -> None:
         """Release the pool.  A repeated call has no effect.  The next trim, or memory pressure, releases its cached memory."""
         try:
-            number = self._held.pop()
+            native_handle = self._handles.pop()
         except IndexError:
             return
         if self._allocator.handle:
-            _library.call("xseg_pool_release", number)
+            _library.call("xseg_pool_release", native_handle)
 
     @contextlib.contextmanager
     def route(self, accepts: Optional[Callable[[int], bool]] = None) -> Iterator["Pool"]:
@@ -92,13 +92,13 @@ class Pool(_library.Owner):
     @contextlib.contextmanager
     def _between(self, begin: str, arguments: Tuple[Any, ...], end: str) -> Iterator[None]:
         """Call `begin` on the pool, and `end` at the end, also if the pool is released in between."""
-        number = self.alive()
-        _library.call(begin, number, *arguments)
+        native_handle = self.alive()
+        _library.call(begin, native_handle, *arguments)
         try:
             yield
         finally:
             if self._allocator.handle:  # otherwise xseg_close() has ended it
-                _library.call(end, number)
+                _library.call(end, native_handle)
 
     def pause(self, keep: str = "nothing", file: Union[str, "os.PathLike[str]", None] = None) -> None:
         """Release the physical memory of the pool, and keep its addresses and blocks.
@@ -148,5 +148,5 @@ class Pool(_library.Owner):
 
     def __del__(self, _load: Any = _library.load) -> None:  # modules may have ended before
         """Release the pool.  A failure, such as in a forked child, is not reported."""
-        if getattr(self, "_held", None) and self._allocator.handle:
-            _load().xseg_pool_release(self._held.pop())
+        if getattr(self, "_handles", None) and self._allocator.handle:
+            _load().xseg_pool_release(self._handles.pop())

@@ -22,16 +22,16 @@ class RangeView(_library.Owner):
     the work of streams, so an export of a view makes no stream wait.
     """
 
-    def __init__(self, whole: "Range", offset: int, size: int) -> None:
+    def __init__(self, source: "Range", offset: int, size: int) -> None:
         """Created by Range.view()."""
-        self._range = whole
-        self._exports = whole._exports  # all DLPack tensors of parts of the range
+        self._range = source
+        self._exports = source._exports  # all DLPack tensors of parts of the range
         #: Offset from the start of the range, in bytes.
         self.offset = offset
         #: Size in bytes.
         self.size = size
         #: CUDA ordinal.
-        self.device = whole.device
+        self.device = source.device
 
     @property
     def pointer(self) -> int:
@@ -46,7 +46,7 @@ class RangeView(_library.Owner):
                 "stream": None}
 
     def __dlpack_device__(self) -> Tuple[int, int]:
-        """The pair of kDLCUDA and the CUDA ordinal."""
+        """Get the pair of kDLCUDA and the CUDA ordinal."""
         return _dlpack.CUDA, self.device
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
@@ -76,11 +76,11 @@ class Range(_library.Owner):
 
     def __init__(self, allocator: "Allocator", size: int, device: int, pool: Optional[Pool], options: Any) -> None:
         """Created by Allocator.range()."""
-        number = ctypes.c_void_p()
-        self._held: List[int] = []  # popped by the thread that releases it
-        _library.call("xseg_range_reserve", allocator.handle, device, size, ctypes.byref(options), ctypes.byref(number))
+        native_handle = ctypes.c_void_p()
+        self._handles: List[int] = []  # popped by the thread that releases it
+        _library.call("xseg_range_reserve", allocator.handle, device, size, ctypes.byref(options), ctypes.byref(native_handle))
         self._allocator, self._pool, self._names_pool = allocator, pool, pool is not None
-        self._held.append(number.value or 0)
+        self._handles.append(native_handle.value or 0)
         self._exports: Set[int] = set()  # addresses of DLPack tensors that refer to parts of the range
         self._streams: Set[int] = set()  # streams on which memory was committed
         info = self.info()
@@ -96,7 +96,7 @@ class Range(_library.Owner):
     @property
     def handle(self) -> int:
         """Handle of the range in the library, an integer; 0 after release() or after the allocator was closed."""
-        return self._held[0] if self._held and self._allocator.handle else 0
+        return self._handles[0] if self._handles and self._allocator.handle else 0
 
     def alive(self) -> int:
         """Get the handle.  ArgumentError: the range was released."""
@@ -113,9 +113,9 @@ class Range(_library.Owner):
     def pool(self) -> Pool:
         """The pool of the range: the argument of Allocator.range(), or a new pool, which is released with the range."""
         if self._pool is None:
-            number = self.info().pool
-            _library.call("xseg_pool_retain", number)
-            self._pool = Pool(self._allocator, number, self.device)
+            native_handle = self.info().pool
+            _library.call("xseg_pool_retain", native_handle)
+            self._pool = Pool(self._allocator, native_handle, self.device)
         return self._pool
 
     def commit(self, offset: int, size: int, stream: Handle = None) -> None:
@@ -125,9 +125,9 @@ class Range(_library.Owner):
         ArgumentError: a granule is already committed.
         Cost: no driver call if all granules are pending unmap on this stream; otherwise as xseg_range_commit().
         """
-        on = self._number(stream)
-        self._streams.add(on)  # before memory is mapped
-        self._change("xseg_range_commit", 1, offset, size, on)
+        native_stream = self._stream_handle(stream)
+        self._streams.add(native_stream)  # before memory is mapped
+        self._change("xseg_range_commit", 1, offset, size, native_stream)
 
     def decommit(self, offset: int, size: int, stream: Handle = None) -> None:
         """Decommit granules: their memory is unmapped when the work that is queued on the stream now has completed.
@@ -135,7 +135,7 @@ class Range(_library.Owner):
         The stream must already wait for all other streams that use the memory.
         Cost: one event record; later polls as in xseg_range_decommit().
         """
-        self._change("xseg_range_decommit", 0, offset, size, self._number(stream))
+        self._change("xseg_range_decommit", 0, offset, size, self._stream_handle(stream))
 
     def prepare(self, size: int) -> None:
         """Create pages in advance until the range has `size` bytes of prepared pages, so that a commit only maps them.
@@ -161,7 +161,7 @@ class Range(_library.Owner):
 
         Decommitted granules without further holds are unmapped when the work that is queued on the stream now has completed.
         """
-        _library.call("xseg_range_unhold", self.alive(), offset, size, self._number(stream))
+        _library.call("xseg_range_unhold", self.alive(), offset, size, self._stream_handle(stream))
 
     def alias(self, offset: int, size: int, source: "Range", source_offset: int = 0) -> None:
         """Alias pages: map the pages of committed granules of `source` in unmapped granules of this range as well.
@@ -200,45 +200,45 @@ class Range(_library.Owner):
         Cost: synchronizes the streams of memory that is pending unmap.
         """
         if self._exports:
-            _dlpack.settle()
+            _dlpack.release_unconsumed()
         if self._exports:
             raise BusyError(f"Range.release: range is exported by DLPack, {self!r}; delete the arrays that use its memory first")
         try:
-            number = self._held.pop()
+            native_handle = self._handles.pop()
         except IndexError:
             return
         try:
             if self._allocator.handle:
-                _library.call("xseg_range_release", number)
+                _library.call("xseg_range_release", native_handle)
         except BaseException:
-            self._held.append(number)
+            self._handles.append(native_handle)
             raise
         if self._pool is not None and not self._names_pool:
             self._pool.release()
 
-    def _number(self, stream: Handle) -> int:
+    def _stream_handle(self, stream: Handle) -> int:
         """Get the handle of the stream of a call."""
         return handle(stream)
 
-    def _change(self, function: str, mark: int, offset: int, size: int, *others: Any) -> None:
-        """Commit granules (mark 1) or decommit them (0) by a function of the library, and record that."""
+    def _change(self, function: str, is_committed: int, offset: int, size: int, *arguments: Any) -> None:
+        """Commit granules (is_committed 1) or decommit them (0) by a function of the library, and record their state."""
         # Before the call: a conversion that fails after it would leave committed granules without a record.
         offset = integer(offset, ctypes.c_uint64, f"{function}: offset")
         size = integer(size, ctypes.c_uint64, f"{function}: size")
-        _library.call(function, self.alive(), offset, size, *others)
+        _library.call(function, self.alive(), offset, size, *arguments)
         first, count = offset // self.page_bytes, size // self.page_bytes
-        self._committed[first:first + count] = bytes((mark,)) * count
+        self._committed[first:first + count] = bytes((is_committed,)) * count
 
-    def _give_up(self) -> None:
+    def _decommit_all(self) -> None:
         """Decommit all committed granules, after the work of all streams on which they were committed."""
-        behind, *others = self._streams or {0}
+        last, *others = self._streams or {0}
         for other in others:
-            _driver.wait(self._allocator.driver, self.device, other, behind, is_unasked=True)
+            _driver.wait(self._allocator.driver, self.device, other, last, is_implicit=True)
         first = self._committed.find(1)
         while first >= 0:
             end = self._committed.find(0, first)
             count = (end if end >= 0 else len(self._committed)) - first
-            self.decommit(first * self.page_bytes, count * self.page_bytes, behind)
+            self.decommit(first * self.page_bytes, count * self.page_bytes, last)
             first = self._committed.find(1, first)
 
     def __enter__(self) -> "Range":
@@ -254,13 +254,13 @@ class Range(_library.Owner):
 
     def __del__(self) -> None:
         """Release the range.  After a failure, such as in a forked child or during a capture, the library keeps the range."""
-        if not getattr(self, "_held", None) or self._exports:
+        if not getattr(self, "_handles", None) or self._exports:
             return
         with contextlib.suppress(Error):
             try:
                 self.release()
             except BusyError:
-                self._give_up()
+                self._decommit_all()
                 self.release()
 
     def __repr__(self) -> str:
@@ -270,5 +270,5 @@ class Range(_library.Owner):
 
 def reserve(kind: Type[Range], allocator: "Allocator", size: int, device: int, pool: Optional[Pool], **options: Any) -> Range:
     """Implement Allocator.range(); options are members of struct xseg_range_options."""
-    made = _records.structure(_structs.xseg_range_options, pool=Pool.number_of(pool) or 0, **options)
-    return kind(allocator, size, device, pool, made)
+    native_options = _records.structure(_structs.xseg_range_options, pool=Pool.handle_of(pool) or 0, **options)
+    return kind(allocator, size, device, pool, native_options)

@@ -234,7 +234,7 @@ def _plain(value: Any, kind: Any, name: str = "") -> Any:
     if isinstance(value, _structs.xseg_stat):
         return Stat(value.current, value.peak, value.allocated, value.freed)
     if isinstance(value, ctypes.Array):
-        return Groups(*(_plain(one, None) for one in value))
+        return Groups(*(_plain(element, None) for element in value))
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if value is None and kind is ctypes.c_void_p:
@@ -242,32 +242,32 @@ def _plain(value: Any, kind: Any, name: str = "") -> Any:
     return None if kind is ctypes.c_uint64 and value == NONE else value
 
 
-def record(kind: Type[Record], structure: ctypes.Structure, **others: Any) -> Record:
+def record(kind: Type[Record], structure: ctypes.Structure, **additional: Any) -> Record:
     """Convert a structure that the library has filled to a named tuple."""
     types = dict(structure._fields_)  # type: ignore[arg-type,misc]
     values = {name: _plain(getattr(structure, name), types[name], name) for name in kind._fields  # type: ignore[attr-defined]
               if name in types}
-    values.update(others)
+    values.update(additional)
     return kind(**values)
 
 
-def assign(made: ctypes.Structure, **values: Any) -> None:
+def assign(target: ctypes.Structure, **values: Any) -> None:
     """Set members of a structure; ArgumentError: a value does not fit the type of its member, and no member has changed."""
-    kinds, name_of = dict(made._fields_), type(made).__name__  # type: ignore[arg-type,misc]
-    fitting = {name: converted(value, kinds[name], f"{name_of}: {'size' if name == 'bytes' else name}")
+    kinds, name_of = dict(target._fields_), type(target).__name__  # type: ignore[arg-type,misc]
+    converted_values = {name: converted(value, kinds[name], f"{name_of}: {'size' if name == 'bytes' else name}")
                for name, value in values.items()}
-    for name, value in fitting.items():
-        setattr(made, name, value)
+    for name, value in converted_values.items():
+        setattr(target, name, value)
 
 
 def structure(kind: Type[ctypes.Structure], **values: Any) -> Any:
     """Create a structure with its size, its initial values and these values.  ArgumentError: as assign()."""
-    made = kind(**getattr(kind, "START", {}))
-    assign(made, struct_size=ctypes.sizeof(kind), **values)
-    return made
+    target = kind(**getattr(kind, "START", {}))
+    assign(target, struct_size=ctypes.sizeof(kind), **values)
+    return target
 
 
-def where(device: int = -1, stream: Optional[int] = None, pool: Optional[int] = None) -> Any:
+def scope(device: int = -1, stream: Optional[int] = None, pool: Optional[int] = None) -> Any:
     """Create the scope of a call; the default is all memory."""
     return structure(_structs.xseg_scope, device=device, one_stream=stream is not None, stream=stream or 0,
                      pool=pool or 0)

@@ -19,29 +19,29 @@ Leave = Callable[[int, int, Any], None]
 
 
 # By the handle of the allocator and the ID of the registration: the callbacks.
-_LIVE: Dict[Tuple[int, int], "_Calls"] = {}
-_LEFT: Set[Tuple[int, int]] = set()  # unreferenced registrations that could not end in their own callbacks
+_ACTIVE: Dict[Tuple[int, int], "_Calls"] = {}
+_UNREFERENCED: Set[Tuple[int, int]] = set()  # unreferenced registrations that could not end in their own callbacks
 
 
 def _end(key: Tuple[int, int]) -> int:
     """End a registration, and return the status of xseg_unregister()."""
     status = int(_library.load().xseg_unregister(*key))
     if status in (0, _structs.XSEG_ERR_ARGUMENT):
-        _LIVE.pop(key, None)
-        _LEFT.discard(key)
+        _ACTIVE.pop(key, None)
+        _UNREFERENCED.discard(key)
     return status
 
 
-def end_left(handle: int) -> None:
+def end_unreferenced(handle: int) -> None:
     """End the unreferenced registrations of an allocator."""
-    for key in [each for each in _LEFT if each[0] == handle]:
+    for key in [each for each in _UNREFERENCED if each[0] == handle]:
         _end(key)
 
 
 @atexit.register
 def _end_all() -> None:
     """End all registrations, so that no function of Python is called after the interpreter has ended."""
-    for key in list(_LIVE):
+    for key in list(_ACTIVE):
         _end(key)
 
 
@@ -50,7 +50,7 @@ class _Calls:
 
     def __init__(self, enter: Enter, leave: Leave, pin: bool) -> None:
         self.enter, self.leave = enter, leave
-        self.kept: Dict[int, Any] = {}  # return values of `enter`, by address
+        self.results: Dict[int, Any] = {}  # return values of `enter`, by address
         self.refusal: Optional[BaseException] = None
         fields = dict(_structs.xseg_registrar._fields_)
         self.registrar = _structs.xseg_registrar(ctypes.sizeof(_structs.xseg_registrar), None, fields["enter"](self._enter),
@@ -59,15 +59,15 @@ class _Calls:
     def _enter(self, _: Any, run: Any) -> bool:
         base, size = run.contents.base, run.contents.bytes
         try:
-            self.kept[base] = self.enter(base, size)
-        except BaseException as refusal:  # pylint: disable=broad-except
-            self.refusal = refusal
+            self.results[base] = self.enter(base, size)
+        except BaseException as failure:  # pylint: disable=broad-except
+            self.refusal = failure
             return False
         return True
 
     def _leave(self, _: Any, run: Any) -> None:
         base, size = run.contents.base, run.contents.bytes
-        self.leave(base, size, self.kept.pop(base))  # ctypes prints an exception
+        self.leave(base, size, self.results.pop(base))  # ctypes prints an exception
 
 
 class Registration(_library.Owner):
@@ -78,18 +78,18 @@ class Registration(_library.Owner):
 
     def __init__(self, allocator: "Allocator", address: int, size: int, calls: _Calls) -> None:
         """Created by Allocator.register()."""
-        number = ctypes.c_uint64()
+        native_id = ctypes.c_uint64()
         self._key = (0, 0)
-        end_left(allocator.handle)
+        end_unreferenced(allocator.handle)
         try:
             _library.call("xseg_register", allocator.handle, address, size, ctypes.byref(calls.registrar),
-                          ctypes.byref(number))
+                          ctypes.byref(native_id))
         except Exception as error:
             if isinstance(calls.refusal, (KeyboardInterrupt, SystemExit)):
                 raise calls.refusal
             raise error from calls.refusal
-        self._allocator, self._calls, self._key = allocator, calls, (allocator.handle, number.value)
-        _LIVE[self._key] = calls
+        self._allocator, self._calls, self._key = allocator, calls, (allocator.handle, native_id.value)
+        _ACTIVE[self._key] = calls
 
     @property
     def refusal(self) -> Optional[BaseException]:
@@ -101,13 +101,13 @@ class Registration(_library.Owner):
 
         BusyError: the call is from a callback of the registration.
         """
-        calls = _LIVE.pop(self._key, None)  # only one thread continues
+        calls = _ACTIVE.pop(self._key, None)  # only one thread continues
         if calls is None or not self._allocator.handle:
             return
         try:
             _library.call("xseg_unregister", *self._key)
         except BaseException:
-            _LIVE[self._key] = calls
+            _ACTIVE[self._key] = calls
             raise
 
     def __enter__(self) -> "Registration":
@@ -119,8 +119,8 @@ class Registration(_library.Owner):
 
     def __del__(self) -> None:
         """End the registration.  A failure, such as in a forked child, is not reported."""
-        if self._key in _LIVE and self._allocator.handle and _end(self._key) == _structs.XSEG_ERR_BUSY:
-            _LEFT.add(self._key)
+        if self._key in _ACTIVE and self._allocator.handle and _end(self._key) == _structs.XSEG_ERR_BUSY:
+            _UNREFERENCED.add(self._key)
 
 
 def register(allocator: "Allocator", address: int, size: int, enter: Enter, leave: Leave, pin: bool) -> Registration:

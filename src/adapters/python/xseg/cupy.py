@@ -16,15 +16,15 @@ from xseg._allocator import open as open_allocator
 
 __all__ = ["allocator", "function", "install"]
 
-_chosen: Optional[Allocator] = None
+_allocator: Optional[Allocator] = None
 
 
 def allocator() -> Allocator:
     """Get the allocator of CuPy: the argument of install(), or an allocator that is opened with the configuration of the environment."""
-    global _chosen  # pylint: disable=global-statement
-    if _chosen is None:
-        _chosen = open_allocator()
-    return _chosen
+    global _allocator  # pylint: disable=global-statement
+    if _allocator is None:
+        _allocator = open_allocator()
+    return _allocator
 
 
 def function(chosen: Allocator) -> Callable[[int], Any]:
@@ -47,6 +47,6 @@ def install(chosen: Optional[Allocator] = None) -> None:
 
     Existing arrays keep their memory.  cupy.cuda.set_allocator(None) ends the use of xseg.
     """
-    global _chosen  # pylint: disable=global-statement
-    _chosen = chosen or allocator()
-    cupy.cuda.set_allocator(function(_chosen))
+    global _allocator  # pylint: disable=global-statement
+    _allocator = chosen or allocator()
+    cupy.cuda.set_allocator(function(_allocator))

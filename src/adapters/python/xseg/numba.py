@@ -21,15 +21,15 @@ from xseg._allocator import open as open_allocator
 
 __all__ = ["Manager", "allocator", "install"]
 
-_chosen: Optional[Allocator] = None
+_allocator: Optional[Allocator] = None
 
 
 def allocator() -> Allocator:
     """Get the allocator of Numba: the argument of install(), or an allocator that is opened with the configuration of the environment."""
-    global _chosen  # pylint: disable=global-statement
-    if _chosen is None:
-        _chosen = open_allocator()
-    return _chosen
+    global _allocator  # pylint: disable=global-statement
+    if _allocator is None:
+        _allocator = open_allocator()
+    return _allocator
 
 
 def install(chosen: Optional[Allocator] = None) -> None:
@@ -37,17 +37,17 @@ def install(chosen: Optional[Allocator] = None) -> None:
 
     Call it before Numba's first use of CUDA; a later call raises an exception of Numba.  Numba still allocates pinned host memory.
     """
-    global _chosen  # pylint: disable=global-statement
+    global _allocator  # pylint: disable=global-statement
     cuda.set_memory_manager(Manager)
     if chosen is not None:
-        _chosen = chosen
+        _allocator = chosen
 
 
 class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
     """The memory manager, which Numba creates once for each context."""
 
-    def __init__(self, *arguments: Any, **others: Any) -> None:
-        super().__init__(*arguments, **others)
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self._blocks: Dict[int, Any] = {}
         self._stream: Any = None
 
@@ -74,15 +74,15 @@ class Manager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):  # type: 
 
     def get_memory_info(self) -> Any:
         """Get the memory of the device; memory that xseg has cached counts as free."""
-        total = allocator().statistics(self.context.device.id)
-        taken = total.physical_bytes
-        used = total.allocated_bytes.all.current
+        statistics = allocator().statistics(self.context.device.id)
+        physical = statistics.physical_bytes
+        allocated = statistics.allocated_bytes.all.current
         free, size = _driver_memory_info()
-        return cuda.MemoryInfo(free=free + max(0, taken - used), total=size)
+        return cuda.MemoryInfo(free=free + max(0, physical - allocated), total=size)
 
     def get_ipc_handle(self, memory: Any) -> Any:
         """Get a CUDA IPC handle, which only memory of cuMemAlloc has: that of classic segments."""
-        if allocator().block_at(_number(memory.device_pointer)).is_expandable:
+        if allocator().block_at(_address(memory.device_pointer)).is_expandable:
             raise NotImplementedError("get_ipc_handle: memory of expandable segments has no CUDA IPC handle; open the allocator "
                                       "with expandable_segments:False, or export the memory with xseg_export()")
         return super().get_ipc_handle(memory)
@@ -112,7 +112,7 @@ def _device_pointer(pointer: int) -> Any:
     return ctypes.c_uint64(pointer)
 
 
-def _number(pointer: Any) -> int:
+def _address(pointer: Any) -> int:
     """Convert an address of Numba to an integer."""
     return int(pointer.value if hasattr(pointer, "value") else pointer)
 

@@ -71,10 +71,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* Write the message of the failed function of the library. */
 static void report_error(void)
 {
-    char text[1024];
+    char message[1024];
 
-    xseg_error_message(text, sizeof(text));
-    (void)fprintf(stderr, "xseg-torch: %s\n", text);
+    xseg_error_message(message, sizeof(message));
+    (void)fprintf(stderr, "xseg-torch: %s\n", message);
 }
 
 static struct xseg_allocator *open_once(void)
@@ -86,17 +86,17 @@ static struct xseg_allocator *open_once(void)
         has_failed = true;
         report_error();
     }
-    struct xseg_allocator *const opened = allocator;
+    struct xseg_allocator *const library = allocator;
     (void)pthread_mutex_unlock(&lock);
-    return opened;
+    return library;
 }
 
 XSEG_API void *xseg_torch_malloc(size_t bytes, int device, xseg_stream stream)
 {
-    struct xseg_allocator *const opened = open_once();
+    struct xseg_allocator *const library = open_once();
     void *ptr = NULL;
 
-    if (opened != NULL && xseg_alloc(opened, device, bytes, stream, &ptr) != XSEG_OK)
+    if (library != NULL && xseg_alloc(library, device, bytes, stream, &ptr) != XSEG_OK)
         report_error();
     return ptr;
 }
@@ -127,18 +127,18 @@ XSEG_API void xseg_torch_reset(void)
 
 XSEG_API void xseg_torch_memory_fraction(double fraction, int device)
 {
-    struct xseg_allocator *const opened = open_once();
-    struct xseg_scope where = XSEG_SCOPE_ALL;
+    struct xseg_allocator *const library = open_once();
+    struct xseg_scope scope = XSEG_SCOPE_ALL;
     struct xseg_limits limits = XSEG_LIMITS_INIT;
 
-    where.device = device;
-    if (opened == NULL)
+    scope.device = device;
+    if (library == NULL)
         return;
-    xseg_status status = xseg_limits_get(opened, &where, &limits);
+    xseg_status status = xseg_limits_get(library, &scope, &limits);
     limits.fraction = fraction;
     limits.has_fraction = true;
     if (status == XSEG_OK)
-        status = xseg_limits_set(opened, &where, &limits);
+        status = xseg_limits_set(library, &scope, &limits);
     if (status != XSEG_OK)
         report_error();
 }
@@ -160,32 +160,33 @@ XSEG_API void xseg_torch_record_stream(void *ptr, xseg_stream stream)
         report_error();
 }
 
-static struct graph_pool **find(int device, unsigned long long first, unsigned long long second)
+static struct graph_pool **find_pool(int device, unsigned long long first,
+                                     unsigned long long second)
 {
-    struct graph_pool **at = &graph_pools;
+    struct graph_pool **link = &graph_pools;
 
-    while (*at != NULL &&
-           ((*at)->device != device || (*at)->first != first || (*at)->second != second))
-        at = &(*at)->next;
-    return at;
+    while (*link != NULL &&
+           ((*link)->device != device || (*link)->first != first || (*link)->second != second))
+        link = &(*link)->next;
+    return link;
 }
 
 static _Thread_local struct graph_pool *innermost;
 
-/* cuStreamIsCapturing() of the driver that the library uses; NULL without it. */
+/* cuStreamIsCapturing() of the driver that the library uses, or NULL. */
 static int (*stream_is_capturing)(xseg_stream, int *);
 
 static void find_driver(void)
 {
-    const char *const named = secure_getenv("XSEG_DRIVER");
+    const char *const name = secure_getenv("XSEG_DRIVER");
     void *const driver =
-        dlopen(named != NULL && *named != '\0' ? named : "libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+        dlopen(name != NULL && *name != '\0' ? name : "libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 
     if (driver != NULL)
         *(void **)&stream_is_capturing = dlsym(driver, "cuStreamIsCapturing");
 }
 
-/* Whether a stream is captured.  The legacy default stream never is. */
+/* Get whether a stream is capturing.  The legacy default stream never captures. */
 static bool is_captured(xseg_stream stream)
 {
     int status = 0;
@@ -198,40 +199,41 @@ static bool is_captured(xseg_stream stream)
  * PyTorch's predicate is a C++ object, which C cannot call.  So the pool serves requests of the capturing thread, and requests on
  * captured streams of threads without a capture, such as that of backward().
  */
-static bool accepts(void *context, xseg_stream stream)
+static bool route_accepts(void *context, xseg_stream stream)
 {
     return innermost == context || (innermost == NULL && is_captured(stream));
 }
 
-static struct graph_pool *retain(int device, unsigned long long first, unsigned long long second)
+static struct graph_pool *retain_pool(int device, unsigned long long first,
+                                      unsigned long long second)
 {
-    struct graph_pool **at = find(device, first, second);
+    struct graph_pool **link = find_pool(device, first, second);
 
-    if (*at == NULL) {
-        struct graph_pool *made = calloc(1, sizeof(*made));
+    if (*link == NULL) {
+        struct graph_pool *pool = calloc(1, sizeof(*pool));
 
-        if (made == NULL) {
+        if (pool == NULL) {
             (void)fprintf(stderr, "xseg-torch: out of host memory, pool of a graph\n");
             return NULL;
         }
-        if (xseg_pool_create(allocator, device, NULL, &made->handle) != XSEG_OK) {
+        if (xseg_pool_create(allocator, device, NULL, &pool->handle) != XSEG_OK) {
             report_error();
-            free(made);
+            free(pool);
             return NULL;
         }
-        made->device = device;
-        made->first = first;
-        made->second = second;
-        *at = made;
+        pool->device = device;
+        pool->first = first;
+        pool->second = second;
+        *link = pool;
     }
-    (*at)->use_count++;
-    return *at;
+    (*link)->use_count++;
+    return *link;
 }
 
-/* Begin the route and mark the capture, or neither. */
-static void begin(struct graph_pool *pool)
+/* Begin the route and mark the capture.  On failure neither is active. */
+static void begin_route(struct graph_pool *pool)
 {
-    if (xseg_route_begin(pool->handle, accepts, pool) != XSEG_OK) {
+    if (xseg_route_begin(pool->handle, route_accepts, pool) != XSEG_OK) {
         report_error();
         return;
     }
@@ -254,9 +256,9 @@ XSEG_API void xseg_torch_begin_allocate_to_pool(int device, unsigned long long f
         return;
     (void)pthread_once(&has_driver, find_driver);
     (void)pthread_mutex_lock(&lock);
-    struct graph_pool *const pool = retain(device, first, second);
+    struct graph_pool *const pool = retain_pool(device, first, second);
     if (pool != NULL)
-        begin(pool);
+        begin_route(pool);
     (void)pthread_mutex_unlock(&lock);
 }
 
@@ -264,7 +266,7 @@ XSEG_API void xseg_torch_end_allocate_to_pool(int device, unsigned long long fir
                                               unsigned long long second)
 {
     (void)pthread_mutex_lock(&lock);
-    struct graph_pool *const pool = *find(device, first, second);
+    struct graph_pool *const pool = *find_pool(device, first, second);
     if (pool == NULL)
         (void)fprintf(stderr,
                       "xseg-torch: xseg_torch_end_allocate_to_pool: unknown pool, ID (%llu, %llu) "
@@ -282,13 +284,13 @@ XSEG_API void xseg_torch_release_pool(int device, unsigned long long first,
                                       unsigned long long second)
 {
     (void)pthread_mutex_lock(&lock);
-    struct graph_pool **const at = find(device, first, second);
-    struct graph_pool *const pool = *at;
+    struct graph_pool **const link = find_pool(device, first, second);
+    struct graph_pool *const pool = *link;
     xseg_status status = XSEG_OK;
 
     if (pool != NULL && --pool->use_count == 0) {
         status = xseg_pool_release(pool->handle);
-        *at = pool->next;
+        *link = pool->next;
         free(pool);
     }
     (void)pthread_mutex_unlock(&lock);

@@ -10,7 +10,7 @@
 #define MIB            ((uint64_t)1 << 20)
 #define CLIMBS         2
 #define STEPS          5         /* of a climb */
-#define CLOSE_ROUNDS   3         /* each with half the distance */
+#define CLOSE_ROUNDS   3         /* rounds, each with half the distance of the previous one */
 #define DRIVER_NS      100000000 /* additional driver time that is accepted */
 #define DRIVER_PART    100       /* or this part of the recorded time, if that is more */
 #define RUNNERS_UP     4         /* candidates for the runner-up that may need a larger device */
@@ -30,8 +30,8 @@ struct search {
     const struct tuning_base *base;
     struct candidate **list; /* the first is the current string */
     size_t count;
-    uint64_t more_driver_ns; /* accepted in addition to the driver time of the current string */
-    bool failed;             /* an error message is on standard error */
+    uint64_t extra_driver_ns; /* accepted in addition to the driver time of the current string */
+    bool failed;              /* an error message is on standard error */
 };
 
 /* --- Candidates. --- */
@@ -44,7 +44,7 @@ static void out_of_memory(struct search *search)
 }
 
 /* Find or add the candidate of a tuning.  NONE: its string is invalid, or host memory ran out. */
-static size_t add(struct search *search, const struct tuning *tuning)
+static size_t add_candidate(struct search *search, const struct tuning *tuning)
 {
     char *config = tuning_string(search->base, tuning);
     struct candidate *candidate;
@@ -76,7 +76,7 @@ static size_t add(struct search *search, const struct tuning *tuning)
 }
 
 /* Replay the new candidates. */
-static void run_new(struct search *search)
+static void replay_new(struct search *search)
 {
     struct trial **trials = calloc(search->count + 1, sizeof(struct trial *));
     size_t count = 0;
@@ -105,67 +105,69 @@ static void free_candidates(struct search *search)
 
 /* --- Comparison of candidates. --- */
 
-static const struct trial_large *large_of(const struct search *search, size_t number)
+static const struct trial_large *large_results(const struct search *search, size_t number)
 {
-    return &search->list[number]->trial.whole.large;
+    return &search->list[number]->trial.combined.large;
 }
 
-static unsigned completion_in(const struct trial_results *results)
+static unsigned program_completion(const struct trial_results *results)
 {
-    return results->large.completes + 2u * results->serves;
+    return results->large.completes + 2u * results->completes_on_target;
 }
 
-/* The completeness of the replays with a candidate; larger is better.  A candidate with which a program gets less far than with the
- * current string ranks below all others. */
+/* Get the completeness of the replays with a candidate; larger is better.  A candidate with which a program replays fewer events
+ * than with the current string ranks below all others. */
 static unsigned completion_of(const struct search *search, size_t number)
 {
     const struct trial *trial = &search->list[number]->trial, *current = &search->list[0]->trial;
     unsigned sum = 1;
-    bool keeps = true;
+    bool is_no_regression = true;
 
-    if (trial->whole.is_broken)
+    if (trial->combined.is_broken)
         return 0;
     for (size_t i = 0; i < search->trials->count; i++) {
-        keeps = keeps && trial->results[i].completes >= current->results[i].completes &&
-                completion_in(&trial->results[i]) >= completion_in(&current->results[i]);
-        sum += completion_in(&trial->results[i]);
+        is_no_regression =
+            is_no_regression && trial->results[i].completes >= current->results[i].completes &&
+            program_completion(&trial->results[i]) >= program_completion(&current->results[i]);
+        sum += program_completion(&trial->results[i]);
     }
-    return keeps ? sum + COMPLETION_MAX : sum;
+    return is_no_regression ? sum + COMPLETION_MAX : sum;
 }
 
-static bool is_cheap(const struct search *search, size_t number)
+static bool has_acceptable_time(const struct search *search, size_t number)
 {
     const struct trial *trial = &search->list[number]->trial, *current = &search->list[0]->trial;
 
     for (size_t i = 0; i < search->trials->count; i++)
         if (trial->results[i].large.driver_ns >
-            current->results[i].large.driver_ns + search->more_driver_ns)
+            current->results[i].large.driver_ns + search->extra_driver_ns)
             return false;
     return true;
 }
 
-static bool is_of_one_class(const struct search *search, size_t a, size_t b)
+static bool is_comparable(const struct search *search, size_t a, size_t b)
 {
     return completion_of(search, a) == completion_of(search, b) &&
-           is_cheap(search, a) == is_cheap(search, b) &&
-           large_of(search, a)->reach == large_of(search, b)->reach;
+           has_acceptable_time(search, a) == has_acceptable_time(search, b) &&
+           large_results(search, a)->reach == large_results(search, b)->reach;
 }
 
 static bool is_better(const struct search *search, size_t a, size_t b)
 {
-    const struct trial_large *left = large_of(search, a), *right = large_of(search, b);
+    const struct trial_large *a_results = large_results(search, a),
+                             *b_results = large_results(search, b);
 
     if (completion_of(search, a) != completion_of(search, b))
         return completion_of(search, a) > completion_of(search, b);
-    if (is_cheap(search, a) != is_cheap(search, b))
-        return is_cheap(search, a);
+    if (has_acceptable_time(search, a) != has_acceptable_time(search, b))
+        return has_acceptable_time(search, a);
     /* Peaks are comparable only if the same events were replayed. */
-    if (left->reach != right->reach)
-        return left->reach > right->reach;
-    return left->peak_reserved < right->peak_reserved;
+    if (a_results->reach != b_results->reach)
+        return a_results->reach > b_results->reach;
+    return a_results->peak_reserved < b_results->peak_reserved;
 }
 
-/* A smaller difference does not justify another key. */
+/* Get the difference that justifies another key. */
 static uint64_t tolerance(uint64_t bytes)
 {
     return bytes / 100 > 2 * MIB ? bytes / 100 : 2 * MIB;
@@ -173,45 +175,48 @@ static uint64_t tolerance(uint64_t bytes)
 
 static bool is_as_good(const struct search *search, size_t a, size_t best)
 {
-    const uint64_t lowest = large_of(search, best)->peak_reserved;
+    const uint64_t lowest = large_results(search, best)->peak_reserved;
 
-    return is_of_one_class(search, a, best) &&
-           large_of(search, a)->peak_reserved <= lowest + tolerance(lowest);
+    return is_comparable(search, a, best) &&
+           large_results(search, a)->peak_reserved <= lowest + tolerance(lowest);
 }
 
 /* Of two equally good candidates: fewer keys, a lower peak, less driver time. */
 static bool is_simpler(const struct search *search, size_t a, size_t b)
 {
-    const struct trial_large *left = large_of(search, a), *right = large_of(search, b);
+    const struct trial_large *a_results = large_results(search, a),
+                             *b_results = large_results(search, b);
 
     if (search->list[a]->changes != search->list[b]->changes)
         return search->list[a]->changes < search->list[b]->changes;
-    if (left->peak_reserved != right->peak_reserved)
-        return left->peak_reserved < right->peak_reserved;
-    return left->driver_ns < right->driver_ns;
+    if (a_results->peak_reserved != b_results->peak_reserved)
+        return a_results->peak_reserved < b_results->peak_reserved;
+    return a_results->driver_ns < b_results->driver_ns;
 }
 
-/* Whether a candidate changes all keys that another one changes. */
-static bool has_keys_of(const struct search *search, size_t a, size_t other)
+/* Get whether a candidate changes all keys that the reference changes. */
+static bool has_keys_of(const struct search *search, size_t a, size_t reference)
 {
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        if (search->list[other]->tuning.value[i] != TUNING_KEPT &&
+        if (search->list[reference]->tuning.value[i] != TUNING_KEPT &&
             search->list[a]->tuning.value[i] == TUNING_KEPT)
             return false;
     return true;
 }
 
-/* The simplest of the best candidates; only those without one of the keys of `other`, unless that is NONE. */
-static size_t choose(const struct search *search, size_t other)
+/* Choose the simplest of the best candidates.  If `excluded` is not NONE, candidates with all its keys are ignored. */
+static size_t choose_candidate(const struct search *search, size_t excluded)
 {
     size_t best = NONE, chosen = NONE;
 
     for (size_t i = 0; i < search->count; i++)
-        if (!search->list[i]->is_rejected && (other == NONE || !has_keys_of(search, i, other)) &&
+        if (!search->list[i]->is_rejected &&
+            (excluded == NONE || !has_keys_of(search, i, excluded)) &&
             (best == NONE || is_better(search, i, best)))
             best = i;
     for (size_t i = 0; best != NONE && i < search->count; i++)
-        if (!search->list[i]->is_rejected && (other == NONE || !has_keys_of(search, i, other)) &&
+        if (!search->list[i]->is_rejected &&
+            (excluded == NONE || !has_keys_of(search, i, excluded)) &&
             is_as_good(search, i, best) && (chosen == NONE || is_simpler(search, i, chosen)))
             chosen = i;
     return chosen;
@@ -222,34 +227,34 @@ static size_t choose(const struct search *search, size_t other)
 /* Add all far values of each key. */
 static void add_far(struct search *search, size_t from)
 {
-    const struct tuning at = search->list[from]->tuning;
+    const struct tuning start = search->list[from]->tuning;
 
     for (unsigned key = TUNING_EXPANDABLE + 1; key < TUNING_KEYS; key++) {
         uint64_t values[TUNING_VALUES];
-        const size_t count = tuning_far(search->base, &at, (enum tuning_key)key, values);
+        const size_t count = tuning_far(search->base, &start, (enum tuning_key)key, values);
 
         for (size_t i = 0; i < count && !search->failed; i++) {
-            struct tuning next = at;
+            struct tuning next = start;
 
             next.value[key] = values[i];
-            (void)add(search, &next);
+            (void)add_candidate(search, &next);
         }
     }
 }
 
 static void add_close(struct search *search, size_t from, unsigned round)
 {
-    const struct tuning at = search->list[from]->tuning;
+    const struct tuning start = search->list[from]->tuning;
 
     for (unsigned key = 0; key < TUNING_KEYS; key++) {
         uint64_t values[TUNING_VALUES];
-        const size_t count = tuning_close(&at, (enum tuning_key)key, round, values);
+        const size_t count = tuning_close(&start, (enum tuning_key)key, round, values);
 
         for (size_t i = 0; i < count && !search->failed; i++) {
-            struct tuning next = at;
+            struct tuning next = start;
 
             next.value[key] = values[i];
-            (void)add(search, &next);
+            (void)add_candidate(search, &next);
         }
     }
 }
@@ -257,18 +262,18 @@ static void add_close(struct search *search, size_t from, unsigned round)
 /* Add a candidate without each of the keys. */
 static void add_simpler(struct search *search, size_t from)
 {
-    const struct tuning at = search->list[from]->tuning;
+    const struct tuning start = search->list[from]->tuning;
 
     for (unsigned key = 0; key < TUNING_KEYS && !search->failed; key++) {
-        struct tuning next = at;
+        struct tuning next = start;
 
         next.value[key] = TUNING_KEPT;
-        (void)add(search, &next);
+        (void)add_candidate(search, &next);
     }
 }
 
-/* The best candidate with, or without, expandable segments. */
-static size_t best_of(const struct search *search, bool expandable, size_t best)
+/* Find the best candidate with or without expandable segments, starting with `best`. */
+static size_t find_best(const struct search *search, bool expandable, size_t best)
 {
     for (size_t i = 0; i < search->count; i++)
         if (tuning_is_expandable(search->base, &search->list[i]->tuning) == expandable &&
@@ -281,44 +286,44 @@ static void hill_climb(struct search *search)
 {
     const struct tuning base = tuning_of_base(), turned = tuning_turned(search->base, &base);
     const bool expandable = tuning_is_expandable(search->base, &base);
-    size_t at[CLIMBS] = {0, add(search, &turned)};
+    size_t positions[CLIMBS] = {0, add_candidate(search, &turned)};
 
     for (unsigned step = 0; step < STEPS && !search->failed; step++) {
-        const size_t before = search->count;
+        const size_t previous_count = search->count;
 
         for (unsigned i = 0; i < CLIMBS; i++)
-            if (at[i] != NONE)
-                add_far(search, at[i]);
-        if (step > 0 && search->count == before)
+            if (positions[i] != NONE)
+                add_far(search, positions[i]);
+        if (step > 0 && search->count == previous_count)
             break;
         if (step == 0)
             search->trials->expected = 2 * search->count;
-        run_new(search);
+        replay_new(search);
         for (unsigned i = 0; i < CLIMBS; i++)
-            if (at[i] != NONE)
-                at[i] = best_of(search, expandable == (i == 0), at[i]);
+            if (positions[i] != NONE)
+                positions[i] = find_best(search, expandable == (i == 0), positions[i]);
     }
     for (unsigned round = 1; round <= CLOSE_ROUNDS && !search->failed; round++) {
         for (unsigned i = 0; i < CLIMBS; i++)
-            if (at[i] != NONE)
-                add_close(search, at[i], round);
-        run_new(search);
+            if (positions[i] != NONE)
+                add_close(search, positions[i], round);
+        replay_new(search);
         for (unsigned i = 0; i < CLIMBS; i++)
-            if (at[i] != NONE)
-                at[i] = best_of(search, expandable == (i == 0), at[i]);
+            if (positions[i] != NONE)
+                positions[i] = find_best(search, expandable == (i == 0), positions[i]);
     }
 }
 
 /* Remove keys that are not needed.  Returns the chosen candidate. */
 static size_t simplify(struct search *search)
 {
-    size_t chosen = choose(search, NONE), before = 0;
+    size_t chosen = choose_candidate(search, NONE), previous_count = 0;
 
-    while (!search->failed && before != search->count) {
-        before = search->count;
+    while (!search->failed && previous_count != search->count) {
+        previous_count = search->count;
         add_simpler(search, chosen);
-        run_new(search);
-        chosen = choose(search, NONE);
+        replay_new(search);
+        chosen = choose_candidate(search, NONE);
     }
     return chosen;
 }
@@ -339,8 +344,8 @@ static uint64_t recorded_ns(const struct xtrace *trace)
     return last - first < UINT64_MAX / 1000 ? (last - first) * 1000 : UINT64_MAX;
 }
 
-/* The additional driver time that is accepted in each program. */
-static uint64_t more_driver_ns(const struct trials *trials)
+/* Get the additional driver time that is accepted in each program. */
+static uint64_t extra_driver_ns(const struct trials *trials)
 {
     uint64_t min = UINT64_MAX;
 
@@ -353,134 +358,139 @@ static uint64_t more_driver_ns(const struct trials *trials)
 }
 
 /* Replay to find the smallest devices. */
-static void run_in_full(struct search *search, const size_t *numbers, size_t count)
+static void find_min_devices(struct search *search, const size_t *numbers, size_t count)
 {
     struct trial *trials[4];
-    size_t wanted = 0;
+    size_t trial_count = 0;
 
     for (size_t i = 0; i < count; i++)
-        if (numbers[i] != NONE && !search->list[numbers[i]]->trial.whole.has_min_device)
-            trials[wanted++] = &search->list[numbers[i]]->trial;
-    search->failed = search->failed || !trials_run(search->trials, trials, wanted, true);
+        if (numbers[i] != NONE && !search->list[numbers[i]]->trial.combined.has_min_device)
+            trials[trial_count++] = &search->list[numbers[i]]->trial;
+    search->failed = search->failed || !trials_run(search->trials, trials, trial_count, true);
 }
 
-/* Whether programs that complete with the current string need a larger device. */
-static bool needs_more(const struct search *search, size_t number)
+/* Get whether programs that complete with the current string need a larger device with a candidate. */
+static bool needs_larger_device(const struct search *search, size_t number)
 {
     const struct trial_results *results = search->list[number]->trial.results;
     const struct trial_results *current = search->list[0]->trial.results;
-    uint64_t most = 0, max_current = 0;
+    uint64_t max = 0, max_current = 0;
 
     for (size_t i = 0; i < search->trials->count; i++) {
         if (!current[i].has_min_device)
             continue;
         if (!results[i].has_min_device)
             return true;
-        most = results[i].min_device > most ? results[i].min_device : most;
+        max = results[i].min_device > max ? results[i].min_device : max;
         max_current = current[i].min_device > max_current ? current[i].min_device : max_current;
     }
-    return most > max_current + tolerance(max_current);
+    return max > max_current + tolerance(max_current);
 }
 
 /* A candidate that completes more is better even if it needs a larger device. */
-static bool is_worth_it(const struct search *search, size_t number)
+static bool is_acceptable(const struct search *search, size_t number)
 {
     return number != NONE && number != 0 &&
            (completion_of(search, number) > completion_of(search, 0) ||
-            !needs_more(search, number));
+            !needs_larger_device(search, number));
 }
 
-static size_t runner_up_of(const struct search *search, size_t advised)
+static size_t find_runner_up(const struct search *search, size_t advised)
 {
-    const size_t second = advised == 0 ? NONE : choose(search, advised);
+    const size_t candidate = advised == 0 ? NONE : choose_candidate(search, advised);
 
-    return second == NONE || second == 0 || is_as_good(search, 0, second) ||
-                   is_better(search, 0, second)
+    return candidate == NONE || candidate == 0 || is_as_good(search, 0, candidate) ||
+                   is_better(search, 0, candidate)
                ? NONE
-               : second;
+               : candidate;
 }
 
-static bool reject(struct search *search, size_t number)
+static bool reject_candidate(struct search *search, size_t number)
 {
     search->list[number]->is_rejected = true;
     return true;
 }
 
 /* Choose the advised string and the runner-up.  Candidates that need a larger device than the current string are rejected.
- * Returns whether there was one. */
-static bool decide(struct search *search, size_t *advised, size_t *runner_up)
+ * Returns whether a candidate was rejected. */
+static bool choose_strings(struct search *search, size_t *advised, size_t *runner_up)
 {
     bool needs_larger = false;
 
     for (;;) {
         *advised = simplify(search);
-        *runner_up = runner_up_of(search, *advised);
-        run_in_full(search, (const size_t[]){0, *advised, *runner_up}, 3);
+        *runner_up = find_runner_up(search, *advised);
+        find_min_devices(search, (const size_t[]){0, *advised, *runner_up}, 3);
         if (search->failed || *advised == 0 || *advised == NONE)
             return needs_larger;
-        if (is_worth_it(search, *advised))
+        if (is_acceptable(search, *advised))
             break;
-        needs_larger = reject(search, *advised);
+        needs_larger = reject_candidate(search, *advised);
     }
-    for (unsigned i = 1; *runner_up != NONE && !is_worth_it(search, *runner_up); i++) {
-        needs_larger = reject(search, *runner_up);
-        *runner_up = i < RUNNERS_UP ? runner_up_of(search, *advised) : NONE;
-        run_in_full(search, runner_up, 1);
+    for (unsigned i = 1; *runner_up != NONE && !is_acceptable(search, *runner_up); i++) {
+        needs_larger = reject_candidate(search, *runner_up);
+        *runner_up = i < RUNNERS_UP ? find_runner_up(search, *advised) : NONE;
+        find_min_devices(search, runner_up, 1);
         if (search->failed)
             break;
     }
     return needs_larger;
 }
 
-/* The candidate with the fewest changes that completes on the target; on a tie, the advised one. */
-static size_t least_of(const struct search *search, size_t advised)
+/* Find the candidate with the fewest changes that completes on the target; on a tie, the advised one. */
+static size_t find_least_change(const struct search *search, size_t advised)
 {
-    const bool serves = advised != NONE && search->list[advised]->trial.whole.serves;
-    size_t least = serves ? advised : NONE;
+    const bool completes_on_target =
+        advised != NONE && search->list[advised]->trial.combined.completes_on_target;
+    size_t least_change = completes_on_target ? advised : NONE;
 
     for (size_t i = 0; i < search->count; i++) {
-        if (!search->list[i]->trial.whole.serves)
+        if (!search->list[i]->trial.combined.completes_on_target)
             continue;
-        if (least == NONE || search->list[i]->changes < search->list[least]->changes ||
-            (least != advised && is_simpler(search, i, least)))
-            least = i;
+        if (least_change == NONE ||
+            search->list[i]->changes < search->list[least_change]->changes ||
+            (least_change != advised && is_simpler(search, i, least_change)))
+            least_change = i;
     }
-    return least;
+    return least_change;
 }
 
-/* Whether a candidate needs more memory than another, regardless of driver time. */
-static bool takes_more(const struct search *search, size_t a, size_t b)
+/* Get whether candidate a needs more memory than candidate b, regardless of driver time. */
+static bool needs_more_memory(const struct search *search, size_t a, size_t b)
 {
-    const struct trial_large *left = large_of(search, a), *right = large_of(search, b);
+    const struct trial_large *a_results = large_results(search, a),
+                             *b_results = large_results(search, b);
 
     if (completion_of(search, a) != completion_of(search, b))
         return completion_of(search, a) < completion_of(search, b);
-    return left->reach != right->reach ? left->reach < right->reach
-                                       : left->peak_reserved > right->peak_reserved;
+    return a_results->reach != b_results->reach
+               ? a_results->reach < b_results->reach
+               : a_results->peak_reserved > b_results->peak_reserved;
 }
 
-/* The key without which the peak would be highest. */
+/* Find the key without which the peak is highest. */
 static enum tuning_key main_key(struct search *search, size_t advised)
 {
     const struct tuning *tuning = &search->list[advised]->tuning;
-    enum tuning_key most = TUNING_KEYS;
+    enum tuning_key main_key_found = TUNING_KEYS;
     size_t worst = NONE;
 
     for (unsigned key = 0; key < TUNING_KEYS; key++) {
-        struct tuning without = *tuning;
+        struct tuning tuning_without = *tuning;
         size_t number;
 
         if (tuning->value[key] == TUNING_KEPT)
             continue;
-        without.value[key] = TUNING_KEPT;
-        number = add(search, &without); /* replayed by simplify(), if it is valid */
-        if (most != TUNING_KEYS &&
-            (number == NONE || worst == NONE || !takes_more(search, number, worst)))
+        tuning_without.value[key] = TUNING_KEPT;
+        number =
+            add_candidate(search, &tuning_without); /* replayed by simplify(), if it is valid */
+        if (main_key_found != TUNING_KEYS &&
+            (number == NONE || worst == NONE || !needs_more_memory(search, number, worst)))
             continue;
-        most = (enum tuning_key)key;
+        main_key_found = (enum tuning_key)key;
         worst = number;
     }
-    return most;
+    return main_key_found;
 }
 
 static void copy_string(struct search *search, size_t number, struct advise_string *out)
@@ -492,8 +502,8 @@ static void copy_string(struct search *search, size_t number, struct advise_stri
     candidate = search->list[number];
     out->config = strdup(candidate->config);
     out->changes = candidate->changes;
-    out->results = candidate->trial.whole;
-    memcpy(out->of, candidate->trial.results, sizeof(out->of));
+    out->results = candidate->trial.combined;
+    memcpy(out->programs, candidate->trial.results, sizeof(out->programs));
     if (!out->config)
         out_of_memory(search);
 }
@@ -503,7 +513,7 @@ static void find_gaps(const struct search *search, struct advice *out)
 {
     out->is_certain = true;
     for (size_t i = 0; i < search->trials->count; i++) {
-        const struct trial_results *results = &out->current.of[i];
+        const struct trial_results *results = &out->current.programs[i];
 
         trace_notes_find(&out->notes[i], search->trials->programs[i].trace, out->current.config,
                          true, results->completes ? results->end_reserved : TRACE_NOTES_UNKNOWN);
@@ -513,13 +523,13 @@ static void find_gaps(const struct search *search, struct advice *out)
 
 static void fill_advice(struct search *search, struct advice *out)
 {
-    const struct trial_results *current = &search->list[0]->trial.whole;
+    const struct trial_results *current = &search->list[0]->trial.combined;
     size_t advised, runner_up;
 
-    out->needs_larger = decide(search, &advised, &runner_up);
+    out->needs_larger = choose_strings(search, &advised, &runner_up);
     if (search->failed)
         return;
-    out->is_short = current->failed > 0 || !current->completes || !current->serves;
+    out->is_short = current->failed > 0 || !current->completes || !current->completes_on_target;
     copy_string(search, 0, &out->current);
     if (search->failed)
         return;
@@ -533,22 +543,22 @@ static void fill_advice(struct search *search, struct advice *out)
         out->cause = tuning_cause(search->base, &search->list[advised]->tuning, key);
     }
     if (out->is_short)
-        copy_string(search, least_of(search, advised), &out->least);
+        copy_string(search, find_least_change(search, advised), &out->least_change);
     out->replayed = search->trials->done;
 }
 
 /* Replay the current string. */
-static bool begin(struct search *search)
+static bool replay_current(struct search *search)
 {
     const struct tuning current = tuning_of_base();
 
-    if (add(search, &current) == NONE) {
+    if (add_candidate(search, &current) == NONE) {
         out_of_memory(search);
         return false;
     }
     search->trials->expected = 1;
-    run_new(search);
-    search->failed = search->failed || search->list[0]->trial.whole.is_broken;
+    replay_new(search);
+    search->failed = search->failed || search->list[0]->trial.combined.is_broken;
     return !search->failed;
 }
 
@@ -556,9 +566,9 @@ bool advise(struct trials *trials, const struct tuning_base *base, struct advice
 {
     struct search search = {.trials = trials, .base = base};
 
-    *out = (struct advice){.trials = trials, .left_out = base->left_out};
-    if (begin(&search)) {
-        out->driver_ns = search.more_driver_ns = more_driver_ns(trials);
+    *out = (struct advice){.trials = trials, .omitted = base->omitted};
+    if (replay_current(&search)) {
+        out->driver_ns = search.extra_driver_ns = extra_driver_ns(trials);
         hill_climb(&search);
     }
     if (!search.failed)
@@ -574,5 +584,5 @@ void advice_fini(struct advice *advice)
     free(advice->current.config);
     free(advice->advised.config);
     free(advice->runner_up.config);
-    free(advice->least.config);
+    free(advice->least_change.config);
 }

@@ -39,7 +39,7 @@ struct advise_string {
     char *config;
     unsigned changes;             /* keys that differ from the current string */
     struct trial_results results; /* of all programs, as in struct trial */
-    struct trial_results of[TRIALS_PROGRAMS];
+    struct trial_results programs[TRIALS_PROGRAMS];
 };
 
 struct advice {
@@ -47,17 +47,17 @@ struct advice {
     size_t replayed;    /* configurations */
     uint64_t driver_ns; /* accepted additional driver time */
     bool is_short;
-    const char *left_out;                      /* as in struct tuning_base */
+    const char *omitted;                       /* as in struct tuning_base */
     struct trace_notes notes[TRIALS_PROGRAMS]; /* of the file of each program */
     bool is_certain;                           /* the files have no gap that affects the advice */
-    bool
-        needs_larger; /* a string with a lower peak was rejected, because it needs a larger device */
+    /* A string with a lower peak was rejected, because it needs a larger device. */
+    bool needs_larger;
     struct advise_string current;
     struct advise_string advised; /* config is NULL: no configuration helps */
-    struct advise_string
-        runner_up; /* the best string without one of the keys of the advised one; config is NULL: none helps */
-    struct advise_string
-        least; /* if memory is short: the fewest changes with which the program completes on the target; NULL: none */
+    /* The best string without one of the keys of the advised one; config is NULL: none helps. */
+    struct advise_string runner_up;
+    /* If memory is short: the fewest changes with which the program completes on the target; NULL: none. */
+    struct advise_string least_change;
     const char *key;   /* with the largest effect in the advised string */
     const char *cause; /* completes "since ..." */
 };

@@ -9,26 +9,26 @@
 #include "src/tools/output/output.h"
 #include "src/tools/output/text.h"
 
-#define LABEL_WIDTH  26
-#define COLUMN_WIDTH 16
-#define HEAD_WIDTH   15
-#define COLUMNS      3
-#define PAIR_WIDTH   12 /* of a column in the table of ranks */
+#define LABEL_WIDTH   26
+#define COLUMN_WIDTH  16
+#define HEADING_WIDTH 15
+#define COLUMNS       3
+#define PAIR_WIDTH    12 /* of a column in the table of ranks */
 
 /* --- The reason. --- */
 
-/* The number of programs that complete with a string. */
+/* Get the number of programs that complete with a string. */
 static size_t served_with(const struct advice *advice, const struct advise_string *string)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < advice->trials->count; i++)
-        count += string->of[i].serves;
+        count += string->programs[i].completes_on_target;
     return count;
 }
 
 /* "falls from 41.17 GiB to 17.26 GiB", "rises from ...", "stays at 17.26 GiB" */
-static void put_change(FILE *out, uint64_t from, uint64_t to)
+static void print_change(FILE *out, uint64_t from, uint64_t to)
 {
     if (amount_bytes_equal(from, to))
         (void)fprintf(out, "stays at %s", amount_bytes(to).text);
@@ -37,86 +37,89 @@ static void put_change(FILE *out, uint64_t from, uint64_t to)
                       amount_bytes(from).text, amount_bytes(to).text);
 }
 
-/* The peaks.  If cached memory fills the device with either string, those on the large device, which are compared. */
-static void put_peaks(FILE *out, const struct advice *advice)
+/* Print the peaks.  If cached memory fills the device with both strings, print the peaks on the large device, which were
+ * compared. */
+static void print_peaks(FILE *out, const struct advice *advice)
 {
-    const struct trial_results *before = &advice->current.results;
-    const struct trial_results *after = &advice->advised.results;
+    const struct trial_results *current = &advice->current.results;
+    const struct trial_results *advised = &advice->advised.results;
     const bool on_large =
-        amount_bytes_equal(before->peak_reserved, after->peak_reserved) &&
-        before->large.completes && after->large.completes &&
-        !amount_bytes_equal(before->large.peak_reserved, after->large.peak_reserved);
+        amount_bytes_equal(current->peak_reserved, advised->peak_reserved) &&
+        current->large.completes && advised->large.completes &&
+        !amount_bytes_equal(current->large.peak_reserved, advised->large.peak_reserved);
 
     if (on_large)
         (void)fprintf(out, "on a device of %s, ",
                       amount_bytes(advice->trials->programs[0].large_bytes).text);
     (void)fprintf(out, "the %s ",
                   advice_is_of_ranks(advice) ? "largest peak of these ranks" : "peak");
-    put_change(out, on_large ? before->large.peak_reserved : before->peak_reserved,
-               on_large ? after->large.peak_reserved : after->peak_reserved);
+    print_change(out, on_large ? current->large.peak_reserved : current->peak_reserved,
+                 on_large ? advised->large.peak_reserved : advised->peak_reserved);
 }
 
-/* The effect on the first program that gets further, if programs do not complete. */
-static void put_reach(FILE *out, const struct advice *advice)
+/* If programs do not complete, print the effect on the first program that replays more events. */
+static void print_reach(FILE *out, const struct advice *advice)
 {
     for (size_t i = 0; i < advice->trials->count; i++) {
-        const int64_t before = advice->current.of[i].oom_at, after = advice->advised.of[i].oom_at;
+        const int64_t current_event = advice->current.programs[i].oom_at,
+                      advised_event = advice->advised.programs[i].oom_at;
 
-        if (before < 0 || (after >= 0 && after <= before))
+        if (current_event < 0 || (advised_event >= 0 && advised_event <= current_event))
             continue;
         (void)fputs(advice_is_of_ranks(advice) ? advice->trials->programs[i].name : "the program",
                     out);
-        if (after < 0)
+        if (advised_event < 0)
             (void)fprintf(out, " no longer runs out of memory at event %s",
-                          amount_count((uint64_t)before).text);
+                          amount_count((uint64_t)current_event).text);
         else
             (void)fprintf(out, " runs out of memory at event %s instead of %s",
-                          amount_count((uint64_t)after).text, amount_count((uint64_t)before).text);
+                          amount_count((uint64_t)advised_event).text,
+                          amount_count((uint64_t)current_event).text);
         return;
     }
-    put_peaks(out, advice);
+    print_peaks(out, advice);
 }
 
-/* The change of the smallest device, if a lower peak does not reduce it. */
-static void put_smallest(FILE *out, const struct advice *advice)
+/* Print the change of the smallest device if a lower peak does not reduce it. */
+static void print_smallest(FILE *out, const struct advice *advice)
 {
-    const struct trial_results *before = &advice->current.results;
-    const struct trial_results *after = &advice->advised.results;
+    const struct trial_results *current = &advice->current.results;
+    const struct trial_results *advised = &advice->advised.results;
 
-    if (!before->has_min_device || !after->has_min_device ||
-        (after->min_device < before->min_device &&
-         !amount_bytes_equal(before->min_device, after->min_device)))
+    if (!current->has_min_device || !advised->has_min_device ||
+        (advised->min_device < current->min_device &&
+         !amount_bytes_equal(current->min_device, advised->min_device)))
         return;
     (void)fputs("; the smallest device ", out);
-    put_change(out, before->min_device, after->min_device);
+    print_change(out, current->min_device, advised->min_device);
 }
 
-static void put_reason(FILE *out, const struct advice *advice)
+static void print_reason(FILE *out, const struct advice *advice)
 {
-    const struct advise_string *before = &advice->current, *after = &advice->advised;
-    const size_t served = served_with(advice, after);
-    const bool completes = served > served_with(advice, before);
+    const struct advise_string *current = &advice->current, *advised = &advice->advised;
+    const size_t served = served_with(advice, advised);
+    const bool completes = served > served_with(advice, current);
 
     if (completes && advice_is_of_ranks(advice))
         (void)fprintf(out, "%s of these %s complete instead of %s", amount_count(served).text,
                       amount_of(advice->trials->count, "rank").text,
-                      amount_count(served_with(advice, before)).text);
+                      amount_count(served_with(advice, current)).text);
     else if (completes)
         (void)fprintf(out, "the program completes on %s", amount_bytes(advice_target(advice)).text);
-    if (completes && before->results.completes)
+    if (completes && current->results.completes)
         (void)fputs(", and ", out);
-    if (before->results.completes)
-        put_peaks(out, advice);
+    if (current->results.completes)
+        print_peaks(out, advice);
     else if (!completes)
-        put_reach(out, advice);
-    if (after->changes > 1)
+        print_reach(out, advice);
+    if (advised->changes > 1)
         (void)fprintf(out, ", mostly because of %s: %s", advice->key, advice->cause);
     else
         (void)fprintf(out, ", since %s", advice->cause);
-    put_smallest(out, advice);
+    print_smallest(out, advice);
 }
 
-static void put_nothing(FILE *out, const struct advice *advice)
+static void print_no_advice(FILE *out, const struct advice *advice)
 {
     const struct trial_results *results = &advice->current.results;
     const struct amount_noun configurations = amount_of(advice->replayed, "configuration");
@@ -137,8 +140,8 @@ static void put_nothing(FILE *out, const struct advice *advice)
             amount_bytes(results->peak_requested).text);
 }
 
-/* The reason for the advice, without a period, owned by the caller.  NULL on host allocation failure. */
-static char *advise_why(const struct advice *advice)
+/* Format the reason for the advice, without a period.  The caller owns the string.  Returns NULL on host allocation failure. */
+static char *format_reason(const struct advice *advice)
 {
     size_t bytes = 0;
     char *text = NULL;
@@ -149,9 +152,9 @@ static char *advise_why(const struct advice *advice)
     if (!advice->is_certain)
         (void)fputs("as far as the recording shows, ", out);
     if (advice->advised.config)
-        put_reason(out, advice);
+        print_reason(out, advice);
     else
-        put_nothing(out, advice);
+        print_no_advice(out, advice);
     if (fclose(out) == 0)
         return text;
     free(text);
@@ -161,60 +164,63 @@ static char *advise_why(const struct advice *advice)
 /* --- Out of memory. --- */
 
 /* "a device of 26.10 GiB (2.10 GiB more)" */
-static void put_enough(FILE *out, const struct advice *advice, const struct advise_string *with)
+static void print_device_needed(FILE *out, const struct advice *advice,
+                                const struct advise_string *string)
 {
-    if (!with->results.has_enough) {
+    if (!string->results.has_min_full_device) {
         (void)fputs("no device is large enough", out);
         return;
     }
-    (void)fprintf(out, "a device of %s", amount_bytes(with->results.enough).text);
-    if (!advice_is_of_ranks(advice) && with->results.enough > advice_target(advice))
+    (void)fprintf(out, "a device of %s", amount_bytes(string->results.min_full_device).text);
+    if (!advice_is_of_ranks(advice) && string->results.min_full_device > advice_target(advice))
         (void)fprintf(out, " (%s more)",
-                      amount_bytes(with->results.enough - advice_target(advice)).text);
+                      amount_bytes(string->results.min_full_device - advice_target(advice)).text);
 }
 
-static void put_least(FILE *out, const struct advice *advice)
+static void print_least_change(FILE *out, const struct advice *advice)
 {
-    if (advice->least.config && advice->least.changes == 0) {
+    if (advice->least_change.config && advice->least_change.changes == 0) {
         (void)fputs("none is needed", out);
         return;
     }
-    if (advice->least.config) {
-        if (advice->advised.config && strcmp(advice->advised.config, advice->least.config) == 0)
+    if (advice->least_change.config) {
+        if (advice->advised.config &&
+            strcmp(advice->advised.config, advice->least_change.config) == 0)
             (void)fputs("the advised string", out);
         else
-            text_print(out, advice->least.config);
+            text_print(out, advice->least_change.config);
         (void)fputs("; or, with the current string, ", out);
-    } else if (advice->advised.config && advice->advised.results.has_enough &&
-               (!advice->current.results.has_enough ||
-                !amount_bytes_equal(advice->advised.results.enough,
-                                    advice->current.results.enough))) {
-        put_enough(out, advice, &advice->advised);
+    } else if (advice->advised.config && advice->advised.results.has_min_full_device &&
+               (!advice->current.results.has_min_full_device ||
+                !amount_bytes_equal(advice->advised.results.min_full_device,
+                                    advice->current.results.min_full_device))) {
+        print_device_needed(out, advice, &advice->advised);
         (void)fputs(" with the advised string; with the current string, ", out);
     }
-    put_enough(out, advice, &advice->current);
+    print_device_needed(out, advice, &advice->current);
 }
 
-static void print_head(FILE *out, const char *head)
+static void print_label(FILE *out, const char *label)
 {
-    (void)fprintf(out, "%-*s", HEAD_WIDTH, head);
+    (void)fprintf(out, "%-*s", HEADING_WIDTH, label);
 }
 
 /* "rank 5, rank 2"; "none" */
-static void put_short(FILE *out, const struct advice *advice, const struct advise_string *with)
+static void print_failing_ranks(FILE *out, const struct advice *advice,
+                                const struct advise_string *string)
 {
-    const char *between = "";
+    const char *separator = "";
 
     for (size_t i = 0; i < advice->trials->count; i++)
-        if (!with->of[i].serves) {
-            (void)fprintf(out, "%s%s", between, advice->trials->programs[i].name);
-            between = ", ";
+        if (!string->programs[i].completes_on_target) {
+            (void)fprintf(out, "%s%s", separator, advice->trials->programs[i].name);
+            separator = ", ";
         }
-    if (!between[0])
+    if (!separator[0])
         (void)fputs("none", out);
 }
 
-static void put_certainty(FILE *out, const struct advice *advice)
+static void print_certainty(FILE *out, const struct advice *advice)
 {
     if (!advice->is_certain)
         (void)fputs("as far as the recording shows, ", out);
@@ -222,13 +228,13 @@ static void put_certainty(FILE *out, const struct advice *advice)
 
 static void print_short_ranks(FILE *out, const struct advice *advice)
 {
-    print_head(out, "out of memory");
-    put_certainty(out, advice);
-    put_short(out, advice, &advice->current);
+    print_label(out, "out of memory");
+    print_certainty(out, advice);
+    print_failing_ranks(out, advice, &advice->current);
     (void)fputs(" with the current string", out);
     if (advice->advised.config) {
         (void)fputs("; ", out);
-        put_short(out, advice, &advice->advised);
+        print_failing_ranks(out, advice, &advice->advised);
         (void)fputs(" with the advised string", out);
     }
     (void)fputc('\n', out);
@@ -242,15 +248,15 @@ static void print_shortage(FILE *out, const struct advice *advice)
         print_short_ranks(out, advice);
         return;
     }
-    print_head(out, "out of memory");
-    put_certainty(out, advice);
+    print_label(out, "out of memory");
+    print_certainty(out, advice);
     if (current->failed > 0)
         (void)fprintf(out, "%s failed in the file; ", amount_of(current->failed, "request").text);
     (void)fprintf(out, "the program completes on %s with ",
                   amount_bytes(advice_target(advice)).text);
-    if (current->serves)
+    if (current->completes_on_target)
         (void)fputs("the current string", out);
-    else if (advice->advised.config && advice->advised.results.serves)
+    else if (advice->advised.config && advice->advised.results.completes_on_target)
         (void)fputs("the advised string", out);
     else
         (void)fprintf(out, "none of %s", amount_of(advice->replayed, "configuration").text);
@@ -262,7 +268,7 @@ static void print_shortage(FILE *out, const struct advice *advice)
 enum row { PEAK, SMALLEST, DRIVER_TIME, COMPLETES, BOUND_E, BOUND_C, PEAK_E, PEAK_C, ROWS };
 
 /* "0.012" */
-static struct amount ratio(uint32_t e)
+static struct amount format_ratio(uint32_t e)
 {
     struct amount out;
 
@@ -271,7 +277,7 @@ static struct amount ratio(uint32_t e)
     return out;
 }
 
-static struct amount cell(enum row row, const struct advise_string *string)
+static struct amount format_cell(enum row row, const struct advise_string *string)
 {
     const struct trial_results *results = &string->results;
 
@@ -282,15 +288,15 @@ static struct amount cell(enum row row, const struct advise_string *string)
     if (row == DRIVER_TIME)
         return amount_time((double)results->driver_ns);
     if (row == BOUND_E)
-        return ratio(results->headroom.e);
+        return format_ratio(results->headroom.e);
     if (row == BOUND_C)
         return amount_bytes(results->headroom.c);
     if (row == PEAK_E)
-        return ratio(results->headroom_of_peak.e);
+        return format_ratio(results->headroom_of_peak.e);
     if (row == PEAK_C)
         return amount_bytes(results->headroom_of_peak.c);
     if (row == COMPLETES)
-        return results->serves ? (struct amount){"yes"} : (struct amount){"no"};
+        return results->completes_on_target ? (struct amount){"yes"} : (struct amount){"no"};
     return (struct amount){"none"};
 }
 
@@ -300,7 +306,7 @@ static void print_cells(FILE *out, enum row row, const char *label,
     (void)fprintf(out, "  %-*s", LABEL_WIDTH - 2, label);
     for (unsigned i = 0; i < COLUMNS; i++)
         if (columns[i]->config)
-            (void)fprintf(out, "%*s", COLUMN_WIDTH, cell(row, columns[i]).text);
+            (void)fprintf(out, "%*s", COLUMN_WIDTH, format_cell(row, columns[i]).text);
     (void)fputc('\n', out);
 }
 
@@ -333,13 +339,13 @@ static void print_table(FILE *out, const struct advice *advice)
 
 #define MARGIN_MIN ((uint64_t)1 << 30)
 
-/* The bytes that are allocated at the peak and not at the end. */
+/* Get the bytes that are allocated at the peak and not at the end. */
 static uint64_t transient_peak(const struct trial_results *results)
 {
     return results->peak_allocated - results->end_allocated;
 }
 
-/* The margin that inference engines keep today instead of a bound. */
+/* Get the margin that inference engines keep today instead of a bound. */
 static uint64_t engine_margin(const struct trial_results *results)
 {
     const uint64_t transient = transient_peak(results);
@@ -350,23 +356,23 @@ static uint64_t engine_margin(const struct trial_results *results)
 
 static void print_headroom(FILE *out, const struct advice *advice)
 {
-    const struct trial_results *results = &advice->current.of[0];
+    const struct trial_results *results = &advice->current.programs[0];
 
     (void)fputc('\n', out);
-    print_head(out, "headroom");
+    print_label(out, "headroom");
     (void)fputs(
         "reserved <= (1 + e) x allocated + c after each event; peak headroom: the same with the "
         "peak of allocated so far\n",
         out);
-    print_head(out, "engines keep");
+    print_label(out, "engines keep");
     (void)fprintf(out, "%s today: 0.75 x the transient peak of %s, at least %s\n",
                   amount_bytes(engine_margin(results)).text,
                   amount_bytes(transient_peak(results)).text, amount_bytes(MARGIN_MIN).text);
 }
 
-static void print_string(FILE *out, const char *head, const char *config)
+static void print_string(FILE *out, const char *label, const char *config)
 {
-    print_head(out, head);
+    print_label(out, label);
     text_print(out, config[0] ? config : "(none: the defaults)");
     (void)fputc('\n', out);
 }
@@ -382,19 +388,19 @@ static void print_gaps(FILE *out, const struct advice *advice)
 {
     for (size_t i = 0; i < advice->trials->count; i++)
         for (unsigned at = 0; at < advice->notes[i].count; at++) {
-            print_head(out, "note");
+            print_label(out, "note");
             if (advice_is_of_ranks(advice))
                 (void)fprintf(out, "%s, ", advice->trials->programs[i].name);
             (void)fprintf(out, "%s\n", advice->notes[i].text[at]);
         }
 }
 
-/* Print everything above the table.  Returns false on host allocation failure. */
-static bool print_sentences(FILE *out, const struct advice *advice)
+/* Print the lines above the table.  Returns false on host allocation failure. */
+static bool print_summary(FILE *out, const struct advice *advice)
 {
-    char *why = advise_why(advice);
+    char *reason = format_reason(advice);
 
-    if (!why)
+    if (!reason)
         return false;
     (void)fputs(
         text_style_on(out, advice->advised.config && advice->is_certain ? TEXT_GOOD : TEXT_STRONG),
@@ -406,18 +412,18 @@ static bool print_sentences(FILE *out, const struct advice *advice)
                                        : "the file does not show whether a configuration helps\n",
                     out);
     (void)fputs(text_style_off(out), out);
-    print_head(out, "reason");
-    (void)fprintf(out, "%s\n", why);
+    print_label(out, "reason");
+    (void)fprintf(out, "%s\n", reason);
     print_gaps(out, advice);
     if (advice->is_short) {
         print_shortage(out, advice);
-        print_head(out, "least change");
-        put_least(out, advice);
+        print_label(out, "least change");
+        print_least_change(out, advice);
         (void)fputc('\n', out);
     }
     print_string(out, "current", advice->current.config);
-    if (advice->left_out && advice->left_out[0])
-        print_string(out, "omitted", advice->left_out);
+    if (advice->omitted && advice->omitted[0])
+        print_string(out, "omitted", advice->omitted);
     if (advice->runner_up.config)
         print_string(out, "runner-up", advice->runner_up.config);
     else if (advice->advised.config)
@@ -426,14 +432,14 @@ static bool print_sentences(FILE *out, const struct advice *advice)
                          ? "none: other strings lower the peak, but need a larger device"
                          : "none: no other string helps");
     (void)fputc('\n', out);
-    free(why);
+    free(reason);
     return true;
 }
 
 bool advise_report_text(FILE *out, const struct advice *advice)
 {
     print_title(out, advice->trials->name);
-    if (!print_sentences(out, advice))
+    if (!print_summary(out, advice))
         return false;
     print_table(out, advice);
     print_headroom(out, advice);
@@ -447,7 +453,7 @@ static void print_rank(FILE *out, const struct advise_ranks *ranks,
                        const struct advise_string *const *columns, size_t rank)
 {
     for (unsigned i = 0; i < COLUMNS; i++) {
-        const struct trial_results *results = &columns[i]->of[rank];
+        const struct trial_results *results = &columns[i]->programs[rank];
 
         if (columns[i]->config)
             (void)fprintf(
@@ -483,7 +489,7 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
     print_title(out, ranks->verdict);
     text_print(out, ranks->folder);
     (void)fprintf(out, ", %s\n", amount_of(ranks->files, "file").text);
-    if (!print_sentences(out, advice))
+    if (!print_summary(out, advice))
         return false;
     print_ranks(out, ranks, advice);
     (void)fprintf(out, "\n%s replayed\n", amount_of(advice->replayed, "configuration").text);
@@ -492,14 +498,14 @@ bool advise_report_ranks_text(FILE *out, const struct advise_ranks *ranks,
 
 /* --- JSON. --- */
 
-static json_t *text_if(const char *text)
+static json_t *text_or_null(const char *text)
 {
     return text ? text_json(text) : json_null();
 }
 
-static json_t *left_out_json(const struct advice *advice)
+static json_t *omitted_json(const struct advice *advice)
 {
-    return text_if(advice->left_out && advice->left_out[0] ? advice->left_out : NULL);
+    return text_or_null(advice->omitted && advice->omitted[0] ? advice->omitted : NULL);
 }
 
 /* NULL on host allocation failure. */
@@ -527,8 +533,8 @@ static json_t *headroom_json(const struct trial_results *results)
 static json_t *string_json(const struct advice *advice, const struct advise_string *string,
                            size_t program)
 {
-    const struct trial_results *results = &string->of[program];
-    const bool needs_more = advice->is_short && !results->has_enough;
+    const struct trial_results *results = &string->programs[program];
+    const bool needs_more = advice->is_short && !results->has_min_full_device;
 
     if (!string->config)
         return json_null();
@@ -539,42 +545,44 @@ static json_t *string_json(const struct advice *advice, const struct advise_stri
         "peak_reserved", (json_int_t)results->peak_reserved, "min_device",
         output_json_number(results->has_min_device, results->min_device), "driver_us",
         (double)results->driver_ns / 1000, "headroom", headroom_json(results), "completes",
-        advice->is_short ? json_boolean(results->serves) : NULL, "device_needed",
-        needs_more ? json_null() : output_json_number(advice->is_short, results->enough));
+        advice->is_short ? json_boolean(results->completes_on_target) : NULL, "device_needed",
+        needs_more ? json_null() : output_json_number(advice->is_short, results->min_full_device));
 }
 
 static json_t *shortage_json(const struct advice *advice)
 {
-    const struct advise_string *with = advice->advised.config ? &advice->advised : &advice->current;
+    const struct advise_string *string =
+        advice->advised.config ? &advice->advised : &advice->current;
 
     if (!advice->is_short)
         return json_null();
     return json_pack("{s:I, s:I, s:b, s:o}", "device_bytes", (json_int_t)advice_target(advice),
                      "failed", (json_int_t)advice->current.results.failed, "completes",
-                     (int)with->results.serves, "least_change", text_if(advice->least.config));
+                     (int)string->results.completes_on_target, "least_change",
+                     text_or_null(advice->least_change.config));
 }
 
 json_t *advise_report_json(const struct advice *advice)
 {
     const struct trial_program *program = &advice->trials->programs[0];
-    char *why = advise_why(advice);
+    char *reason = format_reason(advice);
     json_t *object = json_pack(
         "{s:o, s:I, s:I, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "trace",
         text_json(program->file), "device_bytes", (json_int_t)program->device_bytes, "replayed",
-        (json_int_t)advice->replayed, "why", why, "certain", (int)advice->is_certain, "notes",
-        notes_json(advice), "omitted", left_out_json(advice), "current",
+        (json_int_t)advice->replayed, "why", reason, "certain", (int)advice->is_certain, "notes",
+        notes_json(advice), "omitted", omitted_json(advice), "current",
         string_json(advice, &advice->current, 0), "advised",
         string_json(advice, &advice->advised, 0), "runner_up",
         string_json(advice, &advice->runner_up, 0), "out_of_memory", shortage_json(advice),
-        "transient_peak", (json_int_t)transient_peak(&advice->current.of[0]), "engine_margin",
-        (json_int_t)engine_margin(&advice->current.of[0]));
+        "transient_peak", (json_int_t)transient_peak(&advice->current.programs[0]), "engine_margin",
+        (json_int_t)engine_margin(&advice->current.programs[0]));
 
-    free(why);
+    free(reason);
     return object;
 }
 
 /* A string with its results for all ranks. */
-static json_t *together_json(const struct advise_string *string)
+static json_t *combined_json(const struct advise_string *string)
 {
     if (!string->config)
         return json_null();
@@ -602,18 +610,18 @@ static json_t *rank_json(const struct advise_ranks *ranks, const struct advice *
 json_t *advise_report_ranks_json(const struct advise_ranks *ranks, const struct advice *advice)
 {
     json_t *list = json_array(), *object;
-    char *why = advise_why(advice);
+    char *reason = format_reason(advice);
 
     for (size_t i = 0; i < advice->trials->count; i++)
         output_json_add(&list, rank_json(ranks, advice, i));
     object = json_pack(
         "{s:o, s:o, s:s?, s:i, s:i, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o}", "folder",
         text_json(ranks->folder), "verdict", text_json(ranks->verdict), "outlier", ranks->outlier,
-        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", why, "certain",
-        (int)advice->is_certain, "notes", notes_json(advice), "omitted", left_out_json(advice),
-        "current", together_json(&advice->current), "advised", together_json(&advice->advised),
-        "runner_up", together_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
-        "least_change", text_if(advice->least.config), "ranks", list);
-    free(why);
+        "files", (int)ranks->files, "replayed", (int)advice->replayed, "why", reason, "certain",
+        (int)advice->is_certain, "notes", notes_json(advice), "omitted", omitted_json(advice),
+        "current", combined_json(&advice->current), "advised", combined_json(&advice->advised),
+        "runner_up", combined_json(&advice->runner_up), "out_of_memory", (int)advice->is_short,
+        "least_change", text_or_null(advice->least_change.config), "ranks", list);
+    free(reason);
     return object;
 }

@@ -18,12 +18,12 @@
 #define LARGE      ((uint64_t)80 << 30)
 
 /* The state of the command. */
-struct advising {
+struct advise_state {
     const struct option_values *arguments;
     struct trace_file files[TRIALS_PROGRAMS];
     struct trials trials; /* programs[i] is that of files[i] */
     struct tuning_base base;
-    char *kept, *left_out; /* with --pytorch: of the current string */
+    char *pytorch_config, *omitted; /* with --pytorch: of the current string */
 };
 
 static int out_of_memory(void)
@@ -34,18 +34,18 @@ static int out_of_memory(void)
 
 /* --- Files. --- */
 
-/* Choose the devices of the replays. */
-static void choose_devices(const struct option_values *arguments, const struct trace_file *file,
+/* Select the devices of the replays. */
+static void select_devices(const struct option_values *arguments, const struct trace_file *file,
                            struct trial_program *program)
 {
-    const uint64_t given = option_number(arguments, OPTION_TARGET_MEMORY);
-    const uint64_t own = trace_file_device_bytes(file, 0);
+    const uint64_t requested = option_number(arguments, OPTION_TARGET_MEMORY);
+    const uint64_t recorded = trace_file_device_bytes(file, 0);
     const uint64_t capacity = file->trace.capacity <= DEVICE_MAX ? file->trace.capacity : 0;
 
-    program->target_bytes = trace_file_device_bytes(file, given ? given : capacity);
+    program->target_bytes = trace_file_device_bytes(file, requested ? requested : capacity);
     /* On a device that is too small, the peak of memory is not meaningful. */
-    program->device_bytes = given > own ? program->target_bytes : own;
-    program->large_bytes = given > LARGE / 2 ? 2 * program->target_bytes : LARGE;
+    program->device_bytes = requested > recorded ? program->target_bytes : recorded;
+    program->large_bytes = requested > LARGE / 2 ? 2 * program->target_bytes : LARGE;
     if (program->large_bytes < program->device_bytes)
         program->large_bytes = program->device_bytes;
 }
@@ -61,11 +61,11 @@ static bool has_history(const struct trace_file *file)
 }
 
 /* Add the file of a program.  Returns false if it cannot be replayed; an error message is on standard error. */
-static bool add_file(struct advising *advising, const char *path, const char *name)
+static bool add_file(struct advise_state *state, const char *path, const char *name)
 {
-    const struct option_value *device = &advising->arguments->of[OPTION_SNAPSHOT_DEVICE];
-    struct trace_file *file = &advising->files[advising->trials.count];
-    struct trial_program *program = &advising->trials.programs[advising->trials.count];
+    const struct option_value *device = &state->arguments->of[OPTION_SNAPSHOT_DEVICE];
+    struct trace_file *file = &state->files[state->trials.count];
+    struct trial_program *program = &state->trials.programs[state->trials.count];
 
     if (!trace_file_read(path, device->given ? (int)device->number : -1, file))
         return false;
@@ -74,26 +74,26 @@ static bool add_file(struct advising *advising, const char *path, const char *na
         return false;
     }
     *program = (struct trial_program){.trace = &file->trace, .file = file->name, .name = name};
-    choose_devices(advising->arguments, file, program);
-    advising->trials.count++;
+    select_devices(state->arguments, file, program);
+    state->trials.count++;
     return true;
 }
 
-static void end(struct advising *advising)
+static void free_state(struct advise_state *state)
 {
-    for (size_t i = 0; i < advising->trials.count; i++)
-        trace_file_fini(&advising->files[i]);
-    free(advising->kept);
-    free(advising->left_out);
+    for (size_t i = 0; i < state->trials.count; i++)
+        trace_file_fini(&state->files[i]);
+    free(state->pytorch_config);
+    free(state->omitted);
 }
 
-/* Whether all files have the same configuration. */
-static bool has_one_configuration(const struct advising *advising)
+/* Get whether all files have the same configuration. */
+static bool has_one_configuration(const struct advise_state *state)
 {
-    const struct trace_file *first = &advising->files[0];
+    const struct trace_file *first = &state->files[0];
 
-    for (size_t i = 1; i < advising->trials.count; i++) {
-        const struct trace_file *file = &advising->files[i];
+    for (size_t i = 1; i < state->trials.count; i++) {
+        const struct trace_file *file = &state->files[i];
 
         if (strcmp(file->config, first->config) == 0)
             continue;
@@ -107,190 +107,194 @@ static bool has_one_configuration(const struct advising *advising)
 }
 
 /* Set the base configuration, with the keys that can have an effect on any of the files. */
-static bool set_base(struct advising *advising, const char *config)
+static bool set_base(struct advise_state *state, const char *config)
 {
-    const bool only_pytorch = option_given(advising->arguments, OPTION_PYTORCH);
+    const bool only_pytorch = option_given(state->arguments, OPTION_PYTORCH);
     char problem[512];
 
-    for (size_t i = 0; i < advising->trials.count; i++) {
-        const struct trace_file *file = &advising->files[i];
-        const struct tuning_base others = advising->base;
+    for (size_t i = 0; i < state->trials.count; i++) {
+        const struct trace_file *file = &state->files[i];
+        const struct tuning_base previous = state->base;
 
-        if (!tuning_base_init(&advising->base, config, &file->trace, only_pytorch)) {
+        if (!tuning_base_init(&state->base, config, &file->trace, only_pytorch)) {
             (void)xseg_error_message(problem, sizeof(problem));
             message_print("%s: invalid configuration, '%s': %s", file->name, config, problem);
             return false;
         }
-        advising->base.has_clock |= others.has_clock;
-        advising->base.has_captures |= others.has_captures;
+        state->base.has_clock |= previous.has_clock;
+        state->base.has_captures |= previous.has_captures;
     }
     return true;
 }
 
 /* Find the base: the current string, with --pytorch without the keys that PyTorch's allocator does not have. */
-static bool find_base(struct advising *advising)
+static bool find_base(struct advise_state *state)
 {
-    if (!has_one_configuration(advising) || !set_base(advising, advising->files[0].config))
+    if (!has_one_configuration(state) || !set_base(state, state->files[0].config))
         return false;
-    if (!option_given(advising->arguments, OPTION_PYTORCH))
+    if (!option_given(state->arguments, OPTION_PYTORCH))
         return true;
-    advising->kept = tuning_of_pytorch(&advising->base);
-    advising->left_out = tuning_not_of_pytorch(&advising->base);
-    if (!advising->kept || !advising->left_out) {
+    state->pytorch_config = tuning_of_pytorch(&state->base);
+    state->omitted = tuning_not_of_pytorch(&state->base);
+    if (!state->pytorch_config || !state->omitted) {
         (void)out_of_memory();
         return false;
     }
-    if (!set_base(advising, advising->kept))
+    if (!set_base(state, state->pytorch_config))
         return false;
-    advising->base.left_out = advising->left_out;
+    state->base.omitted = state->omitted;
     return true;
 }
 
 /* Print the advice for the files. */
-static int advise_files(struct advising *advising, const char *name,
+static int advise_files(struct advise_state *state, const char *name,
                         const struct advise_ranks *ranks)
 {
-    const bool as_json = option_given(advising->arguments, OPTION_JSON);
+    const bool as_json = option_given(state->arguments, OPTION_JSON);
     struct advice advice;
-    bool fine;
+    bool success;
 
-    advising->trials.name = name;
-    advising->trials.progress = isatty(STDERR_FILENO);
-    if (!find_base(advising) || !advise(&advising->trials, &advising->base, &advice))
+    state->trials.name = name;
+    state->trials.progress = isatty(STDERR_FILENO);
+    if (!find_base(state) || !advise(&state->trials, &state->base, &advice))
         return COMMAND_ERROR;
     if (ranks)
-        fine = as_json
-                   ? output_json(stdout, advise_report_ranks_json(ranks, &advice))
-                   : advise_report_ranks_text(stdout, ranks, &advice) || message_out_of_memory();
+        success = as_json
+                      ? output_json(stdout, advise_report_ranks_json(ranks, &advice))
+                      : advise_report_ranks_text(stdout, ranks, &advice) || message_out_of_memory();
     else
-        fine = as_json ? output_json(stdout, advise_report_json(&advice))
-                       : advise_report_text(stdout, &advice) || message_out_of_memory();
+        success = as_json ? output_json(stdout, advise_report_json(&advice))
+                          : advise_report_text(stdout, &advice) || message_out_of_memory();
     advice_fini(&advice);
-    return fine ? COMMAND_SUCCESS : COMMAND_ERROR;
+    return success ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
 /* --- Folders. --- */
 
-/* The ranks that can still be chosen, as indices into ranks.order, which begins with the most different rank. */
-struct places {
-    size_t *of;
+/* The ranks that were not selected, as positions in ranks.order, which begins with the most different rank. */
+struct candidates {
+    size_t *positions;
     size_t count;
 };
 
-/* The outlier, or else the rank with the largest peak. */
-static size_t first_place(const struct ranks *ranks, const struct places *places)
+/* Get the outlier, or else the rank with the largest peak. */
+static size_t first_candidate(const struct ranks *ranks, const struct candidates *candidates)
 {
     size_t largest = 0;
 
-    if (places->of[0] < ranks->outliers)
+    if (candidates->positions[0] < ranks->outliers)
         return 0;
-    for (size_t i = 1; i < places->count; i++)
-        if (ranks->ranks[ranks->order[places->of[i]]].whole[0][COMPARE_PEAK_RESERVED] >
-            ranks->ranks[ranks->order[places->of[largest]]].whole[0][COMPARE_PEAK_RESERVED])
+    for (size_t i = 1; i < candidates->count; i++)
+        if (ranks->ranks[ranks->order[candidates->positions[i]]].totals[0][COMPARE_PEAK_RESERVED] >
+            ranks->ranks[ranks->order[candidates->positions[largest]]]
+                .totals[0][COMPARE_PEAK_RESERVED])
             largest = i;
     return largest;
 }
 
-/* The next rank to choose: the first, the most typical, and two at a third and two thirds of the others. */
-static size_t next_place(const struct ranks *ranks, const struct places *places, size_t chosen)
+/* Get the next rank to select: the first one, the most typical one, and two at a third and two thirds of the others. */
+static size_t next_candidate(const struct ranks *ranks, const struct candidates *candidates,
+                             size_t chosen)
 {
     switch (chosen) {
     case 0:
-        return first_place(ranks, places);
+        return first_candidate(ranks, candidates);
     case 1:
-        return places->count - 1;
+        return candidates->count - 1;
     case 2:
-        return places->count / 3;
+        return candidates->count / 3;
     default:
-        return 2 * (places->count + 1) / 3 - 1;
+        return 2 * (candidates->count + 1) / 3 - 1;
     }
 }
 
 /* Add up to four ranks.  Returns the number of files that cannot be replayed. */
-static size_t add_ranks(struct advising *advising, const struct ranks *ranks, struct places *places,
-                        struct advise_ranks *out)
+static size_t add_ranks(struct advise_state *state, const struct ranks *ranks,
+                        struct candidates *candidates, struct advise_ranks *out)
 {
-    size_t bad = 0;
+    size_t failed = 0;
 
-    while (places->count > 0 && advising->trials.count < TRIALS_PROGRAMS) {
-        const size_t number = advising->trials.count;
-        const size_t at = next_place(ranks, places, number);
-        const size_t place = places->of[at], rank = ranks->order[place];
+    while (candidates->count > 0 && state->trials.count < TRIALS_PROGRAMS) {
+        const size_t number = state->trials.count;
+        const size_t at = next_candidate(ranks, candidates, number);
+        const size_t place = candidates->positions[at], rank = ranks->order[place];
 
-        places->count--;
-        memmove(&places->of[at], &places->of[at + 1], (places->count - at) * sizeof(*places->of));
-        if (!add_file(advising, ranks->files[0].files[rank].path, ranks->ranks[rank].name)) {
-            bad++;
+        candidates->count--;
+        memmove(&candidates->positions[at], &candidates->positions[at + 1],
+                (candidates->count - at) * sizeof(*candidates->positions));
+        if (!add_file(state, ranks->files[0].files[rank].path, ranks->ranks[rank].name)) {
+            failed++;
             continue;
         }
         out->of[number].name = ranks->ranks[rank].name;
         out->of[number].is_outlier = place < ranks->outliers;
         out->of[number].is_typical = ranks->read > 2 && rank == ranks_typical(ranks);
     }
-    return bad;
+    return failed;
 }
 
-static int advise_job(struct advising *advising, const struct ranks_job *job, const char *verdict)
+static int advise_job(struct advise_state *state, const struct ranks_job *job, const char *verdict)
 {
     const struct ranks *ranks = &job->ranks;
     struct advise_ranks chosen = {
-        .folder = advising->arguments->operands[0], .verdict = verdict, .files = ranks->count};
-    struct places places = {.of = malloc(ranks->read * sizeof(*places.of)), .count = ranks->read};
+        .folder = state->arguments->operands[0], .verdict = verdict, .files = ranks->count};
+    struct candidates candidates = {
+        .positions = malloc(ranks->read * sizeof(*candidates.positions)), .count = ranks->read};
     int status = COMMAND_ERROR;
-    size_t bad;
+    size_t failed;
 
-    if (!places.of)
+    if (!candidates.positions)
         return out_of_memory();
-    for (size_t i = 0; i < places.count; i++)
-        places.of[i] = i;
+    for (size_t i = 0; i < candidates.count; i++)
+        candidates.positions[i] = i;
     if (ranks_job_differs(job) && ranks->outliers == 1)
         chosen.outlier = ranks->ranks[ranks_furthest(ranks)].name;
-    bad = add_ranks(advising, ranks, &places, &chosen);
-    if (advising->trials.count > 0)
-        status = advise_files(advising, chosen.folder, &chosen);
-    end(advising);
-    free(places.of);
-    return bad > 0 || ranks->read < ranks->count || job->has_dropped ? COMMAND_ERROR : status;
+    failed = add_ranks(state, ranks, &candidates, &chosen);
+    if (state->trials.count > 0)
+        status = advise_files(state, chosen.folder, &chosen);
+    free_state(state);
+    free(candidates.positions);
+    return failed > 0 || ranks->read < ranks->count || job->has_dropped ? COMMAND_ERROR : status;
 }
 
-static int advise_folder(struct advising *advising)
+static int advise_folder(struct advise_state *state)
 {
     struct ranks_job job;
     char *verdict;
     int status;
 
-    if (!ranks_job_open(&job, advising->arguments))
+    if (!ranks_job_open(&job, state->arguments))
         return COMMAND_ERROR;
     verdict = ranks_job_verdict(&job);
-    status = verdict ? advise_job(advising, &job, verdict) : out_of_memory();
+    status = verdict ? advise_job(state, &job, verdict) : out_of_memory();
     free(verdict);
     ranks_job_close(&job);
     return status;
 }
 
-static int run(const struct option_values *arguments)
+static int command_advise_run(const struct option_values *arguments)
 {
-    struct advising advising = {.arguments = arguments};
+    struct advise_state state = {.arguments = arguments};
     const char *path = arguments->operands[0];
     int status;
 
     if (!simulator_open())
         return COMMAND_ERROR;
     if (rank_files_is_folder(path))
-        return advise_folder(&advising);
-    if (!add_file(&advising, path, ""))
+        return advise_folder(&state);
+    if (!add_file(&state, path, ""))
         return COMMAND_ERROR;
-    status = advise_files(&advising, advising.files[0].name, NULL);
-    end(&advising);
+    status = advise_files(&state, state.files[0].name, NULL);
+    free_state(&state);
     return status;
 }
 
 const struct command command_advise = {
     .name = "advise",
-    .run = run,
-    .sentence = "recommend a configuration for a recorded program",
+    .run = command_advise_run,
+    .summary = "recommend a configuration for a recorded program",
     .usage = "FILE | FOLDER",
-    .needs = "a file or a folder",
+    .required_operands = "a file or a folder",
     .operands = COMMAND_FILES,
     .min_operands = 1,
     .max_operands = 1,

@@ -67,14 +67,14 @@ static void find_devices(const struct stage *stage, struct trial_results *out)
 
     out->has_min_device =
         min_device_find(stage->trace, &stage->settings, result, false, &out->min_device);
-    out->has_enough = out->has_min_device;
-    out->enough = out->min_device;
+    out->has_min_full_device = out->has_min_device;
+    out->min_full_device = out->min_device;
     if (result->failed > 0)
-        out->has_enough =
-            min_device_find(stage->trace, &stage->settings, result, true, &out->enough);
+        out->has_min_full_device =
+            min_device_find(stage->trace, &stage->settings, result, true, &out->min_full_device);
 }
 
-static void replay_trial(const struct trial_program *program, const char *config, bool in_full,
+static void replay_trial(const struct trial_program *program, const char *config, bool is_detailed,
                          struct trial_results *out)
 {
     struct stage stage = {.trace = program->trace,
@@ -83,7 +83,7 @@ static void replay_trial(const struct trial_program *program, const char *config
                                        .driver = GPU_SIMULATED,
                                        .check = CHECK_OFF,
                                        .tick_ms = option_table[OPTION_TICK].default_number,
-                                       .headroom = in_full,
+                                       .headroom = is_detailed,
                                        .quiet = true}};
     const struct replay_result *result = replay_on(&stage, program->device_bytes);
 
@@ -100,28 +100,28 @@ static void replay_trial(const struct trial_program *program, const char *config
     out->headroom_of_peak = result->headroom_of_peak;
     out->driver_ns = result->driver_ns;
     out->failed = result->failed;
-    if (in_full)
+    if (is_detailed)
         find_devices(&stage, out);
     result = replay_on(&stage, program->large_bytes);
     out->large = (struct trial_large){is_complete(result),
                                       result->oom_at < 0 ? (uint64_t)program->trace->op_count
                                                          : (uint64_t)result->oom_at,
                                       result->peak_reserved, result->driver_ns};
-    out->serves = is_served(replay_on(&stage, program->target_bytes));
+    out->completes_on_target = is_served(replay_on(&stage, program->target_bytes));
     replay_result_fini(&stage.result);
-    out->is_there = true;
+    out->has_ended = true;
 }
 
-static void work(const struct trials *trials, struct trial *const *trial, size_t count,
-                 bool in_full, struct shared_results *shared)
+static void run_trials(const struct trials *trials, struct trial *const *trial, size_t count,
+                       bool is_detailed, struct shared_results *shared)
 {
     for (;;) {
-        const size_t at = atomic_fetch_add(&shared->next, 1);
+        const size_t index = atomic_fetch_add(&shared->next, 1);
 
-        if (at >= count * trials->count)
+        if (index >= count * trials->count)
             break;
-        replay_trial(&trials->programs[at % trials->count], trial[at / trials->count]->config,
-                     in_full, &shared->results[at]);
+        replay_trial(&trials->programs[index % trials->count], trial[index / trials->count]->config,
+                     is_detailed, &shared->results[index]);
         (void)atomic_fetch_add(&shared->done, 1);
     }
 }
@@ -136,8 +136,8 @@ static size_t cpu_count(void)
     return count > PROCESSES_MAX ? PROCESSES_MAX : (size_t)count;
 }
 
-static pid_t start(const struct trials *trials, struct trial *const *trial, size_t count,
-                   bool in_full, struct shared_results *shared)
+static pid_t start_child(const struct trials *trials, struct trial *const *trial, size_t count,
+                         bool is_detailed, struct shared_results *shared)
 {
     const pid_t parent = getpid();
     const pid_t child = fork();
@@ -147,21 +147,21 @@ static pid_t start(const struct trials *trials, struct trial *const *trial, size
     /* The child must not continue if the parent ends. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
         exit(EXIT_FAILURE);
-    work(trials, trial, count, in_full, shared);
+    run_trials(trials, trial, count, is_detailed, shared);
     exit(EXIT_SUCCESS);
 }
 
-static void draw(const struct trials *trials, size_t done)
+static void draw_progress(const struct trials *trials, size_t done)
 {
-    const size_t most = done > trials->expected ? done : trials->expected;
+    const size_t max = done > trials->expected ? done : trials->expected;
 
-    progress_print_bar(done, most > 0 ? most : 1, "%s, %s", amount_of(done, "configuration").text,
+    progress_print_bar(done, max > 0 ? max : 1, "%s, %s", amount_of(done, "configuration").text,
                        trials->name);
 }
 
 /* Wait for a child, and draw the progress bar. */
-static void wait_for(const struct trials *trials, const struct shared_results *shared, bool in_full,
-                     pid_t child)
+static void wait_for_child(const struct trials *trials, const struct shared_results *shared,
+                           bool is_detailed, pid_t child)
 {
     const struct timespec pause = {.tv_nsec = PROGRESS_NS};
     int status;
@@ -170,57 +170,59 @@ static void wait_for(const struct trials *trials, const struct shared_results *s
     do {
         ended = waitpid(child, &status, trials->progress ? WNOHANG : 0);
         if (ended == 0) {
-            draw(trials, trials->done + (in_full ? 0 : atomic_load(&shared->done) / trials->count));
+            draw_progress(trials,
+                          trials->done +
+                              (is_detailed ? 0 : atomic_load(&shared->done) / trials->count));
             (void)nanosleep(&pause, NULL);
         }
     } while (ended == 0 || (ended < 0 && errno == EINTR));
 }
 
-static void raise_to(uint64_t *most, uint64_t value)
+static void update_max(uint64_t *max, uint64_t value)
 {
-    if (value > *most)
-        *most = value;
+    if (value > *max)
+        *max = value;
 }
 
-static void add_results(struct trial_results *whole, const struct trial_results *results)
+static void combine_results(struct trial_results *combined, const struct trial_results *results)
 {
-    if (results->peak_reserved > whole->peak_reserved)
-        whole->peak_requested = results->peak_requested;
-    if (results->oom_at >= 0 && (whole->oom_at < 0 || results->oom_at < whole->oom_at))
-        whole->oom_at = results->oom_at;
-    whole->is_broken |= results->is_broken;
-    whole->completes &= results->completes;
-    whole->serves &= results->serves;
-    whole->has_min_device &= results->has_min_device;
-    whole->has_enough &= results->has_enough;
-    whole->failed += results->failed;
-    raise_to(&whole->peak_reserved, results->peak_reserved);
-    raise_to(&whole->driver_ns, results->driver_ns);
-    raise_to(&whole->min_device, results->min_device);
-    raise_to(&whole->enough, results->enough);
-    whole->large.completes &= results->large.completes;
-    whole->large.reach += results->large.reach;
-    raise_to(&whole->large.peak_reserved, results->large.peak_reserved);
-    raise_to(&whole->large.driver_ns, results->large.driver_ns);
+    if (results->peak_reserved > combined->peak_reserved)
+        combined->peak_requested = results->peak_requested;
+    if (results->oom_at >= 0 && (combined->oom_at < 0 || results->oom_at < combined->oom_at))
+        combined->oom_at = results->oom_at;
+    combined->is_broken |= results->is_broken;
+    combined->completes &= results->completes;
+    combined->completes_on_target &= results->completes_on_target;
+    combined->has_min_device &= results->has_min_device;
+    combined->has_min_full_device &= results->has_min_full_device;
+    combined->failed += results->failed;
+    update_max(&combined->peak_reserved, results->peak_reserved);
+    update_max(&combined->driver_ns, results->driver_ns);
+    update_max(&combined->min_device, results->min_device);
+    update_max(&combined->min_full_device, results->min_full_device);
+    combined->large.completes &= results->large.completes;
+    combined->large.reach += results->large.reach;
+    update_max(&combined->large.peak_reserved, results->large.peak_reserved);
+    update_max(&combined->large.driver_ns, results->large.driver_ns);
 }
 
-static void add_up(struct trial *trial, size_t count)
+static void combine_programs(struct trial *trial, size_t count)
 {
-    trial->whole = trial->results[0];
+    trial->combined = trial->results[0];
     for (size_t i = 1; i < count; i++)
-        add_results(&trial->whole, &trial->results[i]);
+        combine_results(&trial->combined, &trial->results[i]);
 }
 
-static bool run_on(struct trials *trials, struct trial *const *trial, size_t count, bool in_full,
-                   struct shared_results *shared)
+static bool run_children(struct trials *trials, struct trial *const *trial, size_t count,
+                         bool is_detailed, struct shared_results *shared)
 {
     const size_t replays = count * trials->count;
-    const size_t wanted = cpu_count() < replays ? cpu_count() : replays;
+    const size_t process_count = cpu_count() < replays ? cpu_count() : replays;
     pid_t children[PROCESSES_MAX];
     size_t started = 0;
 
-    for (; started < wanted; started++) {
-        children[started] = start(trials, trial, count, in_full, shared);
+    for (; started < process_count; started++) {
+        children[started] = start_child(trials, trial, count, is_detailed, shared);
         if (children[started] < 0)
             break;
     }
@@ -229,11 +231,11 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
         return false;
     }
     for (size_t i = 0; i < started; i++)
-        wait_for(trials, shared, in_full, children[i]);
+        wait_for_child(trials, shared, is_detailed, children[i]);
     if (trials->progress)
         progress_clear();
     for (size_t i = 0; i < replays; i++) {
-        if (!shared->results[i].is_there) {
+        if (!shared->results[i].has_ended) {
             message_print(
                 "%s: the process of the replay with '%s' was killed, for example because the "
                 "host ran out of memory",
@@ -243,16 +245,16 @@ static bool run_on(struct trials *trials, struct trial *const *trial, size_t cou
         trial[i / trials->count]->results[i % trials->count] = shared->results[i];
     }
     for (size_t i = 0; i < count; i++)
-        add_up(trial[i], trials->count);
+        combine_programs(trial[i], trials->count);
     return true;
 }
 
-bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool in_full)
+bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool is_detailed)
 {
     const size_t bytes =
         sizeof(struct shared_results) + count * trials->count * sizeof(struct trial_results);
     struct shared_results *shared;
-    bool fine;
+    bool success;
 
     if (count == 0)
         return true;
@@ -261,8 +263,8 @@ bool trials_run(struct trials *trials, struct trial *const *trial, size_t count,
         message_print("%s: out of host memory", trials->name);
         return false;
     }
-    fine = run_on(trials, trial, count, in_full, shared);
-    trials->done += in_full ? 0 : count;
+    success = run_children(trials, trial, count, is_detailed, shared);
+    trials->done += is_detailed ? 0 : count;
     (void)munmap(shared, bytes);
-    return fine;
+    return success;
 }

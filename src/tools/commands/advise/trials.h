@@ -23,9 +23,9 @@
 
 /* The results of a configuration, in bytes and modeled nanoseconds of the driver. */
 struct trial_results {
-    bool is_there; /* the replay has ended */
-    bool
-        is_broken; /* it failed for another reason than memory; an error message is on standard error */
+    bool has_ended; /* the replay has ended */
+    /* It failed for another reason than memory; an error message is on standard error. */
+    bool is_broken;
     /* On a device of device_bytes, as `xseg replay` prints them. */
     bool completes; /* requests that failed in the file may fail */
     int64_t oom_at; /* index of the event at which memory ran out; -1: none */
@@ -39,14 +39,14 @@ struct trial_results {
         uint64_t reach; /* events that were replayed before memory ran out */
         uint64_t peak_reserved, driver_ns;
     } large;
-    bool
-        serves; /* completes on a device of target_bytes, including requests that failed in the file */
+    /* Completes on a device of target_bytes, including requests that failed in the file. */
+    bool completes_on_target;
     /* Only with in_full. */
     struct headroom_pair headroom,
         headroom_of_peak; /* of the events that were replayed, on device_bytes */
-    bool has_min_device, has_enough;
-    uint64_t min_device; /* the smallest device on which the program completes */
-    uint64_t enough;     /* the same, including requests that failed in the file */
+    bool has_min_device, has_min_full_device;
+    uint64_t min_device;      /* the smallest device on which the program completes */
+    uint64_t min_full_device; /* the same, including requests that failed in the file */
 };
 
 struct trial {
@@ -54,7 +54,7 @@ struct trial {
     struct trial_results results[TRIALS_PROGRAMS];
     /* Of all programs: the conjunction of booleans, the maximum of bytes and times, the sum of counts.  peak_requested is that of
      * the program with the largest peak_reserved, and oom_at is the minimum. */
-    struct trial_results whole;
+    struct trial_results combined;
 };
 
 struct trial_program {
@@ -80,6 +80,6 @@ struct trials {
  * @param in_full  also find the headroom, min_device and, if requests failed in the file, enough: a dozen replays each
  * @return false if a process could not be started or was killed; an error message is on standard error
  */
-bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool in_full);
+bool trials_run(struct trials *trials, struct trial *const *trial, size_t count, bool is_detailed);
 
 #endif

@@ -93,7 +93,7 @@ static const struct row rows[TUNING_KEYS] = {
 };
 
 /* Keys that PyTorch's own allocator also has, and that are not searched. */
-static const char *const others_of_pytorch[] = {
+static const char *const other_pytorch_keys[] = {
     "backend",
     "expandable_segments_reserve",
     "expandable_segments_reserve_by_class",
@@ -126,7 +126,7 @@ static bool record_key(void *context, const struct xseg_config_key *key)
     for (unsigned i = 0; i < TUNING_KEYS; i++)
         if (strcmp(rows[i].name, key->name) == 0) {
             (void)snprintf(base->key[i].value, sizeof(base->key[i].value), "%s", key->value);
-            base->key[i].is_named = key->is_set;
+            base->key[i].is_set = key->is_set;
         }
     return true;
 }
@@ -179,7 +179,7 @@ struct tuning tuning_turned(const struct tuning_base *base, const struct tuning 
 
 /* --- Values. --- */
 
-static void spell(enum tuning_key key, uint64_t value, char *text, size_t bytes)
+static void format_value(enum tuning_key key, uint64_t value, char *text, size_t bytes)
 {
     if (rows[key].words[0])
         (void)snprintf(text, bytes, "%s", rows[key].words[value]);
@@ -188,8 +188,8 @@ static void spell(enum tuning_key key, uint64_t value, char *text, size_t bytes)
 }
 
 /* Whether values of a key can make a difference. */
-static bool matters(const struct tuning_base *base, const struct tuning *tuning,
-                    enum tuning_key key)
+static bool can_have_effect(const struct tuning_base *base, const struct tuning *tuning,
+                            enum tuning_key key)
 {
     const struct row *row = &rows[key];
 
@@ -202,21 +202,22 @@ size_t tuning_far(const struct tuning_base *base, const struct tuning *tuning, e
                   uint64_t values[TUNING_VALUES])
 {
     const struct row *row = &rows[key];
-    const uint64_t present = tuning->value[key];
+    const uint64_t current = tuning->value[key];
     size_t count = 0;
 
-    if (present != TUNING_KEPT)
+    if (current != TUNING_KEPT)
         values[count++] = TUNING_KEPT;
     if (key == TUNING_EXPANDABLE)
         return count;
-    if (present != TUNING_DROPPED && base->key[key].is_named)
+    if (current != TUNING_DROPPED && base->key[key].is_set)
         values[count++] = TUNING_DROPPED;
-    for (size_t i = 0; matters(base, tuning, key) && (row->words[i] || row->numbers[i]); i++) {
+    for (size_t i = 0; can_have_effect(base, tuning, key) && (row->words[i] || row->numbers[i]);
+         i++) {
         const uint64_t value = row->words[0] ? i : row->numbers[i];
         char text[32];
 
-        spell(key, value, text, sizeof(text));
-        if (value != present && strcmp(text, base->key[key].value) != 0 && count < TUNING_VALUES)
+        format_value(key, value, text, sizeof(text));
+        if (value != current && strcmp(text, base->key[key].value) != 0 && count < TUNING_VALUES)
             values[count++] = value;
     }
     return count;
@@ -225,25 +226,25 @@ size_t tuning_far(const struct tuning_base *base, const struct tuning *tuning, e
 size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned round,
                     uint64_t values[TUNING_VALUES])
 {
-    const uint64_t present = tuning->value[key], step = rows[key].step;
+    const uint64_t current = tuning->value[key], step = rows[key].step;
     size_t count = 0;
 
-    if (step == 0 || present >= TUNING_DROPPED)
+    if (step == 0 || current >= TUNING_DROPPED)
         return 0;
     /* Far values double, so close values are at half the distance. */
-    const uint64_t below = (present >> (round + 1)) / step * step;
-    const uint64_t above = (present >> round) / step * step;
+    const uint64_t below = (current >> (round + 1)) / step * step;
+    const uint64_t above = (current >> round) / step * step;
     if (below > 0)
-        values[count++] = present - below;
+        values[count++] = current - below;
     if (above > 0)
-        values[count++] = present + above;
+        values[count++] = current + above;
     return count;
 }
 
 /* --- Strings. --- */
 
 /* The length of the first `key:value` of a string; a list in brackets can contain commas. */
-static size_t length_of_item(const char *text)
+static size_t item_length(const char *text)
 {
     size_t at = 0;
 
@@ -253,7 +254,7 @@ static size_t length_of_item(const char *text)
 }
 
 /* Whether an item, `key:value`, has a key. */
-static bool is_item_of(const char *item, size_t length, const char *key)
+static bool has_key(const char *item, size_t length, const char *key)
 {
     const size_t name = strlen(key);
 
@@ -262,13 +263,13 @@ static bool is_item_of(const char *item, size_t length, const char *key)
 }
 
 /* A filter of the items of a string. */
-typedef bool is_wanted_fn(const struct tuning *tuning, const char *item, size_t length);
+typedef bool item_filter_fn(const struct tuning *tuning, const char *item, size_t length);
 
 /* Whether a tuning does not change an item. */
 static bool is_kept(const struct tuning *tuning, const char *item, size_t length)
 {
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        if (tuning->value[i] != TUNING_KEPT && is_item_of(item, length, rows[i].name))
+        if (tuning->value[i] != TUNING_KEPT && has_key(item, length, rows[i].name))
             return false;
     return true;
 }
@@ -277,10 +278,10 @@ static bool is_of_pytorch(const struct tuning *tuning, const char *item, size_t 
 {
     (void)tuning;
     for (unsigned i = 0; i < TUNING_KEYS; i++)
-        if (is_item_of(item, length, rows[i].name))
+        if (has_key(item, length, rows[i].name))
             return rows[i].is_pytorch;
-    for (unsigned i = 0; i < sizeof(others_of_pytorch) / sizeof(others_of_pytorch[0]); i++)
-        if (is_item_of(item, length, others_of_pytorch[i]))
+    for (unsigned i = 0; i < sizeof(other_pytorch_keys) / sizeof(other_pytorch_keys[0]); i++)
+        if (has_key(item, length, other_pytorch_keys[i]))
             return true;
     return false;
 }
@@ -291,28 +292,28 @@ static bool is_not_of_pytorch(const struct tuning *tuning, const char *item, siz
 }
 
 /* Print the items that pass the filter.  Returns the separator of the next item. */
-static const char *put_items(FILE *out, const char *config, is_wanted_fn *is_wanted,
-                             const struct tuning *tuning)
+static const char *print_items(FILE *out, const char *config, item_filter_fn *filter,
+                               const struct tuning *tuning)
 {
-    const char *between = "";
+    const char *separator = "";
 
     for (const char *at = config; *at;) {
         const char *item = at + strspn(at, " ");
-        size_t length = length_of_item(item);
+        size_t length = item_length(item);
 
         at = item + length + (item[length] == ',');
         while (length > 0 && item[length - 1] == ' ')
             length--;
-        if (length == 0 || !is_wanted(tuning, item, length))
+        if (length == 0 || !filter(tuning, item, length))
             continue;
-        (void)fprintf(out, "%s%.*s", between, (int)length, item);
-        between = ",";
+        (void)fprintf(out, "%s%.*s", separator, (int)length, item);
+        separator = ",";
     }
-    return between;
+    return separator;
 }
 
 /* Close a memory stream.  Returns its string; NULL on host allocation failure. */
-static char *end_string(FILE *out, char *const *text)
+static char *close_stream(FILE *out, char *const *text)
 {
     bool failed = ferror(out) != 0;
 
@@ -328,19 +329,19 @@ char *tuning_string(const struct tuning_base *base, const struct tuning *tuning)
     size_t bytes = 0;
     char *text = NULL, value[32];
     FILE *out = open_memstream(&text, &bytes);
-    const char *between;
+    const char *separator;
 
     if (!out)
         return NULL;
-    between = put_items(out, base->config, is_kept, tuning);
+    separator = print_items(out, base->config, is_kept, tuning);
     for (unsigned i = 0; i < TUNING_KEYS; i++) {
         if (tuning->value[i] >= TUNING_DROPPED)
             continue;
-        spell((enum tuning_key)i, tuning->value[i], value, sizeof(value));
-        (void)fprintf(out, "%s%s:%s", between, rows[i].name, value);
-        between = ",";
+        format_value((enum tuning_key)i, tuning->value[i], value, sizeof(value));
+        (void)fprintf(out, "%s%s:%s", separator, rows[i].name, value);
+        separator = ",";
     }
-    return end_string(out, &text);
+    return close_stream(out, &text);
 }
 
 char *tuning_of_pytorch(const struct tuning_base *base)
@@ -349,14 +350,14 @@ char *tuning_of_pytorch(const struct tuning_base *base)
     size_t bytes = 0;
     char *text = NULL;
     FILE *out = open_memstream(&text, &bytes);
-    const char *between;
+    const char *separator;
 
     if (!out)
         return NULL;
-    between = put_items(out, base->config, is_of_pytorch, NULL);
-    if (!base->key[TUNING_EXPANDABLE].is_named)
-        (void)fprintf(out, "%s%s:%s", between, row->name, base->key[TUNING_EXPANDABLE].value);
-    return end_string(out, &text);
+    separator = print_items(out, base->config, is_of_pytorch, NULL);
+    if (!base->key[TUNING_EXPANDABLE].is_set)
+        (void)fprintf(out, "%s%s:%s", separator, row->name, base->key[TUNING_EXPANDABLE].value);
+    return close_stream(out, &text);
 }
 
 char *tuning_not_of_pytorch(const struct tuning_base *base)
@@ -367,8 +368,8 @@ char *tuning_not_of_pytorch(const struct tuning_base *base)
 
     if (!out)
         return NULL;
-    (void)put_items(out, base->config, is_not_of_pytorch, NULL);
-    return end_string(out, &text);
+    (void)print_items(out, base->config, is_not_of_pytorch, NULL);
+    return close_stream(out, &text);
 }
 
 bool tuning_is_valid(const char *config)

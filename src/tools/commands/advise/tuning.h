@@ -3,7 +3,7 @@
  * Variations of a configuration in the keys that determine how much memory a program needs (docs/replay.md has the values).
  *
  * Terms:
- *   base    the current configuration, and which keys can have an effect on a trace
+ *   base    the current configuration, and the features of a trace on which keys can have an effect
  *   tuning  for each key: the value of the base (KEPT), the default (DROPPED), or another value
  *
  * A value is a number, or the index of a word in the row of the key.
@@ -40,11 +40,11 @@ struct tuning {
 
 struct tuning_base {
     const char *config;
-    const char
-        *left_out; /* items of the current string that are not in `config`; "" or NULL: none */
+    /* Items of the current string that are not in `config`; "" or NULL: none. */
+    const char *omitted;
     struct {
         char value[64]; /* as in a configuration string */
-        bool is_named;
+        bool is_set;
     } key[TUNING_KEYS];
     bool has_clock, has_captures; /* of the trace */
     bool only_pytorch;            /* only keys that PyTorch's allocator also has */
@@ -63,12 +63,12 @@ struct tuning tuning_of_base(void);
 /* The number of keys that differ from the base. */
 unsigned tuning_changes(const struct tuning *tuning);
 
-/* Whether a tuning has expandable segments; and the tuning with the opposite. */
+/* Get whether a tuning has expandable segments, and the tuning with the opposite value. */
 bool tuning_is_expandable(const struct tuning_base *base, const struct tuning *tuning);
 struct tuning tuning_turned(const struct tuning_base *base, const struct tuning *tuning);
 
 /*
- * The other values of a key: all far values, or values close to the present one.
+ * Get other values of a key: all far values, or values close to the current one.
  *
  * @param round  of close values, from 1; each round halves the distance
  * @return the number of values
@@ -82,8 +82,9 @@ size_t tuning_close(const struct tuning *tuning, enum tuning_key key, unsigned r
 char *tuning_string(const struct tuning_base *base, const struct tuning *tuning);
 
 /*
- * The items of the base that PyTorch's own allocator also has, and the other items ("" if there are none).  The former always set
- * expandable_segments, because its default is different in PyTorch.  Owned by the caller; NULL on host allocation failure.
+ * Get the items of the base that PyTorch's own allocator also has, and the other items ("" if there are none).  The first function
+ * always adds expandable_segments, because PyTorch has another default.  The caller owns the strings; NULL on host allocation
+ * failure.
  */
 char *tuning_of_pytorch(const struct tuning_base *base);
 char *tuning_not_of_pytorch(const struct tuning_base *base);
@@ -92,7 +93,7 @@ char *tuning_not_of_pytorch(const struct tuning_base *base);
 bool tuning_is_valid(const char *config);
 
 /*
- * Why a key lowers the peak; completes "since ...".
+ * Get the reason why a key lowers the peak; completes "since ...".
  *
  * @param key  must not be KEPT
  */

@@ -6,23 +6,23 @@
 
 /* --- Sums. --- */
 
-static bool add_up(struct blame *blame)
+static bool compute_sums(struct blame *blame)
 {
     struct replay_model model;
-    bool fine;
+    bool success;
 
     if (blame->device->event_count > 0
             ? !replay_model_init(&model, blame->recording, blame->device)
             : !replay_model_init_at_end(&model, blame->recording, blame->device))
         return false;
-    blame->left_out = model.omitted;
+    blame->omitted = model.omitted;
     blame->dropped = model.dropped;
     blame->has_times = model.has_times;
-    fine = fragmentation_play(&blame->sums, &model, blame->sites.count, sites_of, &blame->sites);
+    success = fragmentation_play(&blame->sums, &model, blame->sites.count, sites_of, &blame->sites);
     replay_model_fini(&model);
     blame->is_instant = blame->sums.is_instant;
     blame->duration_us = blame->sums.duration_us;
-    return fine;
+    return success;
 }
 
 /* --- Idle pages at the end, by the reasons that xseg writes to snapshots. --- */
@@ -35,7 +35,7 @@ static bool is_idle(const struct recording *recording, const struct recording_pa
            strcmp(reason, "claimed") != 0;
 }
 
-static struct blame_reason *reason_of(struct blame *blame, uint32_t reason)
+static struct blame_reason *find_or_add_reason(struct blame *blame, uint32_t reason)
 {
     for (size_t i = 0; i < blame->reason_count; i++)
         if (blame->reasons[i].reason == reason)
@@ -44,52 +44,52 @@ static struct blame_reason *reason_of(struct blame *blame, uint32_t reason)
     return &blame->reasons[blame->reason_count++];
 }
 
-static uint32_t no_site(const void *context, const struct replay_model_block *block)
+static uint32_t get_single_site(const void *context, const struct replay_model_block *block)
 {
     (void)context;
     (void)block;
     return 0;
 }
 
-/* The idle bytes at the end. */
-static bool idle_at_end(const struct blame *blame, uint64_t *out)
+/* Compute the idle bytes at the end. */
+static bool compute_idle_at_end(const struct blame *blame, uint64_t *out)
 {
     struct replay_model model;
     struct fragmentation sums;
-    bool fine;
+    bool success;
 
     if (!replay_model_init_at_end(&model, blame->recording, blame->device))
         return false;
-    fine = fragmentation_init(&sums, &model, 1, no_site, NULL);
-    if (fine) {
+    success = fragmentation_init(&sums, &model, 1, get_single_site, NULL);
+    if (success) {
         fragmentation_finish(&sums, 1);
         *out = (uint64_t)sums.idle;
         fragmentation_fini(&sums);
     }
     replay_model_fini(&model);
-    return fine;
+    return success;
 }
 
 static bool find_reasons(struct blame *blame)
 {
     const struct recording_device *device = blame->device;
-    uint64_t idle = 0, known = 0;
+    uint64_t idle = 0, attributed = 0;
 
     if (device->page_count == 0)
         return true;
     blame->reasons = calloc(device->page_count + 1, sizeof(*blame->reasons));
-    if (!blame->reasons || !idle_at_end(blame, &idle))
+    if (!blame->reasons || !compute_idle_at_end(blame, &idle))
         return false;
     for (size_t i = 0; i < device->page_count; i++) {
         const struct recording_page *page = &device->pages[i];
 
-        if (!is_idle(blame->recording, page) || page->bytes > idle - known)
+        if (!is_idle(blame->recording, page) || page->bytes > idle - attributed)
             continue;
-        reason_of(blame, page->reason)->bytes += page->bytes;
-        known += page->bytes;
+        find_or_add_reason(blame, page->reason)->bytes += page->bytes;
+        attributed += page->bytes;
     }
-    if (known < idle)
-        reason_of(blame, 0)->bytes += idle - known;
+    if (attributed < idle)
+        find_or_add_reason(blame, 0)->bytes += idle - attributed;
     return true;
 }
 
@@ -110,7 +110,7 @@ fragmentation_sum blame_amount(const struct blame *blame, enum blame_by by, uint
     return site->peak_bytes;
 }
 
-fragmentation_sum blame_whole(const struct blame *blame, enum blame_by by)
+fragmentation_sum blame_total(const struct blame *blame, enum blame_by by)
 {
     switch (by) {
     case BLAME_BY_FRAGMENTED:
@@ -129,17 +129,17 @@ struct ordering {
 };
 
 /* Sites with equal amounts remain in the order of the file. */
-static int compare(const void *left, const void *right, void *context)
+static int compare_sites(const void *first, const void *second, void *context)
 {
     const struct ordering *ordering = context;
-    const uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
+    const uint32_t a = *(const uint32_t *)first, b = *(const uint32_t *)second;
     const fragmentation_sum of_a = blame_amount(ordering->blame, ordering->by, a);
     const fragmentation_sum of_b = blame_amount(ordering->blame, ordering->by, b);
 
     return of_a != of_b ? (of_a < of_b) - (of_a > of_b) : (a > b) - (a < b);
 }
 
-static bool sort(struct blame *blame, enum blame_by by)
+static bool sort_sites(struct blame *blame, enum blame_by by)
 {
     struct ordering ordering = {blame, by};
 
@@ -148,7 +148,7 @@ static bool sort(struct blame *blame, enum blame_by by)
         return false;
     for (uint32_t i = 0; i < blame->sites.count; i++)
         blame->order[i] = i;
-    qsort_r(blame->order, blame->sites.count, sizeof(*blame->order), compare, &ordering);
+    qsort_r(blame->order, blame->sites.count, sizeof(*blame->order), compare_sites, &ordering);
     return true;
 }
 
@@ -161,11 +161,11 @@ bool blame_init(struct blame *blame, const struct recording *recording,
     blame->device = device;
     if (!sites_init(&blame->sites, recording, sites_by, depth))
         return false;
-    if (!add_up(blame)) {
+    if (!compute_sums(blame)) {
         sites_fini(&blame->sites);
         return false;
     }
-    if (!find_reasons(blame) || !sort(blame, by)) {
+    if (!find_reasons(blame) || !sort_sites(blame, by)) {
         blame_fini(blame);
         return false;
     }

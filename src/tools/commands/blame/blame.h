@@ -31,19 +31,19 @@ struct blame {
     bool is_instant;
     bool has_times; /* false: sums are byte-events, and duration_us is a number of events */
     struct replay_model_dropped dropped;
-    size_t left_out;              /* inconsistent events, segments and blocks */
+    size_t omitted;               /* inconsistent events, segments and blocks */
     struct blame_reason *reasons; /* of idle pages at the end; only in snapshots of xseg */
     size_t reason_count;
 };
 
-/* Compute the sums.  Returns false on host allocation failure; then `blame` needs no blame_fini(). */
+/* Compute the sums.  Returns false on host allocation failure; then `blame` requires no blame_fini(). */
 bool blame_init(struct blame *blame, const struct recording *recording,
                 const struct recording_device *device, enum sites_by sites_by, uint32_t depth,
                 enum blame_by by);
 void blame_fini(struct blame *blame);
 
-/* The sort key of a site, and the total of all sites. */
+/* Get the sort key of a site, and the total of all sites. */
 fragmentation_sum blame_amount(const struct blame *blame, enum blame_by by, uint32_t site);
-fragmentation_sum blame_whole(const struct blame *blame, enum blame_by by);
+fragmentation_sum blame_total(const struct blame *blame, enum blame_by by);
 
 #endif

@@ -14,7 +14,7 @@
 
 /* --- The table of sites. --- */
 
-static uint64_t bytes_of(enum blame_by by, const struct profile_figures *figures)
+static uint64_t sort_bytes(enum blame_by by, const struct profile_figures *figures)
 {
     switch (by) {
     case BLAME_BY_FRAGMENTED:
@@ -27,23 +27,23 @@ static uint64_t bytes_of(enum blame_by by, const struct profile_figures *figures
     return figures->of[PROFILE_PEAK_ALLOCATED];
 }
 
-static int compare_sites(const void *left, const void *right, void *context)
+static int compare_sites(const void *first, const void *second, void *context)
 {
     const enum blame_by by = *(const enum blame_by *)context;
-    const struct profile_site *a = *(const struct profile_site *const *)left;
-    const struct profile_site *b = *(const struct profile_site *const *)right;
-    const uint64_t of_a = bytes_of(by, &a->figures), of_b = bytes_of(by, &b->figures);
+    const struct profile_site *a = *(const struct profile_site *const *)first;
+    const struct profile_site *b = *(const struct profile_site *const *)second;
+    const uint64_t of_a = sort_bytes(by, &a->figures), of_b = sort_bytes(by, &b->figures);
 
     return of_a != of_b ? (of_a > of_b ? -1 : 1) : strcmp(a->name, b->name);
 }
 
 static void print_row(FILE *out, const struct profile_figures *figures, enum blame_by by,
-                      uint64_t whole, bool has_allocated, const char *name)
+                      uint64_t total, bool has_allocated, const char *name)
 {
     const uint64_t *of = figures->of;
 
     (void)fprintf(out, "%s  %12s  %12s  %12s  ",
-                  amount_share((double)bytes_of(by, figures), (double)whole).text,
+                  amount_share((double)sort_bytes(by, figures), (double)total).text,
                   amount_bytes(of[PROFILE_CACHED]).text,
                   has_allocated ? amount_bytes(of[PROFILE_ALLOCATED]).text : "",
                   has_allocated ? amount_bytes(of[PROFILE_PEAK_ALLOCATED]).text : "");
@@ -52,35 +52,35 @@ static void print_row(FILE *out, const struct profile_figures *figures, enum bla
 }
 
 /* Print the sum of the sites that are not listed. */
-static void print_others(FILE *out, const struct profile_site *const *sites, size_t count,
-                         enum blame_by by, uint64_t whole)
+static void print_omitted(FILE *out, const struct profile_site *const *sites, size_t count,
+                          enum blame_by by, uint64_t total)
 {
-    struct profile_figures others = {{0}};
+    struct profile_figures omitted = {{0}};
     char name[40];
 
     for (size_t i = 0; i < count; i++)
-        profile_figures_add(&others, &sites[i]->figures);
+        profile_figures_add(&omitted, &sites[i]->figures);
     (void)snprintf(name, sizeof(name), "%s more", amount_count(count).text);
-    print_row(out, &others, by, whole, true, name);
+    print_row(out, &omitted, by, total, true, name);
 }
 
 /* Print the total.  Its fragmented bytes are the sum of their column. */
-static void print_total(FILE *out, const struct profile *sum, enum blame_by by, uint64_t whole)
+static void print_total(FILE *out, const struct profile *sum, enum blame_by by, uint64_t total)
 {
     struct profile_figures sites = {{0}};
 
     if (by == BLAME_BY_FRAGMENTED) {
-        print_row(out, &sum->whole, by, whole, true, FRAGMENTATION_TOTAL_ROW);
+        print_row(out, &sum->total, by, total, true, FRAGMENTATION_TOTAL_ROW);
         return;
     }
     for (size_t i = 0; i < sum->site_count; i++)
         profile_figures_add(&sites, &sum->sites[i].figures);
-    print_row(out, &sites, by, whole, true, "total");
+    print_row(out, &sites, by, total, true, "total");
 }
 
 static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, uint32_t rows)
 {
-    const uint64_t whole = bytes_of(by, &sum->whole);
+    const uint64_t total = sort_bytes(by, &sum->total);
     const struct profile_site **order = malloc((sum->site_count + 1) * sizeof(*order));
 
     if (!order)
@@ -91,19 +91,19 @@ static bool print_sites(FILE *out, const struct profile *sum, enum blame_by by, 
     text_print_heading(out, "%8s  %12s  %12s  %12s  site, all ranks", "share", "fragmented",
                        "allocated", "at the peak");
     for (size_t i = 0; i < sum->site_count && i < rows; i++)
-        print_row(out, &order[i]->figures, by, whole, true, order[i]->name);
+        print_row(out, &order[i]->figures, by, total, true, order[i]->name);
     if (sum->site_count > rows)
-        print_others(out, order + rows, sum->site_count - rows, by, whole);
+        print_omitted(out, order + rows, sum->site_count - rows, by, total);
     free(order);
     if (by == BLAME_BY_FRAGMENTED) {
-        print_row(out, &sum->pending, by, whole, false, FRAGMENTATION_PENDING_ROW);
-        print_row(out, &sum->idle, by, whole, false, FRAGMENTATION_IDLE_ROW);
+        print_row(out, &sum->pending, by, total, false, FRAGMENTATION_PENDING_ROW);
+        print_row(out, &sum->idle, by, total, false, FRAGMENTATION_IDLE_ROW);
     }
-    print_total(out, sum, by, whole);
+    print_total(out, sum, by, total);
     return true;
 }
 
-/* The sites of a sum, sorted by name; NULL on host allocation failure. */
+/* Get the sites of a sum, sorted by name; NULL on host allocation failure. */
 static json_t *sum_json(const struct profile *sum)
 {
     json_t *list = json_array();
@@ -121,7 +121,7 @@ static json_t *sum_json(const struct profile *sum)
     return list;
 }
 
-static bool print(const struct ranks_job *job, const char *verdict)
+static bool print_ranks(const struct ranks_job *job, const char *verdict)
 {
     const uint32_t rows = (uint32_t)option_number(job->arguments, OPTION_ROWS);
     json_t *object;
@@ -141,7 +141,7 @@ static bool print(const struct ranks_job *job, const char *verdict)
 int blame_ranks(const struct option_values *arguments)
 {
     if (!option_given(arguments, OPTION_FLAME))
-        return ranks_run(arguments, print, COMMAND_SUCCESS);
+        return ranks_run(arguments, print_ranks, COMMAND_SUCCESS);
     (void)option_error("--flame", "requires a file instead of a folder");
     return COMMAND_ERROR;
 }

@@ -12,7 +12,7 @@
 
 /* --- Amounts. --- */
 
-/* The average bytes over the time of the recording. */
+/* Compute the average bytes over the time of the recording. */
 static uint64_t average(const struct blame *blame, fragmentation_sum sum)
 {
     return (uint64_t)((sum + blame->duration_us / 2) / blame->duration_us);
@@ -52,17 +52,17 @@ static void print_heading(FILE *out, const struct blame *blame)
                   amount_bytes(sums->peak.reserved).text, amount_bytes(sums->peak.allocated).text);
 }
 
-/* Print what the file does not contain. */
+/* Print the limits of the file: entries that it does not contain. */
 static void print_limits(FILE *out, const struct blame *blame)
 {
     const struct {
         uint64_t count;
-        enum recording_limit what;
+        enum recording_limit limit;
     } limits[] = {
         {blame->device->lost, RECORDING_LIMIT_LOST},
         {blame->device->truncated, RECORDING_LIMIT_TRUNCATED},
         {blame->device->synthetic, RECORDING_LIMIT_SYNTHETIC},
-        {blame->left_out, RECORDING_LIMIT_OMITTED},
+        {blame->omitted, RECORDING_LIMIT_OMITTED},
     };
 
     if (blame->device->event_count == 0 && !is_host(blame))
@@ -71,7 +71,7 @@ static void print_limits(FILE *out, const struct blame *blame)
                     out);
     for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++)
         if (limits[i].count > 0)
-            (void)fprintf(out, "%s\n", recording_file_limit(limits[i].what, limits[i].count).text);
+            (void)fprintf(out, "%s\n", recording_file_limit(limits[i].limit, limits[i].count).text);
 }
 
 struct row {
@@ -82,10 +82,10 @@ struct row {
 };
 
 static void print_row(FILE *out, const struct blame *blame, const struct row *row,
-                      fragmentation_sum whole)
+                      fragmentation_sum total)
 {
     (void)fprintf(out, "%s  %12s  %12s  %12s  ",
-                  amount_share((double)row->amount, (double)whole).text,
+                  amount_share((double)row->amount, (double)total).text,
                   amount_bytes(average(blame, row->fragmented)).text,
                   row->has_allocated ? amount_bytes(average(blame, row->allocated)).text : "",
                   row->has_allocated ? amount_bytes(row->peak).text : "");
@@ -102,50 +102,50 @@ static void add_site(const struct blame *blame, enum blame_by by, uint32_t numbe
     row->has_allocated = true;
 }
 
-static bool is_seen(const struct blame *blame, uint32_t number)
+static bool has_blocks(const struct blame *blame, uint32_t number)
 {
     return blame->sums.sites[number].blocks > 0;
 }
 
 static bool print_sites(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
 {
-    const fragmentation_sum whole = blame_whole(blame, by);
-    struct row others = {0};
-    uint64_t other_count = 0;
+    const fragmentation_sum total = blame_total(blame, by);
+    struct row omitted = {0};
+    uint64_t omitted_count = 0;
 
     for (uint32_t i = 0, named = 0; i < blame->sites.count; i++) {
         struct row row = {0};
         char *name;
 
-        if (!is_seen(blame, blame->order[i]))
+        if (!has_blocks(blame, blame->order[i]))
             continue;
         if (named++ >= rows) {
-            add_site(blame, by, blame->order[i], &others);
-            other_count++;
+            add_site(blame, by, blame->order[i], &omitted);
+            omitted_count++;
             continue;
         }
         name = sites_name(&blame->sites, blame->order[i]);
         if (!name)
             return false;
         add_site(blame, by, blame->order[i], &row);
-        print_row(out, blame, &row, whole);
+        print_row(out, blame, &row, total);
         text_print(out, name);
         (void)fputc('\n', out);
         free(name);
     }
-    if (other_count > 0) {
-        print_row(out, blame, &others, whole);
-        (void)fprintf(out, "%s more\n", amount_count(other_count).text);
+    if (omitted_count > 0) {
+        print_row(out, blame, &omitted, total);
+        (void)fprintf(out, "%s more\n", amount_count(omitted_count).text);
     }
     return true;
 }
 
-static void print_rest(FILE *out, const struct blame *blame, fragmentation_sum amount,
-                       const char *name)
+static void print_category(FILE *out, const struct blame *blame, fragmentation_sum amount,
+                           const char *name)
 {
     const struct row row = {.amount = amount, .fragmented = amount};
 
-    print_row(out, blame, &row, blame_whole(blame, BLAME_BY_FRAGMENTED));
+    print_row(out, blame, &row, blame_total(blame, BLAME_BY_FRAGMENTED));
     (void)fprintf(out, "%s\n", name);
 }
 
@@ -164,15 +164,15 @@ static void print_reasons(FILE *out, const struct blame *blame)
             text_print(out, recording_text(blame->recording, reason->reason));
         (void)fputc('\n', out);
     }
-    if (blame->device->single_page_rest > 0)
+    if (blame->device->single_page_padding > 0)
         (void)fprintf(out, "\npadding of single-page blocks (key single_page) at the end: %s\n",
-                      amount_bytes(blame->device->single_page_rest).text);
+                      amount_bytes(blame->device->single_page_padding).text);
 }
 
 bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, uint32_t rows)
 {
     const struct fragmentation *sums = &blame->sums;
-    struct row whole = {.amount = blame_whole(blame, by),
+    struct row total = {.amount = blame_total(blame, by),
                         .fragmented = by == BLAME_BY_FRAGMENTED ? sums->reserved - sums->allocated
                                                                 : sums->fragmented,
                         .allocated = sums->allocated,
@@ -186,10 +186,10 @@ bool blame_report_text(FILE *out, const struct blame *blame, enum blame_by by, u
     if (!print_sites(out, blame, by, rows))
         return false;
     if (by == BLAME_BY_FRAGMENTED) {
-        print_rest(out, blame, sums->pending + sums->near_pending, FRAGMENTATION_PENDING_ROW);
-        print_rest(out, blame, sums->idle, FRAGMENTATION_IDLE_ROW);
+        print_category(out, blame, sums->pending + sums->near_pending, FRAGMENTATION_PENDING_ROW);
+        print_category(out, blame, sums->idle, FRAGMENTATION_IDLE_ROW);
     }
-    print_row(out, blame, &whole, whole.amount);
+    print_row(out, blame, &total, total.amount);
     (void)fprintf(out, "%s\n", by == BLAME_BY_FRAGMENTED ? FRAGMENTATION_TOTAL_ROW : "total");
     print_reasons(out, blame);
     return true;
@@ -229,7 +229,7 @@ static json_t *sites_json(const struct blame *blame)
     json_t *list = json_array();
 
     for (uint32_t i = 0; i < blame->sites.count; i++)
-        if (is_seen(blame, blame->order[i]))
+        if (has_blocks(blame, blame->order[i]))
             output_json_add(&list, site_json(blame, blame->order[i]));
     return list;
 }
@@ -264,12 +264,12 @@ json_t *blame_report_json(const struct blame *blame, enum blame_by by)
         "duration_events",
         (json_int_t)(blame->is_instant || blame->has_times ? 0 : blame->duration_us), "lost",
         (json_int_t)blame->device->lost, "truncated", (json_int_t)blame->device->truncated,
-        "omitted", (json_int_t)blame->left_out, "reserved", sum_json(sums->reserved), "allocated",
+        "omitted", (json_int_t)blame->omitted, "reserved", sum_json(sums->reserved), "allocated",
         sum_json(sums->allocated), "fragmented", sum_json(sums->fragmented), "pending",
         sum_json(sums->pending + sums->near_pending), "idle", sum_json(sums->idle), "peak", "entry",
         (json_int_t)sums->peak.event, "reserved", (json_int_t)sums->peak.reserved, "allocated",
         (json_int_t)sums->peak.allocated, "idle_at_end", reasons_json(blame), "single_page_padding",
-        (json_int_t)blame->device->single_page_rest, "sites", sites_json(blame), "synthetic",
+        (json_int_t)blame->device->single_page_padding, "sites", sites_json(blame), "synthetic",
         (json_int_t)blame->device->synthetic);
 }
 

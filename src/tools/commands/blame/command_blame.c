@@ -24,8 +24,8 @@ static bool check_options(const struct option_values *arguments)
     return true;
 }
 
-/* The device of --device, or the default device; pinned host memory if the file has no device.  NULL: the error message is on
- * standard error. */
+/* Find the device of --device, or the default device; pinned host memory if the file has no device.  Returns NULL
+ * after an error message. */
 static const struct recording_device *find_device(const struct option_values *arguments,
                                                   const struct recording *recording)
 {
@@ -42,8 +42,8 @@ static const struct recording_device *find_device(const struct option_values *ar
 }
 
 /* Print the report of a device.  host: of pinned host memory, or NULL */
-static bool print(const struct option_values *arguments, const struct blame *blame,
-                  const struct blame *host)
+static bool print_report(const struct option_values *arguments, const struct blame *blame,
+                         const struct blame *host)
 {
     const enum blame_by by = (enum blame_by)option_number(arguments, OPTION_BY);
     const uint32_t rows = (uint32_t)option_number(arguments, OPTION_ROWS);
@@ -71,14 +71,14 @@ static bool blame_device(const struct option_values *arguments, const struct rec
 {
     const enum sites_by sites_by =
         option_given(arguments, OPTION_FLAME) ? SITES_BY_STACK : ranks_job_sites(arguments);
-    bool fine;
+    bool success;
 
     progress_begin(recording->name);
-    fine = blame_init(out, recording, device, sites_by,
-                      (uint32_t)option_number(arguments, OPTION_DEPTH),
-                      (enum blame_by)option_number(arguments, OPTION_BY));
+    success = blame_init(out, recording, device, sites_by,
+                         (uint32_t)option_number(arguments, OPTION_DEPTH),
+                         (enum blame_by)option_number(arguments, OPTION_BY));
     progress_end();
-    return fine || message_out_of_memory();
+    return success || message_out_of_memory();
 }
 
 static int blame_recording(const struct option_values *arguments, const struct recording *recording)
@@ -94,7 +94,7 @@ static int blame_recording(const struct option_values *arguments, const struct r
         blame_fini(&blame);
         return COMMAND_ERROR;
     }
-    if (!print(arguments, &blame, has_host ? &host : NULL))
+    if (!print_report(arguments, &blame, has_host ? &host : NULL))
         status = COMMAND_ERROR;
     else if (replay_model_report_dropped(recording->name, &blame.dropped))
         status = COMMAND_MISMATCH;
@@ -104,7 +104,7 @@ static int blame_recording(const struct option_values *arguments, const struct r
     return status;
 }
 
-static int run(const struct option_values *arguments)
+static int command_blame_run(const struct option_values *arguments)
 {
     const char *path = arguments->operands[0];
     struct recording recording;
@@ -123,10 +123,10 @@ static int run(const struct option_values *arguments)
 
 const struct command command_blame = {
     .name = "blame",
-    .run = run,
-    .sentence = "list the call sites that fragment cached memory",
+    .run = command_blame_run,
+    .summary = "list the call sites that fragment cached memory",
     .usage = "FILE | FOLDER",
-    .needs = "a file or a folder",
+    .required_operands = "a file or a folder",
     .operands = COMMAND_FILES,
     .min_operands = 1,
     .max_operands = 1,

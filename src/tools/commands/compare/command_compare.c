@@ -74,13 +74,13 @@ static bool find_profile(const struct comparing *comparing, struct side *side)
         .by_events = true,
         .at_end = !comparing->by_events,
     };
-    bool fine;
+    bool success;
 
     progress_begin(side->recording.name);
-    fine = host_memory_init(&side->host, &side->recording) &&
-           profile_init(&side->profile, &side->recording, side->device, &rules);
+    success = host_memory_init(&side->host, &side->recording) &&
+              profile_init(&side->profile, &side->recording, side->device, &rules);
     progress_end();
-    return fine;
+    return success;
 }
 
 static bool compare_both(struct comparing *comparing)
@@ -103,10 +103,10 @@ static bool compare_both(struct comparing *comparing)
 
 /* --- Printing. --- */
 
-static void print_limit(uint64_t count, enum recording_limit what)
+static void print_limit(uint64_t count, enum recording_limit limit)
 {
     if (count > 0)
-        (void)printf("   %s\n", recording_file_limit(what, count).text);
+        (void)printf("   %s\n", recording_file_limit(limit, count).text);
 }
 
 static void print_side(const struct side *side, char letter)
@@ -152,7 +152,7 @@ static json_t *host_json(const struct host_memory *host)
 
 static json_t *side_json(const struct side *side)
 {
-    json_t *object = compare_report_whole(&side->profile);
+    json_t *object = compare_report_totals(&side->profile);
 
     output_json_set(&object, "file", text_json(recording_file_name(side->path)));
     output_json_set(&object, "device", json_integer(side->device->number));
@@ -169,25 +169,25 @@ static bool print_json(const struct comparing *comparing, const char *verdict, b
                           "rows", compare_report_rows(&comparing->compare)));
 }
 
-static int print(const struct comparing *comparing)
+static int print_comparison(const struct comparing *comparing)
 {
     const struct compare_names names = {"A", "B"};
-    const bool differs = compare_judge(&comparing->compare).result >= COMPARE_WHOLE;
+    const bool differs = compare_judge(&comparing->compare).result >= COMPARE_TOTAL;
     char *verdict = compare_report_verdict(&comparing->compare, &names);
-    bool fine = verdict, has_dropped = false;
+    bool success = verdict, has_dropped = false;
 
-    if (!fine)
+    if (!success)
         (void)message_out_of_memory();
     else if (option_given(comparing->arguments, OPTION_JSON))
-        fine = print_json(comparing, verdict, differs);
+        success = print_json(comparing, verdict, differs);
     else
         print_text(comparing, verdict, &names);
     free(verdict);
-    for (unsigned i = 0; fine && i < 2; i++)
+    for (unsigned i = 0; success && i < 2; i++)
         has_dropped |= replay_model_report_dropped(recording_file_name(comparing->sides[i].path),
                                                    &comparing->sides[i].profile.dropped);
     /* The omitted blocks may be the difference. */
-    if (!fine || has_dropped)
+    if (!success || has_dropped)
         return COMMAND_ERROR;
     return differs ? COMMAND_MISMATCH : COMMAND_SUCCESS;
 }
@@ -200,7 +200,7 @@ static int compare_files(struct comparing *comparing)
     if (!read_both(comparing))
         return COMMAND_ERROR;
     if (compare_both(comparing)) {
-        status = print(comparing);
+        status = print_comparison(comparing);
         compare_fini(&comparing->compare);
         profile_fini(&sides[0].profile);
         profile_fini(&sides[1].profile);
@@ -231,7 +231,7 @@ static bool print_folders(const struct ranks_job *job, const char *verdict)
     return true;
 }
 
-static int run(const struct option_values *arguments)
+static int command_compare_run(const struct option_values *arguments)
 {
     struct comparing comparing = {.arguments = arguments};
     int folders = 0;
@@ -262,10 +262,10 @@ static int run(const struct option_values *arguments)
 
 const struct command command_compare = {
     .name = "compare",
-    .run = run,
-    .sentence = "compare the memory of two runs, or of the ranks of a job",
+    .run = command_compare_run,
+    .summary = "compare the memory of two runs, or of the ranks of a job",
     .usage = "FILE FILE | FOLDER [FOLDER]",
-    .needs = "two files, or a folder",
+    .required_operands = "two files, or a folder",
     .operands = COMMAND_FILES,
     .min_operands = 1,
     .max_operands = 2,

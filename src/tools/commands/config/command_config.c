@@ -29,8 +29,8 @@ struct config {
 
 #define VARIABLES (sizeof(variables) / sizeof(variables[0]))
 
-/* The configuration string; NULL: none. */
-static const char *text_of(const struct config *config)
+/* Get the configuration string, or NULL. */
+static const char *config_string(const struct config *config)
 {
     if (config->string)
         return config->string;
@@ -42,7 +42,7 @@ static const char *text_of(const struct config *config)
 
 /* --- The configuration in effect. --- */
 
-/* The source of a value: the configuration string, the default, or another key of the string that implies it. */
+/* Get the source of a value: the configuration string, the default, or another key of the string that implies the value. */
 static const char *reason_of(const struct config *config, const struct xseg_config_key *key)
 {
     static char implied[64];
@@ -55,7 +55,7 @@ static const char *reason_of(const struct config *config, const struct xseg_conf
     return implied;
 }
 
-/* A note about a key without effect; empty: the key has an effect. */
+/* Get a remark about a key without effect; "" if the key has an effect. */
 static const char *effect_of(const struct xseg_config_key *key)
 {
     if (key->has_effect || !key->is_set)
@@ -66,10 +66,10 @@ static const char *effect_of(const struct xseg_config_key *key)
 }
 
 static void print_row(const struct config *config, const char *key, const char *value,
-                      const char *standard, const char *from)
+                      const char *default_value, const char *source)
 {
     (void)printf("  %-*s  %-*s  %-*s  %s\n", config->widths[0], key, config->widths[1], value,
-                 config->widths[2], standard, from);
+                 config->widths[2], default_value, source);
 }
 
 static bool is_listed(const struct config *config, const struct xseg_config_key *key)
@@ -78,7 +78,7 @@ static bool is_listed(const struct config *config, const struct xseg_config_key 
 }
 
 /* Widen the columns to a row. */
-static bool widen(void *context, const struct xseg_config_key *key)
+static bool widen_columns(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
     char value[1024];
@@ -94,7 +94,7 @@ static bool widen(void *context, const struct xseg_config_key *key)
 static bool print_value(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
-    char value[1024], from[128];
+    char value[1024], source[128];
 
     if (!is_listed(config, key)) {
         config->omitted++;
@@ -105,13 +105,13 @@ static bool print_value(void *context, const struct xseg_config_key *key)
         print_row(config, "key", "value", "default", "source");
         (void)printf("%s", text_style_off(stdout));
     }
-    (void)snprintf(from, sizeof(from), "%s%s", reason_of(config, key), effect_of(key));
+    (void)snprintf(source, sizeof(source), "%s%s", reason_of(config, key), effect_of(key));
     (void)text_escape(key->value, value, sizeof(value));
-    print_row(config, key->name, value, key->default_value, from);
+    print_row(config, key->name, value, key->default_value, source);
     return true;
 }
 
-/* Whether call stacks are captured with libunwind. */
+/* Get whether call stacks are captured with libunwind. */
 static bool has_libunwind(void)
 {
     return strcmp(xseg_history_stack_method(NULL), "backtrace") != 0;
@@ -120,7 +120,7 @@ static bool has_libunwind(void)
 /* Print the source of the configuration, the variables that are ignored, and the method of call stack capture. */
 static void print_source(const struct config *config)
 {
-    const char *text = text_of(config);
+    const char *text = config_string(config);
 
     (void)printf("source    %s\n", config->source);
     if (text) {
@@ -142,7 +142,7 @@ static void print_source(const struct config *config)
 static void print_values(struct config *config)
 {
     print_source(config);
-    (void)!xseg_config_keys(config->string, NULL, widen, config);
+    (void)!xseg_config_keys(config->string, NULL, widen_columns, config);
     (void)!xseg_config_keys(config->string, NULL, print_value, config);
     if (config->omitted > 0)
         (void)printf(
@@ -174,28 +174,29 @@ static bool print_key(void *context, const struct xseg_config_key *key)
 static bool add_key(void *context, const struct xseg_config_key *key)
 {
     struct config *config = context;
-    json_t *one = json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
-                            text_json(key->value), "default", key->default_value, "named",
-                            key->is_set, "from", reason_of(config, key), "effect", key->has_effect,
-                            "accepts", key->values, "meaning", key->description);
+    json_t *object =
+        json_pack("{s:s, s:o, s:s, s:b, s:s, s:b, s:s, s:s}", "name", key->name, "value",
+                  text_json(key->value), "default", key->default_value, "named", key->is_set,
+                  "from", reason_of(config, key), "effect", key->has_effect, "accepts", key->values,
+                  "meaning", key->description);
 
-    return one && json_array_append_new(config->keys, one) == 0;
+    return object && json_array_append_new(config->keys, object) == 0;
 }
 
 static int print_json(struct config *config)
 {
-    const char *text = text_of(config);
-    json_t *all;
+    const char *text = config_string(config);
+    json_t *object;
 
     config->keys = json_array();
     (void)!xseg_config_keys(config->string, NULL, add_key, config);
-    all = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
-                    text ? text_json(text) : json_null(), "stacks", xseg_history_stack_method(NULL),
-                    "keys", config->keys);
-    return output_json(stdout, all) ? COMMAND_SUCCESS : COMMAND_ERROR;
+    object = json_pack("{s:s, s:o, s:s, s:o}", "source", config->source, "string",
+                       text ? text_json(text) : json_null(), "stacks",
+                       xseg_history_stack_method(NULL), "keys", config->keys);
+    return output_json(stdout, object) ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
-static int run(const struct option_values *arguments)
+static int command_config_run(const struct option_values *arguments)
 {
     const bool lists_keys = option_given(arguments, OPTION_KEYS);
     struct config config = {
@@ -227,8 +228,8 @@ static int run(const struct option_values *arguments)
 
 const struct command command_config = {
     .name = "config",
-    .run = run,
-    .sentence = "print the configuration in effect, check a string, list all keys",
+    .run = command_config_run,
+    .summary = "print the configuration in effect, check a string, list all keys",
     .usage = "[STRING]",
     .operands = COMMAND_TEXT,
     .max_operands = 1,

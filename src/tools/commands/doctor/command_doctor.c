@@ -21,11 +21,11 @@ static char program[] =
     "sys.exit(_doctor.main())\n";
 
 /* The checks are in Python, because they import PyTorch and read the installed packages. */
-static int run(const struct option_values *arguments)
+static int command_doctor_run(const struct option_values *arguments)
 {
     char python[] = PYTHON, option[] = "-c";
-    char *words[] = {python, option, program, NULL};
-    const int error = output_execute(PYTHON, words);
+    char *command_line[] = {python, option, program, NULL};
+    const int error = output_execute(PYTHON, command_line);
 
     (void)arguments;
     message_error("cannot start " PYTHON ": %s; activate the environment of the program, or run "
@@ -36,8 +36,8 @@ static int run(const struct option_values *arguments)
 
 const struct command command_doctor = {
     .name = "doctor",
-    .run = run,
-    .sentence = "check how PyTorch and inference engines run on xseg here",
+    .run = command_doctor_run,
+    .summary = "check how PyTorch and inference engines run on xseg here",
     .usage = "",
     .operands = COMMAND_NO_OPERANDS,
     .options = {OPTION_HELP},

@@ -9,7 +9,7 @@
 #include "src/tools/output/progress.h"
 #include "src/tools/reading/recording.h"
 
-/* Whether a device has events.  device: NULL for all devices */
+/* Get whether a device has events; print an error message if not.  device: NULL for all devices */
 static bool has_history(const struct recording *recording, const struct recording_device *device)
 {
     for (size_t i = 0; i < recording->device_count; i++)
@@ -22,8 +22,8 @@ static bool has_history(const struct recording *recording, const struct recordin
 }
 
 /* Find the device of --device; NULL: all devices.  Returns false if there is no such device. */
-static bool choose(const struct option_values *arguments, const struct recording *recording,
-                   const struct recording_device **out)
+static bool select_device(const struct option_values *arguments, const struct recording *recording,
+                          const struct recording_device **out)
 {
     const struct option_value *number = &arguments->of[OPTION_ONE_DEVICE];
 
@@ -40,26 +40,26 @@ static bool write_trace(const struct option_values *arguments, const struct reco
 {
     const struct recording_device *device;
     struct output_file file;
-    bool fine;
+    bool success;
 
-    if (!choose(arguments, recording, &device) ||
+    if (!select_device(arguments, recording, &device) ||
         !output_file_open(&file, option_text(arguments, OPTION_OUTPUT), arguments->operands,
                           arguments->operand_count))
         return false;
     progress_begin(recording->name);
-    fine = export_trace_write(file.out, recording, device,
-                              (size_t)option_number(arguments, OPTION_SLICES), dropped);
+    success = export_trace_write(file.out, recording, device,
+                                 (size_t)option_number(arguments, OPTION_SLICES), dropped);
     progress_end();
-    if (!fine)
+    if (!success)
         message_print("%s: out of host memory, trace", recording->name);
-    return output_file_close(&file, fine);
+    return output_file_close(&file, success);
 }
 
-static int run(const struct option_values *arguments)
+static int command_export_run(const struct option_values *arguments)
 {
     struct replay_model_dropped dropped = {0, 0};
     struct recording recording;
-    bool fine;
+    bool success;
 
     if (!option_given(arguments, OPTION_PERFETTO)) {
         message_error("needs --perfetto, the output format");
@@ -71,21 +71,21 @@ static int run(const struct option_values *arguments)
     }
     if (!recording_file_read(arguments->operands[0], &recording))
         return COMMAND_ERROR;
-    fine = write_trace(arguments, &recording, &dropped);
-    if (fine && replay_model_report_dropped(recording.name, &dropped)) {
+    success = write_trace(arguments, &recording, &dropped);
+    if (success && replay_model_report_dropped(recording.name, &dropped)) {
         recording_fini(&recording);
         return COMMAND_MISMATCH;
     }
     recording_fini(&recording);
-    return fine ? COMMAND_SUCCESS : COMMAND_ERROR;
+    return success ? COMMAND_SUCCESS : COMMAND_ERROR;
 }
 
 const struct command command_export = {
     .name = "export",
-    .run = run,
-    .sentence = "convert a memory snapshot to a Perfetto trace",
+    .run = command_export_run,
+    .summary = "convert a memory snapshot to a Perfetto trace",
     .usage = "--perfetto FILE -o OUT",
-    .needs = "a memory snapshot",
+    .required_operands = "a memory snapshot",
     .operands = COMMAND_FILES,
     .min_operands = 1,
     .max_operands = 1,

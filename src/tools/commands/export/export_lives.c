@@ -13,7 +13,7 @@ bool export_lives_init(struct export_lives *lives, size_t max)
 void export_lives_fini(struct export_lives *lives)
 {
     free(lives->lives);
-    heap_fini(&lives->least);
+    heap_fini(&lives->smallest);
     *lives = (struct export_lives){0};
 }
 
@@ -24,20 +24,20 @@ bool export_lives_add(struct export_lives *lives, const struct export_life *life
 
     if (lives->count < lives->max) {
         lives->lives[lives->count] = *life;
-        return heap_add(&lives->least, weight, (uint32_t)lives->count++);
+        return heap_add(&lives->smallest, weight, (uint32_t)lives->count++);
     }
     lives->omitted++;
-    if (lives->max == 0 || lives->least.items[0].key >= weight)
+    if (lives->max == 0 || lives->smallest.items[0].key >= weight)
         return true;
-    number = lives->least.items[0].number;
+    number = lives->smallest.items[0].number;
     lives->lives[number] = *life;
-    heap_replace(&lives->least, weight, number);
+    heap_replace(&lives->smallest, weight, number);
     return true;
 }
 
-static int compare_begins(const void *left, const void *right)
+static int compare_begins(const void *first, const void *second)
 {
-    const struct export_life *a = left, *b = right;
+    const struct export_life *a = first, *b = second;
 
     if (a->began_us != b->began_us)
         return a->began_us < b->began_us ? -1 : 1;
@@ -72,7 +72,7 @@ static void end_slices(struct lanes *lanes, double until_us)
     }
 }
 
-static uint32_t get_lane(struct lanes *lanes, const struct perfetto_track *track)
+static uint32_t find_or_add_lane(struct lanes *lanes, const struct perfetto_track *track)
 {
     if (lanes->unused_count > 0)
         return lanes->unused[--lanes->unused_count];
@@ -85,24 +85,24 @@ bool export_lives_write(
     bool (*begin)(void *context, const struct export_life *life, uint64_t track), void *context)
 {
     struct lanes lanes = {.trace = trace};
-    bool fine;
+    bool success;
 
     lanes.tracks = malloc((lives->count + 1) * sizeof(*lanes.tracks));
     lanes.unused = malloc((lives->count + 1) * sizeof(*lanes.unused));
-    fine = lanes.tracks && lanes.unused;
-    for (size_t i = 0; fine && i < lives->count; i++) {
+    success = lanes.tracks && lanes.unused;
+    for (size_t i = 0; success && i < lives->count; i++) {
         const struct export_life *life = &lives->lives[i];
         uint32_t lane;
 
         end_slices(&lanes, (double)life->began_us);
-        lane = get_lane(&lanes, track);
-        fine = begin(context, life, lanes.tracks[lane]) &&
-               (!life->is_freed || heap_add(&lanes.open, (double)life->ended_us, lane));
+        lane = find_or_add_lane(&lanes, track);
+        success = begin(context, life, lanes.tracks[lane]) &&
+                  (!life->is_freed || heap_add(&lanes.open, (double)life->ended_us, lane));
     }
-    if (fine)
+    if (success)
         end_slices(&lanes, (double)UINT64_MAX);
     heap_fini(&lanes.open);
     free(lanes.tracks);
     free(lanes.unused);
-    return fine;
+    return success;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The lifetimes of blocks as slices of a trace: the blocks with the largest product of size and lifetime, and the number of the
- * others.
+ * The lifetimes of blocks as slices of a trace: the blocks with the largest product of size and lifetime, and the number
+ * of the omitted blocks.
  *
- * The slices of a track must be nested or disjoint, which lifetimes are not.  Therefore they are distributed among several tracks
- * with one name, which Perfetto draws as one: a slice is written to the first track without an open slice.
+ * The slices of a track must be nested or disjoint, which lifetimes are not.  Therefore slices are distributed among
+ * several tracks with one name, which Perfetto draws as one: a slice is written to a track without an open slice.
  *
  * Locking: none; lives belong to one thread.
  */
@@ -16,20 +16,20 @@
 
 struct export_life {
     uint64_t address, bytes, stream;
-    uint64_t began_us, freed_us,
-        ended_us;        /* freed: free requested; equal to the end if no stream had to complete */
+    uint64_t began_us, ended_us;
+    uint64_t freed_us;   /* free requested; equal to ended_us if no stream had to complete */
     uint32_t site, pool; /* pool: of the recording */
-    bool is_freed;       /* false: allocated at the end of the recording, which is then the end */
+    bool is_freed;       /* false: allocated at the end of the recording, which is then ended_us */
 };
 
 struct export_lives {
     struct export_life *lives; /* [count] */
     size_t count, max;
-    struct heap least; /* indices of lives, by bytes x time */
+    struct heap smallest; /* indices of lives, by bytes times lifetime */
     size_t omitted;
 };
 
-/* Returns false on host allocation failure; then `lives` needs no export_lives_fini(). */
+/* Returns false on host allocation failure; then `lives` requires no export_lives_fini(). */
 bool export_lives_init(struct export_lives *lives, size_t max);
 void export_lives_fini(struct export_lives *lives);
 

@@ -2,9 +2,9 @@
 /*
  * A recording as a Perfetto trace: the memory of its devices over time.
  *
- * Each device has counters of reserved, allocated, pending and cached bytes, also for each pool if there are several.  Other tracks
- * have the events of segments with their causes, out-of-memory errors, the times in which pools were paused, and the largest
- * blocks.  docs/export.md describes them.
+ * Each device has counters of reserved, allocated, pending and cached bytes, also for each pool if there are several.
+ * Other tracks have the events of segments with their causes, out-of-memory errors, the times in which pools were
+ * paused, and the largest blocks.  docs/export.md describes them.
  *
  * A counter is written when it changes, so the sums over the trace are those of the recording.
  *

@@ -49,21 +49,21 @@ enum { ANNOTATION_NAME = 1, ANNOTATION_UINT = 3, ANNOTATION_POINTER = 7, ANNOTAT
 
 static size_t begin_packet(struct perfetto *trace, unsigned flags)
 {
-    const size_t place = protobuf_begin(&trace->packet, TRACE_PACKET);
+    const size_t position = protobuf_begin(&trace->packet, TRACE_PACKET);
 
     protobuf_number(&trace->packet, PACKET_SEQUENCE_ID, SEQUENCE);
     protobuf_number(&trace->packet, PACKET_SEQUENCE_FLAGS, flags);
-    return place;
+    return position;
 }
 
-static void end_packet(struct perfetto *trace, size_t place)
+static void end_packet(struct perfetto *trace, size_t position)
 {
-    protobuf_end(&trace->packet, place);
+    protobuf_end(&trace->packet, position);
     protobuf_write(&trace->packet, trace->out);
 }
 
-/* Strings of Protocol Buffers must be UTF-8. */
-static void add_text(struct perfetto *trace, unsigned field, const char *text)
+/* Write a string as UTF-8, which Protocol Buffers require. */
+static void write_text(struct perfetto *trace, unsigned field, const char *text)
 {
     json_t *string = text_json(text);
 
@@ -74,8 +74,8 @@ static void add_text(struct perfetto *trace, unsigned field, const char *text)
     json_decref(string);
 }
 
-/* Perfetto's timestamps are signed nanoseconds. */
-static uint64_t time_ns(uint64_t time_us)
+/* Convert a time to Perfetto's unit, signed nanoseconds. */
+static uint64_t convert_to_ns(uint64_t time_us)
 {
     return time_us > INT64_MAX / 1000 ? INT64_MAX : time_us * 1000;
 }
@@ -83,44 +83,44 @@ static uint64_t time_ns(uint64_t time_us)
 void perfetto_init(struct perfetto *trace, FILE *out, enum perfetto_clock clock, uint64_t now_us)
 {
     struct protobuf *packet = &trace->packet;
-    size_t place, snapshot, reading;
+    size_t position, snapshot, reading;
 
     *trace = (struct perfetto){.out = out};
-    place = begin_packet(trace, FLAG_CLEARED);
+    position = begin_packet(trace, FLAG_CLEARED);
     protobuf_number(packet, PACKET_IS_FIRST, 1);
     snapshot = protobuf_begin(packet, PACKET_CLOCK_SNAPSHOT);
     reading = protobuf_begin(packet, SNAPSHOT_CLOCKS);
     protobuf_number(packet, CLOCK_ID, clock);
-    protobuf_number(packet, CLOCK_TIMESTAMP, time_ns(now_us));
+    protobuf_number(packet, CLOCK_TIMESTAMP, convert_to_ns(now_us));
     protobuf_end(packet, reading);
     protobuf_number(packet, SNAPSHOT_PRIMARY, clock);
     protobuf_end(packet, snapshot);
     snapshot = protobuf_begin(packet, PACKET_DEFAULTS);
     protobuf_number(packet, PACKET_CLOCK_ID, clock);
     protobuf_end(packet, snapshot);
-    end_packet(trace, place);
+    end_packet(trace, position);
 }
 
 bool perfetto_fini(struct perfetto *trace)
 {
-    const bool fine = !trace->packet.failed;
+    const bool success = !trace->packet.failed;
 
     protobuf_fini(&trace->packet);
-    return fine;
+    return success;
 }
 
 uint64_t perfetto_track(struct perfetto *trace, const struct perfetto_track *track)
 {
     struct protobuf *packet = &trace->packet;
-    const size_t place = begin_packet(trace, FLAG_NEEDED);
+    const size_t position = begin_packet(trace, FLAG_NEEDED);
     const size_t descriptor = protobuf_begin(packet, PACKET_TRACK_DESCRIPTOR);
 
     protobuf_number(packet, TRACK_UUID, ++trace->tracks);
     if (track->parent)
         protobuf_number(packet, TRACK_PARENT, track->parent);
-    add_text(trace, TRACK_NAME, track->name);
+    write_text(trace, TRACK_NAME, track->name);
     if (track->description)
-        add_text(trace, TRACK_DESCRIPTION, track->description);
+        write_text(trace, TRACK_DESCRIPTION, track->description);
     protobuf_number(packet, TRACK_ORDERING, ORDERING_EXPLICIT);
     protobuf_number(packet, TRACK_RANK, (uint64_t)track->rank);
     if (track->is_counter) {
@@ -131,37 +131,37 @@ uint64_t perfetto_track(struct perfetto *trace, const struct perfetto_track *tra
         protobuf_end(packet, counter);
     }
     protobuf_end(packet, descriptor);
-    end_packet(trace, place);
+    end_packet(trace, position);
     return trace->tracks;
 }
 
-static void intern(struct perfetto *trace, unsigned kind, uint64_t number, const char *name)
+static void write_interned(struct perfetto *trace, unsigned kind, uint64_t number, const char *name)
 {
     struct protobuf *packet = &trace->packet;
-    const size_t place = begin_packet(trace, FLAG_NEEDED);
+    const size_t position = begin_packet(trace, FLAG_NEEDED);
     const size_t data = protobuf_begin(packet, PACKET_INTERNED_DATA);
     const size_t entry = protobuf_begin(packet, kind);
 
     protobuf_number(packet, INTERNED_NUMBER, number);
-    add_text(trace, INTERNED_NAME, name);
+    write_text(trace, INTERNED_NAME, name);
     protobuf_end(packet, entry);
     protobuf_end(packet, data);
-    end_packet(trace, place);
+    end_packet(trace, position);
 }
 
 void perfetto_intern_event(struct perfetto *trace, uint64_t number, const char *name)
 {
-    intern(trace, INTERNED_EVENT, number, name);
+    write_interned(trace, INTERNED_EVENT, number, name);
 }
 
 void perfetto_intern_annotation(struct perfetto *trace, uint64_t number, const char *name)
 {
-    intern(trace, INTERNED_ANNOTATION, number, name);
+    write_interned(trace, INTERNED_ANNOTATION, number, name);
 }
 
 void perfetto_intern_text(struct perfetto *trace, uint64_t number, const char *text)
 {
-    intern(trace, INTERNED_TEXT, number, text);
+    write_interned(trace, INTERNED_TEXT, number, text);
 }
 
 void perfetto_event_begin(struct perfetto *trace, enum perfetto_event type, uint64_t time_us,
@@ -169,9 +169,9 @@ void perfetto_event_begin(struct perfetto *trace, enum perfetto_event type, uint
 {
     struct protobuf *packet = &trace->packet;
 
-    trace->packet_place = begin_packet(trace, FLAG_NEEDED);
-    protobuf_number(packet, PACKET_TIMESTAMP, time_ns(time_us));
-    trace->event_place = protobuf_begin(packet, PACKET_TRACK_EVENT);
+    trace->packet_position = begin_packet(trace, FLAG_NEEDED);
+    protobuf_number(packet, PACKET_TIMESTAMP, convert_to_ns(time_us));
+    trace->event_position = protobuf_begin(packet, PACKET_TRACK_EVENT);
     protobuf_number(packet, EVENT_TYPE, type);
     protobuf_number(packet, EVENT_TRACK, track);
     if (name)
@@ -180,8 +180,8 @@ void perfetto_event_begin(struct perfetto *trace, enum perfetto_event type, uint
 
 void perfetto_event_end(struct perfetto *trace)
 {
-    protobuf_end(&trace->packet, trace->event_place);
-    end_packet(trace, trace->packet_place);
+    protobuf_end(&trace->packet, trace->event_position);
+    end_packet(trace, trace->packet_position);
 }
 
 void perfetto_counter(struct perfetto *trace, uint64_t time_us, uint64_t track, uint64_t value)
@@ -191,7 +191,7 @@ void perfetto_counter(struct perfetto *trace, uint64_t time_us, uint64_t track, 
     perfetto_event_end(trace);
 }
 
-static void annotate(struct perfetto *trace, uint64_t name, unsigned field, uint64_t value)
+static void write_annotation(struct perfetto *trace, uint64_t name, unsigned field, uint64_t value)
 {
     struct protobuf *packet = &trace->packet;
     const size_t annotation = protobuf_begin(packet, EVENT_ANNOTATIONS);
@@ -203,15 +203,15 @@ static void annotate(struct perfetto *trace, uint64_t name, unsigned field, uint
 
 void perfetto_annotate_number(struct perfetto *trace, uint64_t name, uint64_t number)
 {
-    annotate(trace, name, ANNOTATION_UINT, number);
+    write_annotation(trace, name, ANNOTATION_UINT, number);
 }
 
 void perfetto_annotate_address(struct perfetto *trace, uint64_t name, uint64_t address)
 {
-    annotate(trace, name, ANNOTATION_POINTER, address);
+    write_annotation(trace, name, ANNOTATION_POINTER, address);
 }
 
 void perfetto_annotate_text(struct perfetto *trace, uint64_t name, uint64_t text)
 {
-    annotate(trace, name, ANNOTATION_TEXT, text);
+    write_annotation(trace, name, ANNOTATION_TEXT, text);
 }

@@ -33,8 +33,8 @@ enum perfetto_event {
 struct perfetto {
     FILE *out;
     struct protobuf packet;
-    size_t packet_place, event_place; /* of the current event */
-    uint64_t tracks;                  /* number of tracks */
+    size_t packet_position, event_position; /* of the current event */
+    uint64_t tracks;                        /* number of tracks */
 };
 
 struct perfetto_track {

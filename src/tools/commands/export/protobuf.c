@@ -4,27 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_GROUPS 10u /* of seven bits, in 64 */
+#define VARINT_MAX 10u /* bytes of a 64-bit number */
 
 /* The wire type: the lower three bits of the key of a field. */
 enum wire_type { WIRE_VARINT = 0, WIRE_LENGTH = 2 };
 
-static bool make_room(struct protobuf *message, size_t bytes)
+static bool reserve_bytes(struct protobuf *message, size_t bytes)
 {
-    size_t room = message->room ? message->room : 256;
-    unsigned char *bigger;
+    size_t capacity = message->capacity ? message->capacity : 256;
+    unsigned char *grown;
 
-    if (message->failed || message->room - message->count >= bytes)
+    if (message->failed || message->capacity - message->count >= bytes)
         return !message->failed;
-    while (room - message->count < bytes)
-        room *= 2;
-    bigger = realloc(message->bytes, room);
-    if (!bigger) {
+    while (capacity - message->count < bytes)
+        capacity *= 2;
+    grown = realloc(message->bytes, capacity);
+    if (!grown) {
         message->failed = true;
         return false;
     }
-    message->bytes = bigger;
-    message->room = room;
+    message->bytes = grown;
+    message->capacity = capacity;
     return true;
 }
 
@@ -40,7 +40,7 @@ static size_t put_varint(unsigned char *to, uint64_t number)
 
 static void add_varint(struct protobuf *message, uint64_t number)
 {
-    if (make_room(message, MOST_GROUPS))
+    if (reserve_bytes(message, VARINT_MAX))
         message->count += put_varint(message->bytes + message->count, number);
 }
 
@@ -61,7 +61,7 @@ void protobuf_text(struct protobuf *message, unsigned field, const char *text)
 
     add_key(message, field, WIRE_LENGTH);
     add_varint(message, bytes);
-    if (!make_room(message, bytes))
+    if (!reserve_bytes(message, bytes))
         return;
     memcpy(message->bytes + message->count, text, bytes);
     message->count += bytes;
@@ -73,18 +73,19 @@ size_t protobuf_begin(struct protobuf *message, unsigned field)
     return message->count;
 }
 
-void protobuf_end(struct protobuf *message, size_t place)
+void protobuf_end(struct protobuf *message, size_t position)
 {
-    unsigned char length[MOST_GROUPS];
+    unsigned char length[VARINT_MAX];
     size_t bytes;
 
     if (message->failed)
         return;
-    bytes = put_varint(length, message->count - place);
-    if (!make_room(message, bytes))
+    bytes = put_varint(length, message->count - position);
+    if (!reserve_bytes(message, bytes))
         return;
-    memmove(message->bytes + place + bytes, message->bytes + place, message->count - place);
-    memcpy(message->bytes + place, length, bytes);
+    memmove(message->bytes + position + bytes, message->bytes + position,
+            message->count - position);
+    memcpy(message->bytes + position, length, bytes);
     message->count += bytes;
 }
 

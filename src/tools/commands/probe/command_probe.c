@@ -24,7 +24,7 @@ struct probe {
 /* Configure the simulator by the environment and --costs. */
 static bool configure_simulator(struct probe *probe)
 {
-    char why[512];
+    char reason[512];
 
     if (probe->driver != GPU_SIMULATED)
         return true;
@@ -35,15 +35,15 @@ static bool configure_simulator(struct probe *probe)
     else if (setenv("XSEG_SIM_COSTS", probe->costs, 1) != 0)
         return option_error("--costs", "cannot be set: out of host memory");
     if (simulator.reset(NULL) != XSEG_OK) {
-        (void)simulator.error_message(why, sizeof(why));
-        return option_error("simulator configuration:", why);
+        (void)simulator.error_message(reason, sizeof(reason));
+        return option_error("simulator configuration:", reason);
     }
     if (!probe->costs)
         probe->costs = "a100";
     return true;
 }
 
-static bool print(const struct probe *probe, const struct probe_report *report)
+static bool print_report(const struct probe *probe, const struct probe_report *report)
 {
     if (probe->json)
         return output_json(probe->out, probe_report_json(report));
@@ -51,21 +51,21 @@ static bool print(const struct probe *probe, const struct probe_report *report)
     return true;
 }
 
-/* Report what the simulator finds unreleased at the end. */
+/* Report the resources of the simulator that were not released. */
 static bool check_leaks(const struct probe *probe)
 {
-    char left[512];
+    char unreleased[512];
 
-    if (probe->driver != GPU_SIMULATED || simulator.leaks(left, sizeof(left)) == 0)
+    if (probe->driver != GPU_SIMULATED || simulator.leaks(unreleased, sizeof(unreleased)) == 0)
         return true;
     message_error("not released:");
-    message_lines(left);
+    message_lines(unreleased);
     return false;
 }
 
 /* --- Files. --- */
 
-static void put_rows(const struct probe_costs *costs, unsigned from, void *context)
+static void print_table_rows(const struct probe_costs *costs, unsigned from, void *context)
 {
     probe_table_rows(context, costs, from);
 }
@@ -114,11 +114,11 @@ static int run_probe(const struct probe *probe)
     if (probe->table.out)
         probe_table_head(probe->table.out);
     probe_costs_measure(&driver, &device, probe->seconds, &costs,
-                        probe->table.out ? put_rows : NULL, probe->table.out);
+                        probe->table.out ? print_table_rows : NULL, probe->table.out);
     if (probe->table.out)
         probe_table_firsts(probe->table.out, &driver);
     save_costs(probe, &report);
-    printed = print(probe, &report);
+    printed = print_report(probe, &report);
     closed = driver.failures == 0;
     probe_driver_close(&driver);
     if (closed && driver.failures > 0)
@@ -129,7 +129,7 @@ static int run_probe(const struct probe *probe)
     return check_leaks(probe) && driver.failures == 0 ? COMMAND_SUCCESS : COMMAND_MISMATCH;
 }
 
-static int run(const struct option_values *arguments)
+static int command_probe_run(const struct option_values *arguments)
 {
     struct probe probe = {
         .driver = gpu_driver_of(option_text(arguments, OPTION_DRIVER)),
@@ -168,8 +168,8 @@ static int run(const struct option_values *arguments)
 
 const struct command command_probe = {
     .name = "probe",
-    .run = run,
-    .sentence = "report what a driver supports and what its calls cost",
+    .run = command_probe_run,
+    .summary = "report what a driver supports and what its calls cost",
     .usage = "",
     .options = {OPTION_DRIVER, OPTION_PROBE_DEVICE, OPTION_PROBE_COSTS, OPTION_SECONDS,
                 OPTION_TABLE, OPTION_SAVE_COSTS, OPTION_JSON, OPTION_COLOR, OPTION_HELP},

@@ -23,23 +23,23 @@ struct line {
     double start, slope;
 };
 
-static int compare(const void *a, const void *b)
+static int compare_doubles(const void *a, const void *b)
 {
-    const double left = *(const double *)a, right = *(const double *)b;
+    const double a_value = *(const double *)a, b_value = *(const double *)b;
 
-    return (left > right) - (left < right);
+    return (a_value > b_value) - (a_value < b_value);
 }
 
-/* The median, the mean of the two middle values of an even number; 0 of none. */
+/* Get the median, which is the mean of the two middle values for an even count; 0 without values. */
 static double median_of(double *value, unsigned count)
 {
     if (count == 0)
         return 0;
-    qsort(value, count, sizeof(*value), compare);
+    qsort(value, count, sizeof(*value), compare_doubles);
     return count % 2 == 1 ? value[count / 2] : (value[count / 2 - 1] + value[count / 2]) / 2;
 }
 
-static struct line through_origin(const struct points *points, unsigned from)
+static struct line fit_line_through_origin(const struct points *points, unsigned from)
 {
     double slopes[POINTS];
     unsigned count = 0;
@@ -50,8 +50,8 @@ static struct line through_origin(const struct points *points, unsigned from)
     return (struct line){0, median_of(slopes, count)};
 }
 
-/* A line through the points from index `from`. */
-static struct line line_of(const struct points *points, unsigned from)
+/* Fit a line through the points from index `from` on. */
+static struct line fit_line(const struct points *points, unsigned from)
 {
     double slopes[POINTS * POINTS / 2], starts[POINTS];
     struct line line = {0, 0};
@@ -65,42 +65,42 @@ static struct line line_of(const struct points *points, unsigned from)
     for (unsigned i = from; i < points->count; i++)
         starts[count++] = points->y[i] - line.slope * points->x[i];
     line.start = median_of(starts, count);
-    return line.start < 0 ? through_origin(points, from) : line;
+    return line.start < 0 ? fit_line_through_origin(points, from) : line;
 }
 
-static uint64_t time_of(struct probe_sized sized, uint64_t bytes)
+static uint64_t modeled_time(struct probe_sized sized, uint64_t bytes)
 {
     const uint64_t time = sized.base + bytes / MIB * sized.per_mib;
 
     return time < sized.min ? sized.min : time;
 }
 
-/* The sum of the relative errors of a model. */
-static double error_of(const struct points *points, struct probe_sized sized)
+/* Get the sum of the relative errors of a model. */
+static double sum_relative_errors(const struct points *points, struct probe_sized sized)
 {
     double sum = 0;
 
     for (unsigned i = 0; i < points->count; i++)
-        sum += fabs((double)time_of(sized, (uint64_t)points->x[i] * MIB) - points->y[i]) /
+        sum += fabs((double)modeled_time(sized, (uint64_t)points->x[i] * MIB) - points->y[i]) /
                fmax(1, points->y[i]);
     return sum;
 }
 
-static struct probe_sized sized_of(const struct points *points)
+static struct probe_sized fit_sized(const struct points *points)
 {
     struct probe_sized best = {0, 0, 0};
     double min_error = 0;
 
     for (unsigned flat_count = 0; flat_count == 0 || flat_count + LINE_MIN <= points->count;
          flat_count++) {
-        const struct line line = line_of(points, flat_count);
+        const struct line line = fit_line(points, flat_count);
         double flat[POINTS];
 
         memcpy(flat, points->y, flat_count * sizeof(flat[0]));
         const struct probe_sized sized = {(uint64_t)llround(line.start),
                                           (uint64_t)llround(line.slope),
                                           (uint64_t)llround(fmax(0, median_of(flat, flat_count)))};
-        const double error = error_of(points, sized);
+        const double error = sum_relative_errors(points, sized);
 
         if (flat_count > 0 && error >= min_error / 2)
             continue;
@@ -110,15 +110,15 @@ static struct probe_sized sized_of(const struct points *points)
     return best;
 }
 
-static double time_of_row(const struct probe_costs *costs, const char *call, uint64_t bytes,
-                          unsigned pages)
+static double measured_time(const struct probe_costs *costs, const char *call, uint64_t bytes,
+                            unsigned pages)
 {
     const struct probe_cost *cost = probe_costs_find(costs, call, bytes, pages, 1);
 
     return cost && cost->idle.samples > 0 ? (double)cost->idle.median : -1;
 }
 
-static uint64_t single(const struct probe_costs *costs, const char *call)
+static uint64_t find_median(const struct probe_costs *costs, const char *call)
 {
     for (unsigned i = 0; i < costs->count; i++)
         if (strcmp(costs->cost[i].call, call) == 0 && costs->cost[i].threads == 1)
@@ -126,9 +126,9 @@ static uint64_t single(const struct probe_costs *costs, const char *call)
     return 0;
 }
 
-/* The times of one page of `low` to `high` bytes, less the time `without`. */
-static struct points points_of(const struct probe_costs *costs, const char *call, uint64_t low,
-                               uint64_t high, double without)
+/* Collect the times of one page of `low` to `high` bytes, less `per_call`. */
+static struct points collect_points(const struct probe_costs *costs, const char *call, uint64_t low,
+                                    uint64_t high, double per_call)
 {
     struct points points = {.count = 0};
 
@@ -139,20 +139,20 @@ static struct points points_of(const struct probe_costs *costs, const char *call
             cost->idle.samples == 0 || cost->bytes < low || cost->bytes > high)
             continue;
         points.x[points.count] = (double)(cost->bytes / MIB);
-        points.y[points.count++] = fmax(0, (double)cost->idle.median - without);
+        points.y[points.count++] = fmax(0, (double)cost->idle.median - per_call);
     }
     return points;
 }
 
-/* The time of a call without its mappings. */
-static uint64_t call_of(const struct probe_costs *costs, const char *call)
+/* Fit the time of a call without its mappings. */
+static uint64_t fit_call(const struct probe_costs *costs, const char *call)
 {
     static const unsigned pages[] = {1, 10, PROBE_RUN_MAX};
     struct points points = {.count = 0};
-    double alone = time_of_row(costs, call, 2 * MIB, 1);
+    double alone = measured_time(costs, call, 2 * MIB, 1);
 
     for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
-        const double time = time_of_row(costs, call, 2 * MIB, pages[i]);
+        const double time = measured_time(costs, call, 2 * MIB, pages[i]);
 
         if (time < 0)
             continue;
@@ -161,26 +161,27 @@ static uint64_t call_of(const struct probe_costs *costs, const char *call)
     }
     if (points.count < 2 || alone < 0)
         return 0;
-    return (uint64_t)llround(fmin(line_of(&points, 0).start, alone));
+    return (uint64_t)llround(fmin(fit_line(&points, 0).start, alone));
 }
 
-static struct probe_sized by_size(const struct probe_costs *costs, const char *call)
+static struct probe_sized fit_call_by_size(const struct probe_costs *costs, const char *call)
 {
-    const struct points points = points_of(costs, call, 0, UINT64_MAX, 0);
+    const struct points points = collect_points(costs, call, 0, UINT64_MAX, 0);
 
-    return sized_of(&points);
+    return fit_sized(&points);
 }
 
 static void fit_access(const struct probe_costs *costs, struct probe_cost_model *out)
 {
     struct points points;
 
-    out->access_call = call_of(costs, "cuMemSetAccess");
-    points = points_of(costs, "cuMemSetAccess", 0, WIDE, (double)out->access_call);
-    out->access = sized_of(&points);
-    points = points_of(costs, "cuMemSetAccess", WIDE + 1, UINT64_MAX, (double)out->access_call);
+    out->access_call = fit_call(costs, "cuMemSetAccess");
+    points = collect_points(costs, "cuMemSetAccess", 0, WIDE, (double)out->access_call);
+    out->access = fit_sized(&points);
+    points =
+        collect_points(costs, "cuMemSetAccess", WIDE + 1, UINT64_MAX, (double)out->access_call);
     /* Without measurements of larger sizes, the line of the smaller ones is extrapolated. */
-    out->access_wide = points.count > 0 ? sized_of(&points) : out->access;
+    out->access_wide = points.count > 0 ? fit_sized(&points) : out->access;
 }
 
 void probe_cost_model_fit(const struct probe_costs *costs, struct probe_cost_model *out)
@@ -188,22 +189,22 @@ void probe_cost_model_fit(const struct probe_costs *costs, struct probe_cost_mod
     struct points points;
 
     *out = (struct probe_cost_model){
-        .reserve = single(costs, "cuMemAddressReserve"),
-        .address_free = single(costs, "cuMemAddressFree"),
-        .create = by_size(costs, "cuMemCreate"),
-        .map = by_size(costs, "cuMemMap"),
-        .release = by_size(costs, "cuMemRelease"),
-        .unmap = call_of(costs, "cuMemUnmap"),
-        .alloc = by_size(costs, "cuMemAlloc"),
-        .free = by_size(costs, "cuMemFree"),
-        .event_create = single(costs, "cuEventCreate"),
-        .event_record = single(costs, "cuEventRecord"),
-        .event_query = single(costs, "cuEventQuery"),
-        .stream_wait = single(costs, "cuStreamWaitEvent"),
-        .synchronize = single(costs, "cuStreamSynchronize"),
+        .reserve = find_median(costs, "cuMemAddressReserve"),
+        .address_free = find_median(costs, "cuMemAddressFree"),
+        .create = fit_call_by_size(costs, "cuMemCreate"),
+        .map = fit_call_by_size(costs, "cuMemMap"),
+        .release = fit_call_by_size(costs, "cuMemRelease"),
+        .unmap = fit_call(costs, "cuMemUnmap"),
+        .alloc = fit_call_by_size(costs, "cuMemAlloc"),
+        .free = fit_call_by_size(costs, "cuMemFree"),
+        .event_create = find_median(costs, "cuEventCreate"),
+        .event_record = find_median(costs, "cuEventRecord"),
+        .event_query = find_median(costs, "cuEventQuery"),
+        .stream_wait = find_median(costs, "cuStreamWaitEvent"),
+        .synchronize = find_median(costs, "cuStreamSynchronize"),
     };
-    points = points_of(costs, "cuMemUnmap", 0, UINT64_MAX, (double)out->unmap);
-    out->unmap_mapping = sized_of(&points);
+    points = collect_points(costs, "cuMemUnmap", 0, UINT64_MAX, (double)out->unmap);
+    out->unmap_mapping = fit_sized(&points);
     fit_access(costs, out);
 }
 
@@ -213,7 +214,7 @@ uint64_t probe_cost_model_time(const struct probe_cost_model *model, const struc
         const char *call;
         uint64_t per_call;
         struct probe_sized mapping;
-    } part[] = {
+    } parts[] = {
         {"cuMemAddressReserve", model->reserve, {0, 0, 0}},
         {"cuMemAddressFree", model->address_free, {0, 0, 0}},
         {"cuMemCreate", 0, model->create},
@@ -231,10 +232,10 @@ uint64_t probe_cost_model_time(const struct probe_cost_model *model, const struc
         {"cuStreamSynchronize", model->synchronize, {0, 0, 0}},
     };
 
-    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++)
-        if (strcmp(part[i].call, cost->call) == 0)
-            return cost->calls * part[i].per_call +
-                   cost->pages * time_of(part[i].mapping, cost->bytes);
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
+        if (strcmp(parts[i].call, cost->call) == 0)
+            return cost->calls * parts[i].per_call +
+                   cost->pages * modeled_time(parts[i].mapping, cost->bytes);
     return 0;
 }
 
@@ -249,7 +250,7 @@ static bool was_measured(const struct probe_costs *costs, const char *call)
     return false;
 }
 
-/* The cost with the largest deviation of the model, in percent of its time.  NULL: no deviation. */
+/* Find the cost with the largest deviation of the model, in percent of its time.  Returns NULL without a deviation. */
 static const struct probe_cost *find_worst(const struct probe_cost_model *model,
                                            const struct probe_costs *costs, double *percent)
 {
@@ -260,14 +261,14 @@ static const struct probe_cost *find_worst(const struct probe_cost_model *model,
         const struct probe_cost *cost = &costs->cost[i];
         const double time = (double)cost->idle.median;
         const uint64_t modeled = probe_cost_model_time(model, cost);
-        const double off = 100 * ((double)modeled - time) / fmax(1, time);
+        const double deviation = 100 * ((double)modeled - time) / fmax(1, time);
 
         /* The simulator's model has neither two threads nor these two calls. */
         if (cost->idle.samples == 0 || cost->threads > 1 ||
             strcmp(cost->call, "cuMemGetInfo") == 0 || strcmp(cost->call, "cuEventDestroy") == 0 ||
-            fabs(off) <= fabs(*percent))
+            fabs(deviation) <= fabs(*percent))
             continue;
-        *percent = off;
+        *percent = deviation;
         worst = cost;
     }
     return worst;
@@ -288,8 +289,8 @@ static void print_missing(FILE *out, const struct probe_costs *costs)
             (void)fprintf(out, "# %s was not measured, so its cost is 0.\n", calls[i]);
 }
 
-/* The name of a device as an identifier: "NVIDIA H100 PCIe" is nvidia_h100_pcie. */
-static void print_word(FILE *out, const char *device)
+/* Print the name of a device as an identifier: "NVIDIA H100 PCIe" becomes nvidia_h100_pcie. */
+static void print_identifier(FILE *out, const char *device)
 {
     bool has_gap = false, has_letter = false;
 
@@ -309,14 +310,14 @@ static void print_word(FILE *out, const char *device)
 static void print_row(FILE *out, const struct probe_cost_model *model, const char *device)
 {
     (void)fprintf(out, "# As a row of vmm/sim/cost.c:\n#     {.name = \"");
-    print_word(out, device);
+    print_identifier(out, device);
     (void)fputc('"', out);
-#define ONE(member) (void)fprintf(out, ", ." #member " = %" PRIu64, model->member);
+#define CONSTANT(member) (void)fprintf(out, ", ." #member " = %" PRIu64, model->member);
 #define SIZED(member)                                                              \
     (void)fprintf(out, ", ." #member " = {%" PRIu64 ", %" PRIu64 ", %" PRIu64 "}", \
                   model->member.base, model->member.per_mib, model->member.min);
-    PROBE_COST_MODEL_MEMBERS(ONE, SIZED)
-#undef ONE
+    PROBE_COST_MODEL_MEMBERS(CONSTANT, SIZED)
+#undef CONSTANT
 #undef SIZED
     (void)fprintf(out, "},\n");
 }
@@ -347,11 +348,11 @@ void probe_cost_model_print(FILE *out, const struct probe_cost_model *model,
     print_missing(out, costs);
     print_row(out, model, device);
     print_name(out, device);
-#define ONE(member) (void)fprintf(out, #member " = %" PRIu64 "\n", model->member);
+#define CONSTANT(member) (void)fprintf(out, #member " = %" PRIu64 "\n", model->member);
 #define SIZED(member)                                                                          \
     (void)fprintf(out, #member " = %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", model->member.base, \
                   model->member.per_mib, model->member.min);
-    PROBE_COST_MODEL_MEMBERS(ONE, SIZED)
-#undef ONE
+    PROBE_COST_MODEL_MEMBERS(CONSTANT, SIZED)
+#undef CONSTANT
 #undef SIZED
 }

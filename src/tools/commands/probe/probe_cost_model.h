@@ -8,7 +8,7 @@
  *   by size    the remaining time of one mapping is a line over MiB.  Its slope is the median of the slopes between any two sizes
  *              (Theil-Sen estimator), and its intercept is the median of the residuals, so an outlier has no effect
  *   minimum    the median of the smallest sizes, if a line through the others, at least three, then halves the total error
- *   others     the median
+ *   constant   the median
  *
  * Intercepts and slopes are never negative.  Times that follow the model are reproduced exactly.
  *
@@ -27,37 +27,37 @@ struct probe_sized {
 };
 
 /* The members of struct sim_costs, which are the keys of a cost file. */
-#define PROBE_COST_MODEL_MEMBERS(ONE, SIZED) \
-    ONE(reserve)                             \
-    ONE(address_free)                        \
-    SIZED(create)                            \
-    SIZED(map)                               \
-    SIZED(release)                           \
-    ONE(unmap)                               \
-    SIZED(unmap_mapping)                     \
-    ONE(access_call)                         \
-    SIZED(access)                            \
-    SIZED(access_wide)                       \
-    SIZED(alloc)                             \
-    SIZED(free)                              \
-    ONE(event_create)                        \
-    ONE(event_record)                        \
-    ONE(event_query)                         \
-    ONE(stream_wait)                         \
-    ONE(synchronize)
+#define PROBE_COST_MODEL_MEMBERS(CONSTANT, SIZED) \
+    CONSTANT(reserve)                             \
+    CONSTANT(address_free)                        \
+    SIZED(create)                                 \
+    SIZED(map)                                    \
+    SIZED(release)                                \
+    CONSTANT(unmap)                               \
+    SIZED(unmap_mapping)                          \
+    CONSTANT(access_call)                         \
+    SIZED(access)                                 \
+    SIZED(access_wide)                            \
+    SIZED(alloc)                                  \
+    SIZED(free)                                   \
+    CONSTANT(event_create)                        \
+    CONSTANT(event_record)                        \
+    CONSTANT(event_query)                         \
+    CONSTANT(stream_wait)                         \
+    CONSTANT(synchronize)
 
 struct probe_cost_model {
-#define ONE(member)   uint64_t member;
-#define SIZED(member) struct probe_sized member;
-    PROBE_COST_MODEL_MEMBERS(ONE, SIZED)
-#undef ONE
+#define CONSTANT(member) uint64_t member;
+#define SIZED(member)    struct probe_sized member;
+    PROBE_COST_MODEL_MEMBERS(CONSTANT, SIZED)
+#undef CONSTANT
 #undef SIZED
 };
 
 /* Fit a model.  A member that was not measured is 0. */
 void probe_cost_model_fit(const struct probe_costs *costs, struct probe_cost_model *out);
 
-/* The modeled time of a cost. */
+/* Get the modeled time of a cost. */
 uint64_t probe_cost_model_time(const struct probe_cost_model *model, const struct probe_cost *cost);
 
 /*

@@ -33,7 +33,7 @@ static const struct probe_stage info_stages[] = {{"cuMemGetInfo", probe_round_qu
 static const struct probe_stage wait_stages[] = {
     {"cuStreamSynchronize", probe_round_wait_for_stream}};
 
-/* Of a run of pages, in one call or in one call for each page. */
+/* Stages of a run of pages: one call, or one call for each page. */
 static const struct probe_stage run_stages[] = {
     {"cuMemSetAccess", probe_round_set_access_run},
     {"cuMemUnmap", probe_round_unmap_run},
@@ -88,50 +88,50 @@ static const struct group {
 };
 
 /* A measurement in progress. */
-struct measuring {
+struct measurement {
     struct probe_driver *driver;
     const struct probe_device *device;
     struct probe_costs *costs;
     struct probe_budget budget;
     unsigned samples; /* maximum, of a cost */
-    bool is_kept;     /* the driver did not release something */
+    bool has_leak;    /* the driver did not release a resource */
 };
 
 /* --- Groups. --- */
 
-static bool run_round(struct measuring *measuring, const struct group *group,
+static bool run_round(struct measurement *measurement, const struct group *group,
                       struct probe_round *round, struct probe_row *rows, enum probe_sampling how)
 {
-    bool fine = true;
+    bool success = true;
 
     /* Creating and mapping the pages of a run is not measured. */
-    while (fine && (group->kind == RUN || group->kind == EACH) && round->mapped < round->pages)
-        fine = probe_round_create_page(round) && probe_round_map_page(round);
-    for (unsigned i = 0; i < group->stages && fine; i++)
-        fine = probe_row_measure(&rows[i], round, how, group->stage[i].run);
+    while (success && (group->kind == RUN || group->kind == EACH) && round->mapped < round->pages)
+        success = probe_round_create_page(round) && probe_round_map_page(round);
+    for (unsigned i = 0; i < group->stages && success; i++)
+        success = probe_row_measure(&rows[i], round, how, group->stage[i].run);
     if (probe_round_release(round))
-        return fine;
-    measuring->is_kept = true;
+        return success;
+    measurement->has_leak = true;
     return false;
 }
 
 /* Measure a group with an idle and a busy device.  A step that fails ends the measurement; the rows keep their samples. */
-static void measure_alone(struct measuring *measuring, const struct group *group,
-                          struct probe_round *round, const struct probe_share *share,
-                          struct probe_row *rows)
+static void measure_single_thread(struct measurement *measurement, const struct group *group,
+                                  struct probe_round *round, const struct probe_share *share,
+                                  struct probe_row *rows)
 {
     /* A call for each of many pages takes as long as the work, so the device would not be busy. */
-    const bool has_busy = measuring->costs->has_busy && group->pages < PROBE_RUN_MAX;
-    bool fine = run_round(measuring, group, round, rows, PROBE_FIRST);
+    const bool has_busy = measurement->costs->has_busy && group->pages < PROBE_RUN_MAX;
+    bool success = run_round(measurement, group, round, rows, PROBE_FIRST);
 
     for (unsigned busy = 0; busy <= (unsigned)has_busy; busy++)
-        for (unsigned n = 0; n < measuring->samples && fine &&
+        for (unsigned n = 0; n < measurement->samples && success &&
                              probe_share_has_time(share, busy != 0 || !has_busy, n);
              n++)
-            fine = run_round(measuring, group, round, rows, busy ? PROBE_BUSY : PROBE_IDLE);
+            success = run_round(measurement, group, round, rows, busy ? PROBE_BUSY : PROBE_IDLE);
 }
 
-static void measure_pair(struct measuring *measuring, const struct group *group,
+static void measure_pair(struct measurement *measurement, const struct group *group,
                          const char *purpose, const struct probe_share *share,
                          struct probe_row *rows, struct probe_cost *cost)
 {
@@ -139,12 +139,12 @@ static void measure_pair(struct measuring *measuring, const struct group *group,
         .purpose = purpose,
         .page = group->bytes,
         .has_range = group->kind == PAGE,
-        .samples = measuring->samples,
+        .samples = measurement->samples,
         .stage = group->stage,
         .stages = group->stages,
     };
 
-    if (!probe_pair_measure(measuring->driver, &chain, share, rows))
+    if (!probe_pair_measure(measurement->driver, &chain, share, rows))
         for (unsigned i = 0; i < group->stages; i++)
             cost[i].missing = PROBE_MISSING_THREAD;
 }
@@ -154,7 +154,7 @@ static bool needs_range(const struct group *group)
     return group->kind == PAGE || group->kind == RUN || group->kind == EACH;
 }
 
-static const char *purpose_of(char *text, size_t capacity, const struct group *group)
+static const char *format_purpose(char *purpose, size_t capacity, const struct group *group)
 {
     const unsigned size = (unsigned)(group->bytes < MIB ? group->bytes >> 10 : group->bytes >> 20);
     const char *unit = group->bytes < MIB ? "KiB" : "MiB";
@@ -164,31 +164,31 @@ static const char *purpose_of(char *text, size_t capacity, const struct group *g
     if (group->kind == OTHER)
         return "costs of events, waits and queries";
     if (group->pages > 1)
-        (void)snprintf(text, capacity, "costs of a run of %u pages", group->pages);
+        (void)snprintf(purpose, capacity, "costs of a run of %u pages", group->pages);
     else
-        (void)snprintf(text, capacity, "costs of %u %s%s", size, unit,
+        (void)snprintf(purpose, capacity, "costs of %u %s%s", size, unit,
                        group->threads > 1 ? ", two threads" : "");
-    return text;
+    return purpose;
 }
 
-static void measure_group(struct measuring *measuring, const struct group *group,
+static void measure_group(struct measurement *measurement, const struct group *group,
                           const struct probe_share *share, struct probe_cost *cost)
 {
     static struct probe_row rows[PROBE_STAGES];
-    char text[48];
-    struct probe_round round = {.driver = measuring->driver,
-                                .purpose = purpose_of(text, sizeof(text), group),
+    char purpose[48];
+    struct probe_round round = {.driver = measurement->driver,
+                                .purpose = format_purpose(purpose, sizeof(purpose), group),
                                 .page = group->bytes,
                                 .pages = group->pages};
 
-    const unsigned failures = measuring->driver->failures;
+    const unsigned failures = measurement->driver->failures;
 
     memset(rows, 0, sizeof(rows));
     if (group->threads > 1) {
-        measure_pair(measuring, group, round.purpose, share, rows, cost);
+        measure_pair(measurement, group, round.purpose, share, rows, cost);
     } else if (!needs_range(group) || probe_round_reserve_range(&round)) {
-        measure_alone(measuring, group, &round, share, rows);
-        measuring->is_kept |= !probe_round_release_range(&round);
+        measure_single_thread(measurement, group, &round, share, rows);
+        measurement->has_leak |= !probe_round_release_range(&round);
     }
     for (unsigned i = 0; i < group->stages; i++) {
         cost[i].first = rows[i].first;
@@ -199,18 +199,19 @@ static void measure_group(struct measuring *measuring, const struct group *group
         if (cost[i].idle.samples > 0 || cost[i].missing != PROBE_MISSING_NOTHING)
             continue;
         cost[i].missing =
-            measuring->driver->failures > failures ? PROBE_MISSING_CALL : PROBE_MISSING_TIME;
-        measuring->costs->is_incomplete |= cost[i].missing == PROBE_MISSING_TIME;
+            measurement->driver->failures > failures ? PROBE_MISSING_CALL : PROBE_MISSING_TIME;
+        measurement->costs->is_incomplete |= cost[i].missing == PROBE_MISSING_TIME;
     }
 }
 
 /* --- All groups. --- */
 
-/* Why a group cannot be measured. */
-static enum probe_missing why_not(struct measuring *measuring, const struct group *group)
+/* Get the reason why a group cannot be measured. */
+static enum probe_missing find_missing_reason(struct measurement *measurement,
+                                              const struct group *group)
 {
-    const struct probe_device *device = measuring->device;
-    struct probe_costs *costs = measuring->costs;
+    const struct probe_device *device = measurement->device;
+    struct probe_costs *costs = measurement->costs;
     const uint64_t bytes = group->bytes * group->pages * group->threads;
 
     if (needs_range(group) && group->bytes % device->granularity != 0)
@@ -222,17 +223,17 @@ static enum probe_missing why_not(struct measuring *measuring, const struct grou
             costs->skipped = bytes;
         return PROBE_MISSING_MEMORY;
     }
-    if (measuring->is_kept && group->kind != RANGE && group->kind != OTHER)
+    if (measurement->has_leak && group->kind != RANGE && group->kind != OTHER)
         return PROBE_MISSING_KEPT;
-    if (probe_budget_is_over(&measuring->budget)) {
+    if (probe_budget_is_over(&measurement->budget)) {
         costs->is_incomplete = true;
         return PROBE_MISSING_TIME;
     }
     return PROBE_MISSING_NOTHING;
 }
 
-/* Add the costs of a group, without samples.  Returns the first; NULL: the array is full. */
-static struct probe_cost *add_rows(struct probe_costs *costs, const struct group *group)
+/* Add the costs of a group, without samples.  Returns the first one, or NULL if the array is full. */
+static struct probe_cost *add_costs(struct probe_costs *costs, const struct group *group)
 {
     struct probe_cost *first = &costs->cost[costs->count];
 
@@ -249,7 +250,7 @@ static struct probe_cost *add_rows(struct probe_costs *costs, const struct group
     return first;
 }
 
-static bool is_for(const struct group *group, bool is_expandable)
+static bool is_applicable(const struct group *group, bool is_expandable)
 {
     return is_expandable || group->kind == ALLOC || group->kind == OTHER;
 }
@@ -260,32 +261,32 @@ void probe_costs_measure(struct probe_driver *driver, const struct probe_device 
                                          void *context),
                          void *context)
 {
-    struct measuring measuring = {.driver = driver,
-                                  .device = device,
-                                  .costs = costs,
-                                  .samples = seconds > 0 ? PROBE_SAMPLES_MAX : PROBE_SAMPLES};
+    struct measurement measurement = {.driver = driver,
+                                      .device = device,
+                                      .costs = costs,
+                                      .samples = seconds > 0 ? PROBE_SAMPLES_MAX : PROBE_SAMPLES};
     const bool is_expandable = probe_device_is_expandable(device);
     unsigned weight = 0;
 
     memset(costs, 0, sizeof(*costs));
     for (size_t i = 0; i < COUNT_OF(groups); i++)
-        weight += is_for(&groups[i], is_expandable) ? groups[i].weight : 0;
-    probe_budget_init(&measuring.budget, seconds, weight);
+        weight += is_applicable(&groups[i], is_expandable) ? groups[i].weight : 0;
+    probe_budget_init(&measurement.budget, seconds, weight);
     costs->has_busy = probe_driver_prepare_work(driver);
     for (size_t i = 0; i < COUNT_OF(groups); i++) {
         const struct group *group = &groups[i];
         const unsigned from = costs->count;
         struct probe_cost *cost;
-        enum probe_missing why;
+        enum probe_missing reason;
 
-        if (!is_for(group, is_expandable) || !(cost = add_rows(costs, group)))
+        if (!is_applicable(group, is_expandable) || !(cost = add_costs(costs, group)))
             continue;
-        const struct probe_share share = probe_budget_share(&measuring.budget, group->weight);
-        why = why_not(&measuring, group);
+        const struct probe_share share = probe_budget_share(&measurement.budget, group->weight);
+        reason = find_missing_reason(&measurement, group);
         for (unsigned n = 0; n < group->stages; n++)
-            cost[n].missing = why;
-        if (why == PROBE_MISSING_NOTHING)
-            measure_group(&measuring, group, &share, cost);
+            cost[n].missing = reason;
+        if (reason == PROBE_MISSING_NOTHING)
+            measure_group(&measurement, group, &share, cost);
         if (on_rows)
             on_rows(costs, from, context);
     }

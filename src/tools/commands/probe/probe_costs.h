@@ -6,7 +6,7 @@
  * Terms:
  *   cost   a call with a size, or a run of pages in one call or in one call for each page
  *   first  the first such call of the process; it is not a sample
- *   busy   work of PROBE_WORK_NS is queued before the call; waiting for it after the call is not part of the sample
+ *   busy   work of PROBE_WORK_NS is queued before the call; the wait for the work after the call is not part of the sample
  *   group  costs that are measured together, because each round makes all their calls
  */
 #ifndef TOOLS_PROBE_COSTS_H
@@ -62,10 +62,10 @@ void probe_costs_measure(struct probe_driver *driver, const struct probe_device 
                                          void *context),
                          void *context);
 
-/* NULL for PROBE_MISSING_NOTHING. */
+/* Describe the reason for missing samples.  Returns NULL for PROBE_MISSING_NOTHING. */
 const char *probe_missing_text(enum probe_missing missing);
 
-/* The cost of one thread with this call and size; NULL: none. */
+/* Find the cost of one thread with this call and size, or NULL. */
 const struct probe_cost *probe_costs_find(const struct probe_costs *costs, const char *call,
                                           uint64_t bytes, unsigned pages, unsigned calls);
 

@@ -15,18 +15,18 @@
 #define RESULT_NOT_READY    600
 #define STREAM_NON_BLOCKING 1u
 #define SCRATCH_BYTES       ((size_t)64 << 20)
-#define TRIAL_FILLS         16u   /* that are timed */
-#define FILLS_MAX           1000u /* that fit into a stream without blocking */
+#define TIMED_FILLS         16u   /* fills in a measurement of their duration */
+#define FILLS_MAX           1000u /* fills that a stream queues without blocking */
 
 /* The symbol and the member of each entry point. */
 static const struct {
     const char *name;
     size_t offset;
-} entry_place[] = {
-#define PLACE(member, name, parameters) \
+} entries[] = {
+#define ENTRY(member, name, parameters) \
     [PROBE_ENTRY_##member] = {(name), offsetof(struct probe_driver, member)},
-    PROBE_ENTRIES(PLACE)
-#undef PLACE
+    PROBE_ENTRIES(ENTRY)
+#undef ENTRY
 };
 
 void probe_driver_error_name(struct probe_driver *driver, int error, char *text, size_t bytes)
@@ -40,7 +40,7 @@ void probe_driver_error_name(struct probe_driver *driver, int error, char *text,
 
 struct probe_name probe_driver_name(enum probe_entry entry)
 {
-    const char *name = entry_place[entry].name;
+    const char *name = entries[entry].name;
     const char *version = strstr(name, "_v2");
     struct probe_name out;
 
@@ -49,8 +49,8 @@ struct probe_name probe_driver_name(enum probe_entry entry)
     return out;
 }
 
-static void record(struct probe_driver *driver, enum probe_entry entry, int result,
-                   const char *purpose)
+static void record_failure(struct probe_driver *driver, enum probe_entry entry, int result,
+                           const char *purpose)
 {
     struct probe_failure *failure;
 
@@ -76,27 +76,28 @@ int probe_driver_record(struct probe_driver *driver, enum probe_entry entry, int
                         const char *purpose)
 {
     if (result != 0 && result != RESULT_NOT_READY)
-        record(driver, entry, result, purpose);
+        record_failure(driver, entry, result, purpose);
     return result;
 }
 
-static bool resolve(struct probe_driver *driver, char *problem, size_t problem_bytes)
+static bool resolve_entries(struct probe_driver *driver, char *problem, size_t problem_bytes)
 {
-    for (size_t i = 0; i < sizeof(entry_place) / sizeof(entry_place[0]); i++) {
-        void *symbol = dlsym(driver->library, entry_place[i].name);
+    for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
+        void *symbol = dlsym(driver->library, entries[i].name);
 
         if (!symbol) {
             (void)snprintf(problem, problem_bytes, "the driver has no entry point %s",
-                           entry_place[i].name);
+                           entries[i].name);
             return false;
         }
         /* ISO C does not convert an object pointer to a function pointer. */
-        memcpy((char *)driver + entry_place[i].offset, &symbol, sizeof(symbol));
+        memcpy((char *)driver + entries[i].offset, &symbol, sizeof(symbol));
     }
     return true;
 }
 
-static bool enter(struct probe_driver *driver, int ordinal, char *problem, size_t problem_bytes)
+static bool open_device(struct probe_driver *driver, int ordinal, char *problem,
+                        size_t problem_bytes)
 {
     const char *call = "cuInit";
     char name[48];
@@ -144,7 +145,8 @@ bool probe_driver_open(struct probe_driver *driver, const char *library, int ord
         (void)snprintf(problem, problem_bytes, "the driver cannot be loaded: %s", dlerror());
         return false;
     }
-    if (resolve(driver, problem, problem_bytes) && enter(driver, ordinal, problem, problem_bytes))
+    if (resolve_entries(driver, problem, problem_bytes) &&
+        open_device(driver, ordinal, problem, problem_bytes))
         return true;
     probe_driver_close(driver);
     return false;
@@ -171,12 +173,12 @@ void probe_driver_close(struct probe_driver *driver)
 
 struct probe_properties probe_driver_properties(const struct probe_driver *driver)
 {
-    return (struct probe_properties){.type = 1, .place = {.type = 1, .id = driver->device}};
+    return (struct probe_properties){.type = 1, .location = {.type = 1, .id = driver->device}};
 }
 
 struct probe_access probe_driver_access(const struct probe_driver *driver)
 {
-    return (struct probe_access){.place = {.type = 1, .id = driver->device}, .flags = 3};
+    return (struct probe_access){.location = {.type = 1, .id = driver->device}, .flags = 3};
 }
 
 uint64_t probe_driver_clock(const struct probe_driver *driver)
@@ -222,7 +224,7 @@ void probe_driver_join(struct probe_driver *driver, struct probe_driver *split)
     split->failures = 0;
 }
 
-static bool fill(struct probe_driver *driver, unsigned count)
+static bool queue_fills(struct probe_driver *driver, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         if (PROBE_CALL(driver, "keeping the device busy", fill_async, driver->scratch, 0,
@@ -231,19 +233,19 @@ static bool fill(struct probe_driver *driver, unsigned count)
     return true;
 }
 
-/* The time of a number of fills; 0 if a call failed. */
+/* Measure the time of a number of fills; 0 if a call failed. */
 static uint64_t time_fills(struct probe_driver *driver, unsigned count)
 {
     const uint64_t start = probe_driver_clock(driver);
 
-    if (!fill(driver, count) || !probe_driver_wait(driver))
+    if (!queue_fills(driver, count) || !probe_driver_wait(driver))
         return 0;
     return probe_driver_clock(driver) - start;
 }
 
 bool probe_driver_prepare_work(struct probe_driver *driver)
 {
-    uint64_t taken;
+    uint64_t duration;
 
     driver->fills = driver->is_simulated;
     if (driver->is_simulated)
@@ -254,12 +256,12 @@ bool probe_driver_prepare_work(struct probe_driver *driver)
         return false;
     }
     /* The first fills include the time in which the device leaves a power-saving state. */
-    if (time_fills(driver, TRIAL_FILLS) == 0 || (taken = time_fills(driver, TRIAL_FILLS)) == 0)
+    if (time_fills(driver, TIMED_FILLS) == 0 || (duration = time_fills(driver, TIMED_FILLS)) == 0)
         return false;
     /* Fills that are this fast do not run on a device. */
-    if (taken / TRIAL_FILLS * FILLS_MAX < PROBE_WORK_NS)
+    if (duration / TIMED_FILLS * FILLS_MAX < PROBE_WORK_NS)
         return false;
-    driver->fills = (unsigned)(PROBE_WORK_NS * TRIAL_FILLS / taken) + 1;
+    driver->fills = (unsigned)(PROBE_WORK_NS * TIMED_FILLS / duration) + 1;
     return true;
 }
 
@@ -267,7 +269,7 @@ bool probe_driver_work(struct probe_driver *driver)
 {
     if (driver->is_simulated)
         return simulator.launch(driver->stream, PROBE_WORK_NS) == XSEG_OK;
-    return driver->fills > 0 && fill(driver, driver->fills);
+    return driver->fills > 0 && queue_fills(driver, driver->fills);
 }
 
 bool probe_driver_is_working(struct probe_driver *driver)
@@ -308,7 +310,7 @@ enum {
 static const char querying[] = "query of the device";
 static const char testing[] = "test of two pages";
 
-/* An attribute that an old driver does not know is not a failure. */
+/* Query an attribute.  An attribute that an old driver does not know is no failure. */
 static int query_attribute(struct probe_driver *driver, int attribute)
 {
     int value = 0;
@@ -317,7 +319,7 @@ static int query_attribute(struct probe_driver *driver, int attribute)
 }
 
 /* Create memory with these properties, and export it if it has a handle type.  Returns the result. */
-static int try_properties(struct probe_driver *driver, size_t bytes, int handle_type, bool rdma)
+static int test_properties(struct probe_driver *driver, size_t bytes, int handle_type, bool rdma)
 {
     struct probe_properties properties = probe_driver_properties(driver);
     union {
@@ -385,11 +387,11 @@ static bool map_pages(struct page_probe *probe)
 static bool set_access(struct page_probe *probe)
 {
     const struct probe_access rights = probe_driver_access(probe->driver);
-    const int together =
+    const int batch_result =
         PROBE_TRY(probe->driver, set_access, probe->base, PAGES * probe->page, &rights, 1);
 
-    probe->device->access_probe = together;
-    for (unsigned i = 0; together != 0 && i < PAGES; i++)
+    probe->device->access_probe = batch_result;
+    for (unsigned i = 0; batch_result != 0 && i < PAGES; i++)
         if (!check_result(probe, "cuMemSetAccess",
                           PROBE_CALL(probe->driver, testing, set_access,
                                      probe->base + i * probe->page, probe->page, &rights, 1)))
@@ -399,12 +401,12 @@ static bool set_access(struct page_probe *probe)
 
 static bool unmap_each(struct page_probe *probe)
 {
-    bool all = true;
+    bool success = true;
 
     for (; probe->mapped > 0; probe->mapped--)
-        all &= PROBE_RELEASE(probe->driver, testing, unmap,
-                             probe->base + (probe->mapped - 1) * probe->page, probe->page);
-    return all;
+        success &= PROBE_RELEASE(probe->driver, testing, unmap,
+                                 probe->base + (probe->mapped - 1) * probe->page, probe->page);
+    return success;
 }
 
 static void release_pages(struct page_probe *probe, bool is_accessible)
@@ -421,7 +423,7 @@ static void release_pages(struct page_probe *probe, bool is_accessible)
         (void)PROBE_RELEASE(probe->driver, testing, release, probe->handle[probe->created - 1]);
 }
 
-static void try_vmm(struct probe_driver *driver, struct probe_device *device)
+static void test_vmm(struct probe_driver *driver, struct probe_device *device)
 {
     struct page_probe probe = {.driver = driver, .device = device, .page = device->granularity};
 
@@ -432,14 +434,14 @@ static void try_vmm(struct probe_driver *driver, struct probe_device *device)
         return;
     release_pages(&probe, map_pages(&probe) && set_access(&probe));
     (void)PROBE_RELEASE(driver, testing, unreserve, probe.base, PAGES * probe.page);
-    device->file_probe = try_properties(driver, device->granularity, HANDLE_FILE, false);
+    device->file_probe = test_properties(driver, device->granularity, HANDLE_FILE, false);
     if (device->has_fabric == 1)
-        device->fabric_probe = try_properties(driver, device->granularity, HANDLE_FABRIC, false);
+        device->fabric_probe = test_properties(driver, device->granularity, HANDLE_FABRIC, false);
     if (device->has_rdma == 1)
-        device->rdma_probe = try_properties(driver, device->granularity, 0, true);
+        device->rdma_probe = test_properties(driver, device->granularity, 0, true);
 }
 
-static uint64_t granularity_of(struct probe_driver *driver, int option)
+static uint64_t query_granularity(struct probe_driver *driver, int option)
 {
     const struct probe_properties properties = probe_driver_properties(driver);
     size_t bytes = 0;
@@ -452,7 +454,7 @@ static void ignore_log(void *context, enum xseg_log_level level, const char *lin
     (void)context, (void)level, (void)line;
 }
 
-/* Open an allocator, and read what it finds about the memory of an integrated device. */
+/* Query the memory of an integrated device by an allocator. */
 static void query_integrated_memory(const struct probe_driver *driver, struct probe_device *device)
 {
     const struct xseg_options options = {
@@ -464,7 +466,7 @@ static void query_integrated_memory(const struct probe_driver *driver, struct pr
     if (xseg_open(NULL, &options, &allocator) != XSEG_OK)
         return;
     stats = calloc((size_t)device->devices, sizeof(*stats));
-    /* A growth queries the free memory. */
+    /* A growth queries the free memory of the device. */
     (void)xseg_prewarm(allocator, &scope, 1);
     if (stats && xseg_device_stats_get(allocator, stats, sizeof(*stats), (size_t)device->devices,
                                        NULL) == XSEG_OK) {
@@ -515,15 +517,15 @@ void probe_device_describe(struct probe_driver *driver, int ordinal, struct prob
     device->is_wsl = !driver->is_simulated && access("/dev/dxg", F_OK) == 0;
     if (device->has_vmm != 1)
         return;
-    device->granularity = granularity_of(driver, GRANULARITY_MIN);
-    device->best_granularity = granularity_of(driver, GRANULARITY_RECOMMENDED);
+    device->granularity = query_granularity(driver, GRANULARITY_MIN);
+    device->best_granularity = query_granularity(driver, GRANULARITY_RECOMMENDED);
     if (device->granularity != 0)
-        try_vmm(driver, device);
+        test_vmm(driver, device);
 }
 
-/* Whether the probe found no addresses, or no memory on a full device.  If more memory than this is free, the library also does
- * not take CUDA_ERROR_OUT_OF_MEMORY for a lack of memory. */
-static bool out_of_memory(const struct probe_device *device)
+/* Get whether the test failed because addresses are exhausted, or the memory of the device.  If more than `min_free` is free,
+ * CUDA_ERROR_OUT_OF_MEMORY has another cause, as the library assumes as well. */
+static bool is_test_out_of_memory(const struct probe_device *device)
 {
     const uint64_t min_free = 2 * PAGES * device->granularity + device->total_bytes / 16;
 
@@ -535,5 +537,5 @@ static bool out_of_memory(const struct probe_device *device)
 bool probe_device_is_expandable(const struct probe_device *device)
 {
     return device->has_vmm == 1 && device->granularity != 0 &&
-           (device->vmm_probe == 0 || out_of_memory(device));
+           (device->vmm_probe == 0 || is_test_out_of_memory(device));
 }

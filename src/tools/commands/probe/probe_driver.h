@@ -8,13 +8,12 @@
  * Terms:
  *   purpose  why a call was made; for the list of failures
  *   first    the time of the first successful call of an entry point, in which the driver can load and initialize parts
- *   work     something that keeps the device busy for PROBE_WORK_NS: a launch on the simulator, fills of a scratch allocation
+ *   work     operations that keep the device busy for PROBE_WORK_NS: a launch on the simulator, fills of a scratch allocation
  *            on other drivers
  *   answer   the value of an attribute; PROBE_UNKNOWN if the driver does not know the attribute
  *   probe    the result of a test of a feature: an error number, 0 on success; PROBE_NOT_RUN if there was no test
  *
- * Each function releases what it allocates, also if another call fails.  A call that releases something is repeated once if it
- * fails.
+ * Each function releases the resources that it allocates, also if another call fails.  A release that fails is repeated once.
  *
  * Locking: none; one thread.  A second thread has a copy: probe_driver_split().
  */
@@ -31,20 +30,20 @@
 #define PROBE_FAILURES 32
 
 /* CUmemAllocationProp and CUmemAccessDesc, without cuda.h. */
-struct probe_place {
+struct probe_location {
     int type, id; /* 1: the memory of a device */
 };
 struct probe_properties {
     int type; /* 1: pinned */
     int handle_types;
-    struct probe_place place;
-    void *windows;
+    struct probe_location location;
+    void *win32_metadata;
     unsigned char compression, rdma;
     unsigned short usage;
     unsigned char reserved[4];
 };
 struct probe_access {
-    struct probe_place place;
+    struct probe_location location;
     int flags; /* 3: read and write */
 };
 
@@ -117,7 +116,7 @@ struct probe_driver {
 #undef PROBE_MEMBER_
 };
 
-/* Nanoseconds of the simulator's virtual clock, or of the host. */
+/* Get the time of the simulator's virtual clock, or of the host, in nanoseconds. */
 uint64_t probe_driver_clock(const struct probe_driver *driver);
 
 /* Record the time of a first call.  Returns the result. */
@@ -144,18 +143,18 @@ static inline void probe_driver_begin(struct probe_driver *driver, enum probe_en
     probe_driver_record((driver), PROBE_ENTRY_##member, PROBE_TRY(driver, member, __VA_ARGS__), \
                         (purpose))
 
-/* The documented name of an entry point, without its version suffix. */
+/* Documented name of an entry point, without its version suffix. */
 struct probe_name {
     char text[40];
 };
 struct probe_name probe_driver_name(enum probe_entry entry);
 
-/* A call that releases something, repeated once if it fails.  Returns whether it succeeded.  Evaluates its arguments twice. */
+/* A call that releases a resource, repeated once if it fails.  Returns whether it succeeded.  Evaluates its arguments twice. */
 #define PROBE_RELEASE(driver, purpose, member, ...)           \
     (PROBE_CALL(driver, purpose, member, __VA_ARGS__) == 0 || \
      PROBE_CALL(driver, purpose, member, __VA_ARGS__) == 0)
 
-/* The driver's name for an error. */
+/* Get the driver's name of an error. */
 void probe_driver_error_name(struct probe_driver *driver, int error, char *text, size_t bytes);
 
 /* Open a driver and a device.  On failure, returns false, writes an error message to `problem`, and nothing is open. */
@@ -163,7 +162,7 @@ bool probe_driver_open(struct probe_driver *driver, const char *library, int ord
                        size_t problem_bytes);
 void probe_driver_close(struct probe_driver *driver);
 
-/* The arguments for physical memory of the device, and for access by it. */
+/* Get the arguments for physical memory of the device, and for access by the device. */
 struct probe_properties probe_driver_properties(const struct probe_driver *driver);
 struct probe_access probe_driver_access(const struct probe_driver *driver);
 
@@ -198,9 +197,9 @@ struct probe_device {
     int major, minor;
     uint64_t granularity, best_granularity;      /* 0: unknown */
     int has_vmm, has_file, has_fabric, has_rdma; /* answers */
-    /* Trials of memory that is exported as a file descriptor or fabric handle, or accessible by GPUDirect RDMA. */
+    /* Tests of memory that is exported as a file descriptor or fabric handle, or accessible by GPUDirect RDMA. */
     int file_probe, fabric_probe, rdma_probe;
-    /* Trials of two pages: of all calls, of cuMemSetAccess for both pages, of cuMemUnmap for both pages. */
+    /* Tests of two pages: of all calls, of cuMemSetAccess for both pages, of cuMemUnmap for both pages. */
     int vmm_probe, access_probe, unmap_probe;
     const char *vmm_call; /* the call that failed with vmm_probe */
     bool is_partition;    /* a MIG instance, according to its name */
@@ -210,7 +209,7 @@ struct probe_device {
 /* Query and test a device.  Failed calls are recorded; the members remain 0 or unknown. */
 void probe_device_describe(struct probe_driver *driver, int ordinal, struct probe_device *device);
 
-/* Whether xseg uses expandable segments on the device. */
+/* Get whether xseg uses expandable segments on the device. */
 bool probe_device_is_expandable(const struct probe_device *device);
 
 #endif

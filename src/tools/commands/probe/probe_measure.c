@@ -19,7 +19,7 @@ void probe_budget_init(struct probe_budget *budget, unsigned seconds, unsigned w
 {
     *budget = (struct probe_budget){
         .deadline = seconds > 0 ? stopwatch_now() + seconds * SECOND : 0,
-        .weight_left = weight,
+        .weight_remaining = weight,
     };
 }
 
@@ -31,11 +31,11 @@ struct probe_share probe_budget_share(struct probe_budget *budget, unsigned weig
 
     if (budget->deadline != 0) {
         time = now < budget->deadline ? budget->deadline - now : 0;
-        time = time / budget->weight_left * weight;
+        time = time / budget->weight_remaining * weight;
         share.half = now + time / 2;
         share.end = now + time;
     }
-    budget->weight_left -= weight;
+    budget->weight_remaining -= weight;
     return share;
 }
 
@@ -207,65 +207,66 @@ bool probe_round_query_memory(struct probe_round *round)
 bool probe_round_release(struct probe_round *round)
 {
     struct probe_driver *driver = round->driver;
-    bool all = true;
+    bool success = true;
 
     for (; round->mapped > 0; round->mapped--)
-        all &= PROBE_RELEASE(driver, round->purpose, unmap,
-                             round->base + (round->mapped - 1) * round->page, round->page);
+        success &= PROBE_RELEASE(driver, round->purpose, unmap,
+                                 round->base + (round->mapped - 1) * round->page, round->page);
     for (; round->created > 0; round->created--)
-        all &= PROBE_RELEASE(driver, round->purpose, release, round->handle[round->created - 1]);
+        success &=
+            PROBE_RELEASE(driver, round->purpose, release, round->handle[round->created - 1]);
     if (round->address)
-        all &= PROBE_RELEASE(driver, round->purpose, memory_free, round->address);
+        success &= PROBE_RELEASE(driver, round->purpose, memory_free, round->address);
     if (round->event)
-        all &= PROBE_RELEASE(driver, round->purpose, event_destroy, round->event);
+        success &= PROBE_RELEASE(driver, round->purpose, event_destroy, round->event);
     round->address = 0;
     round->event = NULL;
-    return all;
+    return success;
 }
 
 bool probe_round_release_range(struct probe_round *round)
 {
-    const bool fine = !round->base || PROBE_RELEASE(round->driver, round->purpose, unreserve,
-                                                    round->base, round->page * round->pages);
+    const bool success = !round->base || PROBE_RELEASE(round->driver, round->purpose, unreserve,
+                                                       round->base, round->page * round->pages);
 
     round->base = 0;
-    return fine;
+    return success;
 }
 
 /* --- Samples. --- */
 
-static int compare(const void *a, const void *b)
+static int compare_times(const void *a, const void *b)
 {
-    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    const uint64_t a_time = *(const uint64_t *)a, b_time = *(const uint64_t *)b;
 
-    return left < right ? -1 : left > right;
+    return a_time < b_time ? -1 : a_time > b_time;
 }
 
-static struct probe_quartiles quartiles_of(uint64_t *sample, unsigned samples)
+static struct probe_quartiles compute_quartiles(uint64_t *sample, unsigned samples)
 {
     struct probe_quartiles quartiles = {.samples = samples};
 
     if (samples == 0)
         return quartiles;
-    qsort(sample, samples, sizeof(*sample), compare);
+    qsort(sample, samples, sizeof(*sample), compare_times);
     quartiles.median = sample[samples / 2];
     quartiles.low = sample[samples / 4];
     quartiles.high = sample[samples - 1 - samples / 4];
     return quartiles;
 }
 
-bool probe_row_measure(struct probe_row *row, struct probe_round *round, enum probe_sampling how,
-                       probe_step *run)
+bool probe_row_measure(struct probe_row *row, struct probe_round *round,
+                       enum probe_sampling sampling, probe_step *step)
 {
     struct probe_driver *driver = round->driver;
-    const bool busy = how == PROBE_BUSY;
+    const bool busy = sampling == PROBE_BUSY;
     uint64_t start, time;
     bool succeeded, waited = false;
 
     if (busy && !probe_driver_work(driver))
-        return run(round);
+        return step(round);
     start = probe_driver_clock(driver);
-    succeeded = run(round);
+    succeeded = step(round);
     time = probe_driver_clock(driver) - start;
     if (busy) {
         waited = !probe_driver_is_working(driver);
@@ -273,7 +274,7 @@ bool probe_row_measure(struct probe_row *row, struct probe_round *round, enum pr
     }
     if (!succeeded)
         return false;
-    if (how == PROBE_FIRST) {
+    if (sampling == PROBE_FIRST) {
         row->first = time;
         row->has_first = true;
         return true;
@@ -294,7 +295,7 @@ static void merge_rows(struct probe_row *row, const struct probe_row *other)
 
 struct probe_quartiles probe_row_quartiles(struct probe_row *row, bool is_busy)
 {
-    return quartiles_of(row->sample[is_busy], row->samples[is_busy]);
+    return compute_quartiles(row->sample[is_busy], row->samples[is_busy]);
 }
 
 /* --- Two threads. --- */
@@ -303,100 +304,102 @@ struct pair {
     const struct probe_chain *chain;
     const struct probe_share *share;
     pthread_barrier_t begin;
-    pthread_mutex_t turn; /* of the simulator */
-    bool takes_turns;
+    pthread_mutex_t serial_mutex; /* of the simulator */
+    bool is_serial;
     atomic_uint finished;
 };
 
-struct half {
+struct pair_thread {
     struct pair *pair;
     struct probe_driver driver;
     struct probe_row row[PROBE_STAGES];
 };
 
-static bool run_step(struct half *half, struct probe_round *round, unsigned stage, bool is_sample)
+static bool run_step(struct pair_thread *pair_thread, struct probe_round *round, unsigned stage,
+                     bool is_sample)
 {
-    struct pair *pair = half->pair;
+    struct pair *pair = pair_thread->pair;
     probe_step *const step = pair->chain->stage[stage].run;
-    bool fine;
+    bool success;
 
-    if (pair->takes_turns)
-        (void)pthread_mutex_lock(&pair->turn);
-    fine = is_sample ? probe_row_measure(&half->row[stage], round, PROBE_IDLE, step) : step(round);
-    if (pair->takes_turns)
-        (void)pthread_mutex_unlock(&pair->turn);
-    return fine;
+    if (pair->is_serial)
+        (void)pthread_mutex_lock(&pair->serial_mutex);
+    success = is_sample ? probe_row_measure(&pair_thread->row[stage], round, PROBE_IDLE, step)
+                        : step(round);
+    if (pair->is_serial)
+        (void)pthread_mutex_unlock(&pair->serial_mutex);
+    return success;
 }
 
-static bool run_round(struct half *half, struct probe_round *round, bool is_sample)
+static bool run_round(struct pair_thread *pair_thread, struct probe_round *round, bool is_sample)
 {
-    bool fine = true;
+    bool success = true;
 
-    for (unsigned i = 0; i < half->pair->chain->stages && fine; i++)
-        fine = run_step(half, round, i, is_sample);
-    return probe_round_release(round) && fine;
+    for (unsigned i = 0; i < pair_thread->pair->chain->stages && success; i++)
+        success = run_step(pair_thread, round, i, is_sample);
+    return probe_round_release(round) && success;
 }
 
 /* The first round takes no samples, because the other thread can still be starting. */
-static void run_rounds(struct half *half, struct probe_round *round)
+static void run_rounds(struct pair_thread *pair_thread, struct probe_round *round)
 {
-    const struct probe_chain *chain = half->pair->chain;
+    const struct probe_chain *chain = pair_thread->pair->chain;
     unsigned samples = 0;
-    bool fine = run_round(half, round, false);
+    bool success = run_round(pair_thread, round, false);
 
-    while (fine && samples < chain->samples &&
-           probe_share_has_time(half->pair->share, true, samples)) {
-        fine = run_round(half, round, true);
+    while (success && samples < chain->samples &&
+           probe_share_has_time(pair_thread->pair->share, true, samples)) {
+        success = run_round(pair_thread, round, true);
         samples++;
     }
-    (void)atomic_fetch_add(&half->pair->finished, 1);
-    while (fine && atomic_load(&half->pair->finished) < PROBE_THREADS)
-        fine = run_round(half, round, false);
+    (void)atomic_fetch_add(&pair_thread->pair->finished, 1);
+    while (success && atomic_load(&pair_thread->pair->finished) < PROBE_THREADS)
+        success = run_round(pair_thread, round, false);
 }
 
 static void *run_thread(void *context)
 {
-    struct half *half = context;
-    const struct probe_chain *chain = half->pair->chain;
+    struct pair_thread *pair_thread = context;
+    const struct probe_chain *chain = pair_thread->pair->chain;
     struct probe_round round = {
-        .driver = &half->driver, .purpose = chain->purpose, .page = chain->page, .pages = 1};
-    const bool fine = probe_driver_enter(&half->driver) &&
-                      (!chain->has_range || probe_round_reserve_range(&round));
+        .driver = &pair_thread->driver, .purpose = chain->purpose, .page = chain->page, .pages = 1};
+    const bool success = probe_driver_enter(&pair_thread->driver) &&
+                         (!chain->has_range || probe_round_reserve_range(&round));
 
-    (void)pthread_barrier_wait(&half->pair->begin);
-    if (fine)
-        run_rounds(half, &round);
+    (void)pthread_barrier_wait(&pair_thread->pair->begin);
+    if (success)
+        run_rounds(pair_thread, &round);
     else
-        (void)atomic_fetch_add(&half->pair->finished, 1);
+        (void)atomic_fetch_add(&pair_thread->pair->finished, 1);
     (void)probe_round_release_range(&round);
-    probe_driver_leave(&half->driver);
+    probe_driver_leave(&pair_thread->driver);
     return NULL;
 }
 
 bool probe_pair_measure(struct probe_driver *driver, const struct probe_chain *chain,
                         const struct probe_share *share, struct probe_row *rows)
 {
-    static struct half half[PROBE_THREADS];
+    static struct pair_thread pair_thread[PROBE_THREADS];
     struct pair pair = {.chain = chain,
                         .share = share,
-                        .turn = PTHREAD_MUTEX_INITIALIZER,
-                        .takes_turns = driver->is_simulated};
-    pthread_t other;
+                        .serial_mutex = PTHREAD_MUTEX_INITIALIZER,
+                        .is_serial = driver->is_simulated};
+    pthread_t second_thread;
     bool started;
 
     if (pthread_barrier_init(&pair.begin, NULL, PROBE_THREADS) != 0)
         return false;
     for (unsigned i = 0; i < PROBE_THREADS; i++)
-        half[i] = (struct half){.pair = &pair, .driver = probe_driver_split(driver)};
-    started = pthread_create(&other, NULL, run_thread, &half[1]) == 0;
+        pair_thread[i] = (struct pair_thread){.pair = &pair, .driver = probe_driver_split(driver)};
+    started = pthread_create(&second_thread, NULL, run_thread, &pair_thread[1]) == 0;
     if (started) {
-        (void)run_thread(&half[0]);
-        (void)pthread_join(other, NULL);
+        (void)run_thread(&pair_thread[0]);
+        (void)pthread_join(second_thread, NULL);
     }
     for (unsigned i = 0; i < PROBE_THREADS && started; i++) {
-        probe_driver_join(driver, &half[i].driver);
+        probe_driver_join(driver, &pair_thread[i].driver);
         for (unsigned n = 0; n < chain->stages; n++)
-            merge_rows(&rows[n], &half[i].row[n]);
+            merge_rows(&rows[n], &pair_thread[i].row[n]);
     }
     (void)pthread_barrier_destroy(&pair.begin);
     return started;

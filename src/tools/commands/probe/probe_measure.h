@@ -24,8 +24,8 @@
 /* --- Time. --- */
 
 struct probe_budget {
-    uint64_t deadline;    /* 0: none */
-    unsigned weight_left; /* of the remaining measurements */
+    uint64_t deadline;         /* 0: none */
+    unsigned weight_remaining; /* of the remaining measurements */
 };
 
 struct probe_share {
@@ -34,13 +34,13 @@ struct probe_share {
 
 void probe_budget_init(struct probe_budget *budget, unsigned seconds, unsigned weight);
 
-/* The share of the next measurement. */
+/* Get the share of the next measurement. */
 struct probe_share probe_budget_share(struct probe_budget *budget, unsigned weight);
 
-/* Whether the time limit was reached. */
+/* Get whether the time limit was reached. */
 bool probe_budget_is_over(const struct probe_budget *budget);
 
-/* Whether there is time for another sample.  The first three samples may exceed the share, but not the deadline. */
+/* Get whether time remains for another sample.  The first three samples may exceed the share, but not the deadline. */
 bool probe_share_has_time(const struct probe_share *share, bool is_second_half, unsigned samples);
 
 /* --- Steps. --- */
@@ -77,8 +77,8 @@ probe_step probe_round_query_memory;
 probe_step probe_round_wait_for_event;
 probe_step probe_round_wait_for_stream;
 
-/* Release what a round has.  Returns false if the driver did not release something; then no more rounds must follow, so that
- * such a driver does not run out of memory. */
+/* Release the resources of a round.  Returns false if the driver did not release one of them; then no round must follow,
+ * because such a driver could run out of memory. */
 bool probe_round_release(struct probe_round *round);
 bool probe_round_release_range(struct probe_round *round);
 
@@ -110,10 +110,10 @@ struct probe_row {
 enum probe_sampling { PROBE_FIRST, PROBE_IDLE, PROBE_BUSY };
 
 /* Run a step and measure its time.  Returns whether the step succeeded; a failed step has no sample. */
-bool probe_row_measure(struct probe_row *row, struct probe_round *round, enum probe_sampling how,
-                       probe_step *run);
+bool probe_row_measure(struct probe_row *row, struct probe_round *round,
+                       enum probe_sampling sampling, probe_step *step);
 
-/* The quartiles of the samples, with an idle or a busy device.  Sorts the samples. */
+/* Get the quartiles of the samples with an idle or a busy device.  Sorts the samples. */
 struct probe_quartiles probe_row_quartiles(struct probe_row *row, bool is_busy);
 
 /* The chain of both threads. */

@@ -23,7 +23,7 @@ static void print_line(FILE *out, const char *label, const char *text)
 }
 
 /* "CUDA_ERROR_OUT_OF_MEMORY (2)" */
-static struct text error_of(const struct probe_report *report, int error)
+static struct text format_error(const struct probe_report *report, int error)
 {
     char name[48];
     struct text out;
@@ -33,25 +33,25 @@ static struct text error_of(const struct probe_report *report, int error)
     return out;
 }
 
-/* A feature, from the attribute and the result of the probe. */
-static struct text feature_of(const struct probe_report *report, int has, int result)
+/* Describe a feature by the value of the attribute and the result of the test. */
+static struct text format_feature(const struct probe_report *report, int attribute, int result)
 {
-    const char *answer = has == 1               ? "supported"
-                         : has == PROBE_UNKNOWN ? "unknown to this driver"
-                                                : "not supported";
+    const char *support = attribute == 1               ? "supported"
+                          : attribute == PROBE_UNKNOWN ? "unknown to this driver"
+                                                       : "not supported";
     struct text out;
 
     if (result == PROBE_NOT_RUN)
-        (void)snprintf(out.text, sizeof(out.text), "%s", answer);
+        (void)snprintf(out.text, sizeof(out.text), "%s", support);
     else if (result == 0)
-        (void)snprintf(out.text, sizeof(out.text), "%s, test passed", answer);
+        (void)snprintf(out.text, sizeof(out.text), "%s, test passed", support);
     else
-        (void)snprintf(out.text, sizeof(out.text), "%s, test failed with %.100s", answer,
-                       error_of(report, result).text);
+        (void)snprintf(out.text, sizeof(out.text), "%s, test failed with %.100s", support,
+                       format_error(report, result).text);
     return out;
 }
 
-static struct text batch_of(const struct probe_report *report, int result)
+static struct text format_batch(const struct probe_report *report, int result)
 {
     struct text out;
 
@@ -62,12 +62,12 @@ static struct text batch_of(const struct probe_report *report, int result)
     else
         (void)snprintf(out.text, sizeof(out.text),
                        "accepts one page per call; several pages failed with %.100s",
-                       error_of(report, result).text);
+                       format_error(report, result).text);
     return out;
 }
 
-/* The kind of segments that xseg uses on the device, and why. */
-static struct text choice_of(const struct probe_report *report)
+/* Get the kind of segments that xseg uses on the device, with the reason. */
+static struct text format_choice(const struct probe_report *report)
 {
     const struct probe_device *device = report->device;
     struct text out;
@@ -84,7 +84,7 @@ static struct text choice_of(const struct probe_report *report)
         (void)snprintf(out.text, sizeof(out.text), "classic segments: no granularity");
     else
         (void)snprintf(out.text, sizeof(out.text), "classic segments: %s failed with %.100s",
-                       device->vmm_call, error_of(report, device->vmm_probe).text);
+                       device->vmm_call, format_error(report, device->vmm_probe).text);
     return out;
 }
 
@@ -121,7 +121,7 @@ static void print_device(FILE *out, const struct probe_report *report)
                        amount_bytes(device->free_min_bytes).text);
         print_line(out, "", line.text);
     }
-    print_line(out, "xseg uses", choice_of(report).text);
+    print_line(out, "xseg uses", format_choice(report).text);
 }
 
 static void print_features(FILE *out, const struct probe_report *report)
@@ -130,24 +130,24 @@ static void print_features(FILE *out, const struct probe_report *report)
     struct text line;
 
     print_line(out, "virtual memory management",
-               feature_of(report, device->has_vmm, device->vmm_probe).text);
+               format_feature(report, device->has_vmm, device->vmm_probe).text);
     if (device->has_vmm == 1) {
         (void)snprintf(line.text, sizeof(line.text), "minimum %s, recommended %s",
                        amount_bytes(device->granularity).text,
                        amount_bytes(device->best_granularity).text);
         print_line(out, "  granularity", line.text);
-        print_line(out, "  cuMemSetAccess", batch_of(report, device->access_probe).text);
-        print_line(out, "  cuMemUnmap", batch_of(report, device->unmap_probe).text);
+        print_line(out, "  cuMemSetAccess", format_batch(report, device->access_probe).text);
+        print_line(out, "  cuMemUnmap", format_batch(report, device->unmap_probe).text);
     }
     print_line(out, "export: file descriptor",
-               feature_of(report, device->has_file, device->file_probe).text);
+               format_feature(report, device->has_file, device->file_probe).text);
     print_line(out, "export: fabric handle",
-               feature_of(report, device->has_fabric, device->fabric_probe).text);
+               format_feature(report, device->has_fabric, device->fabric_probe).text);
     print_line(out, "GPUDirect RDMA",
-               feature_of(report, device->has_rdma, device->rdma_probe).text);
+               format_feature(report, device->has_rdma, device->rdma_probe).text);
 }
 
-static struct text size_of(const struct probe_cost *cost)
+static struct text format_size(const struct probe_cost *cost)
 {
     const char *unit = cost->bytes < MIB ? "KiB" : cost->bytes < MIB << 10 ? "MiB" : "GiB";
     const unsigned shift = cost->bytes < MIB ? 10 : cost->bytes < MIB << 10 ? 20 : 30;
@@ -163,7 +163,7 @@ static struct text size_of(const struct probe_cost *cost)
     return out;
 }
 
-/* A time in us.  A decimal would not fit into the column from 10,000 us on. */
+/* Format a time in us.  From 10,000 us on, a decimal would exceed the width of the column. */
 static struct amount microseconds(uint64_t nanoseconds)
 {
     const double us = (double)nanoseconds / 1e3;
@@ -171,7 +171,7 @@ static struct amount microseconds(uint64_t nanoseconds)
     return amount_decimal(us, us < 9999.95 ? 1 : 0);
 }
 
-static struct text quartiles_of(const struct probe_quartiles *times)
+static struct text format_quartiles(const struct probe_quartiles *times)
 {
     struct text out;
 
@@ -184,15 +184,15 @@ static struct text quartiles_of(const struct probe_quartiles *times)
     return out;
 }
 
-/* The text has the sizes of pages and segments, and omits the sizes between them. */
+/* Get whether the text contains a cost: it has the sizes of pages and segments, and omits the sizes between them. */
 static bool is_printed(const struct probe_cost *cost)
 {
-    static const unsigned shown[] = {2, 20, 64, 512};
+    static const unsigned printed_mib[] = {2, 20, 64, 512};
 
     if (cost->pages > 1 || cost->threads > 1 || cost->bytes < MIB || cost->bytes >= MIB << 10)
         return true;
-    for (size_t i = 0; i < sizeof(shown) / sizeof(shown[0]); i++)
-        if (cost->bytes == shown[i] * MIB)
+    for (size_t i = 0; i < sizeof(printed_mib) / sizeof(printed_mib[0]); i++)
+        if (cost->bytes == printed_mib[i] * MIB)
             return true;
     return false;
 }
@@ -203,8 +203,8 @@ static void print_row(FILE *out, const struct probe_cost *cost)
 
     if (cost->has_first)
         (void)snprintf(first, sizeof(first), "%s", microseconds(cost->first).text);
-    (void)fprintf(out, "  %-20s%-23s%-25s %-25s %-7s%s\n", cost->call, size_of(cost).text,
-                  quartiles_of(&cost->idle).text, quartiles_of(&cost->busy).text,
+    (void)fprintf(out, "  %-20s%-23s%-25s %-25s %-7s%s\n", cost->call, format_size(cost).text,
+                  format_quartiles(&cost->idle).text, format_quartiles(&cost->busy).text,
                   cost->busy.samples == 0 ? "-"
                   : cost->waits           ? "yes"
                                           : "no",
@@ -213,7 +213,7 @@ static void print_row(FILE *out, const struct probe_cost *cost)
 
 static void print_costs(FILE *out, const struct probe_costs *costs)
 {
-    unsigned others = 0;
+    unsigned omitted = 0;
 
     (void)fprintf(out, "  %s%-20s%-23s%-25s %-25s %-7s%s%s\n", text_style_on(out, TEXT_STRONG),
                   "call", "size", "idle device", "busy device", "waits", "first call",
@@ -227,10 +227,10 @@ static void print_costs(FILE *out, const struct probe_costs *costs)
         if (is_possible && is_printed(cost))
             print_row(out, cost);
         else
-            others += is_possible;
+            omitted += is_possible;
     }
-    if (others > 0)
-        (void)fprintf(out, "  %u more rows of other sizes: --json or --table FILE\n", others);
+    if (omitted > 0)
+        (void)fprintf(out, "  %u more rows of other sizes: --json or --table FILE\n", omitted);
     if (costs->skipped)
         (void)fprintf(out, "  not enough free memory for sizes of %s and more\n",
                       amount_bytes(costs->skipped).text);
@@ -240,15 +240,15 @@ static void print_costs(FILE *out, const struct probe_costs *costs)
         (void)fprintf(out, "  no costs of a busy device: it could not be kept busy\n");
 }
 
-/* The number of samples of a cost, if the time limit was not reached. */
-static unsigned samples_of(const struct probe_costs *costs)
+/* Get the number of samples of a cost for which time remained. */
+static unsigned max_samples(const struct probe_costs *costs)
 {
-    unsigned most = 0;
+    unsigned max = 0;
 
     for (unsigned i = 0; i < costs->count; i++)
-        if (costs->cost[i].threads == 1 && costs->cost[i].idle.samples > most)
-            most = costs->cost[i].idle.samples;
-    return most;
+        if (costs->cost[i].threads == 1 && costs->cost[i].idle.samples > max)
+            max = costs->cost[i].idle.samples;
+    return max;
 }
 
 void probe_report_print(FILE *out, const struct probe_report *report)
@@ -261,7 +261,7 @@ void probe_report_print(FILE *out, const struct probe_report *report)
         (void)fprintf(out, "\n  time of all calls of a row in us, modeled (%s)", report->preset);
     else
         (void)fprintf(out, "\n  time of all calls of a row in us, measured");
-    (void)fprintf(out, ": median and quartiles of %u samples\n", samples_of(report->costs));
+    (void)fprintf(out, ": median and quartiles of %u samples\n", max_samples(report->costs));
     print_costs(out, report->costs);
     for (unsigned i = 0; i < driver->failures && i < PROBE_FAILURES; i++)
         (void)fprintf(out, "%s  %sfailed:%s %s with %s (%d), %s\n", i == 0 ? "\n" : "",
@@ -274,16 +274,17 @@ void probe_report_print(FILE *out, const struct probe_report *report)
 
 /* --- The table for programs. --- */
 
-static void put_key(FILE *out, const struct probe_cost *cost, const char *device, const char *when)
+static void print_table_key(FILE *out, const struct probe_cost *cost, const char *device,
+                            const char *when)
 {
     (void)fprintf(out, "%s\t%" PRIu64 "\t%u\t%u\t%u\t%s\t%s\t", cost->call, cost->bytes,
                   cost->pages, cost->calls, cost->threads, device, when);
 }
 
-static void put_quartiles(FILE *out, const struct probe_cost *cost, const char *device,
-                          const struct probe_quartiles *times, const char *note)
+static void print_table_quartiles(FILE *out, const struct probe_cost *cost, const char *device,
+                                  const struct probe_quartiles *times, const char *note)
 {
-    put_key(out, cost, device, "repeated");
+    print_table_key(out, cost, device, "repeated");
     if (times->samples == 0)
         (void)fprintf(out, "-\t-\t-\t0\t%s\n", note);
     else
@@ -310,12 +311,12 @@ void probe_table_rows(FILE *out, const struct probe_costs *costs, unsigned from)
         const char *missing = probe_missing_text(cost->missing);
 
         if (cost->has_first) {
-            put_key(out, cost, "idle", "first");
+            print_table_key(out, cost, "idle", "first");
             (void)fprintf(out, "%" PRIu64 "\t-\t-\t1\t-\n", cost->first);
         }
-        put_quartiles(out, cost, "idle", &cost->idle, missing ? missing : "-");
+        print_table_quartiles(out, cost, "idle", &cost->idle, missing ? missing : "-");
         if (cost->busy.samples > 0)
-            put_quartiles(out, cost, "busy", &cost->busy, cost->waits ? "waits" : "-");
+            print_table_quartiles(out, cost, "busy", &cost->busy, cost->waits ? "waits" : "-");
     }
     (void)output_flush(out);
 }
@@ -433,7 +434,7 @@ json_t *probe_report_json(const struct probe_report *report)
         device->available_bytes ? json_integer((json_int_t)device->available_bytes) : json_null(),
         "free_min_bytes", (json_int_t)device->free_min_bytes, "mig", device->is_partition, "wsl",
         device->is_wsl, "would_use", is_expandable ? "expandable" : "classic", "why",
-        choice_of(report).text, "can", json_features(report), "costs_are",
+        format_choice(report).text, "can", json_features(report), "costs_are",
         report->preset ? "modeled" : "measured", "preset", report->preset, "costs",
         json_costs(report->costs), "first_us", json_firsts(report->driver), "time_was_up",
         report->costs->is_incomplete, "failed_calls", (int)report->driver->failures, "failures",

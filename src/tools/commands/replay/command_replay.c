@@ -24,20 +24,20 @@ struct replays {
     int exit;
 };
 
-static const char *driver_of(const struct replays *replays)
+static const char *get_driver(const struct replays *replays)
 {
     return gpu_driver_of(option_text(replays->arguments, OPTION_DRIVER));
 }
 
-static enum check_mode check_of(const struct replays *replays)
+static enum check_mode get_check_mode(const struct replays *replays)
 {
     if (!option_given(replays->arguments, OPTION_CHECK))
         return CHECK_OFF;
     return option_number(replays->arguments, OPTION_CHECK) == 0 ? CHECK_EXACT : CHECK_SUCCESS;
 }
 
-/* Whether an option writes to standard output. */
-static bool writes_to_stdout(const struct replays *replays, enum option_id id)
+/* Get whether an option writes to standard output. */
+static bool is_standard_output(const struct replays *replays, enum option_id id)
 {
     return option_given(replays->arguments, id) &&
            strcmp(option_text(replays->arguments, id), "-") == 0;
@@ -46,7 +46,7 @@ static bool writes_to_stdout(const struct replays *replays, enum option_id id)
 /* Reject combinations of options. */
 static bool check_options(const struct replays *replays)
 {
-    if (driver_of(replays) != GPU_SIMULATED &&
+    if (get_driver(replays) != GPU_SIMULATED &&
         (option_given(replays->arguments, OPTION_DEVICE_MEMORY) ||
          option_given(replays->arguments, OPTION_COSTS) ||
          option_given(replays->arguments, OPTION_MIN_DEVICE)))
@@ -62,7 +62,7 @@ static bool check_options(const struct replays *replays)
         return option_error("--timeline", "requires a single FILE");
     if (option_given(replays->arguments, OPTION_HISTORY) && replays->arguments->operand_count > 1)
         return option_error("--history", "requires a single FILE");
-    if (writes_to_stdout(replays, OPTION_TIMELINE) && writes_to_stdout(replays, OPTION_HISTORY))
+    if (is_standard_output(replays, OPTION_TIMELINE) && is_standard_output(replays, OPTION_HISTORY))
         return option_error("--history", "and --timeline cannot both write to standard output");
     return true;
 }
@@ -79,7 +79,7 @@ static void record_exit(struct replays *replays, int status)
         replays->exit = status;
 }
 
-/* A failed replay or an output error leaves no file. */
+/* Close an output file, or remove it after an error. */
 static void close_output(struct replays *replays, struct output_file *file)
 {
     if (!output_file_close(file, replays->exit != COMMAND_ERROR))
@@ -98,16 +98,17 @@ static void find_gaps(const struct replays *replays, const struct xtrace *trace,
                       struct report *reports, unsigned count)
 {
     const struct replay_result *first = &reports[0].result;
-    const bool is_own = !option_given(replays->arguments, OPTION_CONFIG);
+    const bool is_recorded_config = !option_given(replays->arguments, OPTION_CONFIG);
 
     for (unsigned i = 0; i < count; i++)
-        trace_notes_find(&reports[i].notes, trace, reports[i].config, is_own && i == 0,
-                         is_own && first->oom_at < 0 ? first->end_reserved : TRACE_NOTES_UNKNOWN);
+        trace_notes_find(&reports[i].notes, trace, reports[i].config, is_recorded_config && i == 0,
+                         is_recorded_config && first->oom_at < 0 ? first->end_reserved
+                                                                 : TRACE_NOTES_UNKNOWN);
 }
 
 /* is_first: of the replays that are compared; only this one writes files */
-static void run_once(struct replays *replays, const struct xtrace *trace, struct report *report,
-                     bool is_first)
+static void run_replay(struct replays *replays, const struct xtrace *trace, struct report *report,
+                       bool is_first)
 {
     static const int exits[] = {[REPLAY_DONE] = COMMAND_SUCCESS,
                                 [REPLAY_MISMATCH] = COMMAND_MISMATCH,
@@ -134,7 +135,7 @@ static void run_once(struct replays *replays, const struct xtrace *trace, struct
             min_device_find(trace, &settings, &report->result, false, &report->min_device);
 }
 
-static void print(struct replays *replays, const struct report *reports, unsigned count)
+static void print_reports(struct replays *replays, const struct report *reports, unsigned count)
 {
     if (!replays->objects) {
         if (replays->printed++ > 0)
@@ -156,7 +157,7 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
 {
     const char *const config = option_text(replays->arguments, OPTION_CONFIG);
     const char *const compare = option_text(replays->arguments, OPTION_COMPARE);
-    const char *const driver = driver_of(replays);
+    const char *const driver = get_driver(replays);
     const uint64_t device_bytes =
         trace_file_device_bytes(file, option_number(replays->arguments, OPTION_DEVICE_MEMORY));
     struct report reports[REPORT_COLUMNS] = {
@@ -164,25 +165,25 @@ static void replay_trace(struct replays *replays, const struct trace_file *file)
          .config = config ? config : file->config,
          .driver = driver,
          .device_bytes = device_bytes,
-         .check = check_of(replays)},
+         .check = get_check_mode(replays)},
         {.file = file->name, .config = compare, .driver = driver, .device_bytes = device_bytes},
     };
     const unsigned count = compare ? 2 : 1;
     bool has_failed = false;
 
     for (unsigned i = 0; i < count; i++) {
-        run_once(replays, &file->trace, &reports[i], i == 0);
+        run_replay(replays, &file->trace, &reports[i], i == 0);
         has_failed |= reports[i].result.end == REPLAY_ERROR;
     }
     find_gaps(replays, &file->trace, reports, count);
     if (!has_failed)
-        print(replays, reports, count);
+        print_reports(replays, reports, count);
     for (unsigned i = 0; i < count; i++)
         replay_result_fini(&reports[i].result);
 }
 
-/* Whether --check is possible with a file. */
-static bool may_check(const struct replays *replays, const struct trace_file *file)
+/* Get whether --check is possible with a file; print an error message if not. */
+static bool check_recorded_results(const struct replays *replays, const struct trace_file *file)
 {
     const struct xtrace *trace = &file->trace;
     const char *const config = option_text(replays->arguments, OPTION_CONFIG);
@@ -205,7 +206,7 @@ static bool may_check(const struct replays *replays, const struct trace_file *fi
 }
 
 /* Reject a second read of standard input. */
-static bool may_read(struct replays *replays, const char *path)
+static bool check_standard_input(struct replays *replays, const char *path)
 {
     const bool is_input = strcmp(path, "-") == 0;
 
@@ -222,11 +223,11 @@ static void replay_file(struct replays *replays, const char *path)
     const int device = option_device(replays->arguments, OPTION_SNAPSHOT_DEVICE);
     struct trace_file file;
 
-    if (!may_read(replays, path) || !trace_file_read(path, device, &file)) {
+    if (!check_standard_input(replays, path) || !trace_file_read(path, device, &file)) {
         record_exit(replays, COMMAND_ERROR);
         return;
     }
-    if (may_check(replays, &file))
+    if (check_recorded_results(replays, &file))
         replay_trace(replays, &file);
     else
         record_exit(replays, COMMAND_ERROR);
@@ -235,18 +236,19 @@ static void replay_file(struct replays *replays, const char *path)
 
 static void print_json(struct replays *replays)
 {
-    const bool several =
+    const bool has_several =
         replays->arguments->operand_count > 1 || option_given(replays->arguments, OPTION_COMPARE);
     const size_t count = json_array_size(replays->objects);
 
     if (count > 0)
-        (void)output_json(replays->out, json_incref(several ? replays->objects
-                                                            : json_array_get(replays->objects, 0)));
+        (void)output_json(
+            replays->out,
+            json_incref(has_several ? replays->objects : json_array_get(replays->objects, 0)));
 }
 
 /* A replay uses the configuration of --config or of the file.  Without the variable, the library does not log that it
  * is ignored. */
-static void ignore_environment(const struct option_values *arguments)
+static void remove_environment_config(const struct option_values *arguments)
 {
     const char *const text = secure_getenv("XSEG_ALLOC_CONF");
 
@@ -255,11 +257,11 @@ static void ignore_environment(const struct option_values *arguments)
     (void)unsetenv("XSEG_ALLOC_CONF");
 }
 
-static int run(const struct option_values *arguments)
+static int command_replay_run(const struct option_values *arguments)
 {
     struct replays replays = {.arguments = arguments, .out = stdout, .exit = COMMAND_SUCCESS};
 
-    ignore_environment(arguments);
+    remove_environment_config(arguments);
     if (!check_options(&replays) || !open_output(&replays, OPTION_TIMELINE, &replays.timeline))
         return COMMAND_ERROR;
     if (!open_output(&replays, OPTION_HISTORY, &replays.history)) {
@@ -280,10 +282,10 @@ static int run(const struct option_values *arguments)
 
 const struct command command_replay = {
     .name = "replay",
-    .run = run,
-    .sentence = "replay recorded programs through the allocator",
+    .run = command_replay_run,
+    .summary = "replay recorded programs through the allocator",
     .usage = "FILE...",
-    .needs = "a file",
+    .required_operands = "a file",
     .operands = COMMAND_FILES,
     .min_operands = 1,
     .max_operands = INT_MAX,

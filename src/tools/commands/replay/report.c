@@ -42,23 +42,23 @@ static struct amount format_value(const struct value *value, double largest)
     return text;
 }
 
-static struct value value_of(uint64_t number, bool is_bytes)
+static struct value make_value(uint64_t number, bool is_bytes)
 {
     return (struct value){.kind = is_bytes ? BYTES : COUNT, .number = number};
 }
 
-static struct value time_of(bool is_known, double nanoseconds)
+static struct value make_time(bool is_known, double nanoseconds)
 {
     return (struct value){.kind = is_known ? NANOSECONDS : UNKNOWN, .real = nanoseconds};
 }
 
-static struct value ratio_of(uint64_t number, uint64_t of)
+static struct value make_ratio(uint64_t number, uint64_t divisor)
 {
-    return (struct value){.kind = of > 0 ? RATIO : UNKNOWN,
-                          .real = of > 0 ? (double)number / (double)of : 0};
+    return (struct value){.kind = divisor > 0 ? RATIO : UNKNOWN,
+                          .real = divisor > 0 ? (double)number / (double)divisor : 0};
 }
 
-static struct value text_of(const char *text)
+static struct value make_text(const char *text)
 {
     struct value value = {.kind = TEXT};
 
@@ -110,7 +110,7 @@ static const struct {
         RESERVED_AVERAGE,
         WAITS,
         LONGEST_EVENT
-    } what;
+    } id;
 } rows[] = {
     {"events", EVENTS},
     {"out of memory at event", OOM_AT},
@@ -139,7 +139,7 @@ static uint64_t sum_calls(const struct replay_result *result)
     return sum;
 }
 
-static struct value failed_of(const struct replay_result *result)
+static struct value make_failures(const struct replay_result *result)
 {
     struct value value = {.kind = TEXT};
 
@@ -148,45 +148,45 @@ static struct value failed_of(const struct replay_result *result)
     return value;
 }
 
-static struct value value_of_row(const struct report *report, unsigned row)
+static struct value make_row_value(const struct report *report, unsigned row)
 {
     const struct replay_result *result = &report->result;
 
-    switch (rows[row].what) {
+    switch (rows[row].id) {
     case EVENTS:
-        return value_of(result->events, false);
+        return make_value(result->events, false);
     case OOM_AT:
-        return result->oom_at < 0 ? text_of("none") : value_of((uint64_t)result->oom_at, false);
+        return result->oom_at < 0 ? make_text("none") : make_value((uint64_t)result->oom_at, false);
     case FAILED:
-        return failed_of(result);
+        return make_failures(result);
     case REQUESTED:
-        return value_of(result->peak_requested, true);
+        return make_value(result->peak_requested, true);
     case ALLOCATED:
-        return value_of(result->peak_allocated, true);
+        return make_value(result->peak_allocated, true);
     case ACTIVE:
-        return value_of(result->peak_active, true);
+        return make_value(result->peak_active, true);
     case RESERVED:
-        return value_of(result->peak_reserved, true);
+        return make_value(result->peak_reserved, true);
     case WASTE:
-        return ratio_of(result->peak_reserved, result->peak_requested);
+        return make_ratio(result->peak_reserved, result->peak_requested);
     case SMALLEST:
-        return report->has_min_device ? value_of(report->min_device, true) : text_of("none");
+        return report->has_min_device ? make_value(report->min_device, true) : make_text("none");
     case CALLS:
-        return value_of(sum_calls(result), false);
+        return make_value(sum_calls(result), false);
     case DRIVER_TIME:
-        return time_of(result->has_driver_time, (double)result->driver_ns);
+        return make_time(result->has_driver_time, (double)result->driver_ns);
     case SPEED:
-        return time_of(true, result->ns_per_event);
+        return make_time(true, result->ns_per_event);
     case ALLOCATED_AVERAGE:
-        return value_of(result->clock.allocated_time_avg, true);
+        return make_value(result->clock.allocated_time_avg, true);
     case RESERVED_AVERAGE:
-        return value_of(result->clock.reserved_time_avg, true);
+        return make_value(result->clock.reserved_time_avg, true);
     case WAITS:
-        return value_of(result->clock.request_path_syncs, false);
+        return make_value(result->clock.request_path_syncs, false);
     case LONGEST_EVENT:
         break;
     }
-    return time_of(result->clock.has_times, (double)result->clock.max_operation_ns);
+    return make_time(result->clock.has_times, (double)result->clock.max_operation_ns);
 }
 
 static bool is_shown(const struct report *reports, unsigned count, unsigned row)
@@ -195,22 +195,22 @@ static bool is_shown(const struct report *reports, unsigned count, unsigned row)
 
     for (unsigned i = 0; i < count; i++)
         has_min_device |= reports[i].has_min_device;
-    if (rows[row].what >= ALLOCATED_AVERAGE)
+    if (rows[row].id >= ALLOCATED_AVERAGE)
         return reports[0].result.clock.has_clock;
-    if (rows[row].what == SMALLEST)
+    if (rows[row].id == SMALLEST)
         return has_min_device;
-    return rows[row].what != FAILED || reports[0].result.failed > 0;
+    return rows[row].id != FAILED || reports[0].result.failed > 0;
 }
 
 /* --- Driver calls by name. --- */
 
-static uint64_t calls_in(const struct report *report, size_t call)
+static uint64_t count_calls(const struct report *report, size_t call)
 {
     return call < report->result.call_count ? report->result.calls[call].count : 0;
 }
 
-/* The width of the longest name, but at least that of the other rows. */
-static int width_of_names(const struct report *report)
+/* Get the width of the longest name, but at least that of the other rows. */
+static int measure_names(const struct report *report)
 {
     int width = LABEL_WIDTH + 2;
 
@@ -230,7 +230,7 @@ static void print_calls(FILE *out, int width, const struct report *reports, unsi
         uint64_t sum = 0;
 
         for (unsigned i = 0; i < count; i++) {
-            values[i] = value_of(calls_in(&reports[i], call), false);
+            values[i] = make_value(count_calls(&reports[i], call), false);
             sum += values[i].number;
         }
         (void)snprintf(name, sizeof(name), "  %s", reports[0].result.calls[call].name);
@@ -239,7 +239,7 @@ static void print_calls(FILE *out, int width, const struct report *reports, unsi
     }
 }
 
-/* --- Sentences. --- */
+/* --- Lines below the table. --- */
 
 static void print_check(FILE *out, const struct report *report)
 {
@@ -259,24 +259,24 @@ static void print_check(FILE *out, const struct report *report)
 }
 
 /* "makes 2,093 driver calls instead of 3,938". */
-static void print_calls_change(FILE *out, uint64_t before, uint64_t after)
+static void print_calls_change(FILE *out, uint64_t first, uint64_t second)
 {
-    if (before == after)
+    if (first == second)
         (void)fputs("makes the same number of driver calls", out);
     else
-        (void)fprintf(out, "makes %s instead of %s", amount_of(after, "driver call").text,
-                      amount_count(before).text);
+        (void)fprintf(out, "makes %s instead of %s", amount_of(second, "driver call").text,
+                      amount_count(first).text);
 }
 
 /* "reserves 23.91 GiB less". */
-static void print_less(FILE *out, uint64_t before, uint64_t after)
+static void print_reserved_change(FILE *out, uint64_t first, uint64_t second)
 {
-    if (before == after)
+    if (first == second)
         (void)fputs("reserves the same amount", out);
     else
         (void)fprintf(out, "reserves %s %s",
-                      amount_bytes(before < after ? after - before : before - after).text,
-                      after < before ? "less" : "more");
+                      amount_bytes(first < second ? second - first : first - second).text,
+                      second < first ? "less" : "more");
 }
 
 /* Print at which event memory runs out, if only one replay completes: the peaks of the other are not comparable. */
@@ -299,8 +299,8 @@ static bool print_shortage(FILE *out, const struct replay_result *first,
     return true;
 }
 
-static enum text_style style_of(const struct replay_result *first,
-                                const struct replay_result *second)
+static enum text_style choose_style(const struct replay_result *first,
+                                    const struct replay_result *second)
 {
     if (first->oom_at != second->oom_at)
         return second->oom_at < 0 || (first->oom_at >= 0 && first->oom_at < second->oom_at)
@@ -316,10 +316,10 @@ static void print_verdict(FILE *out, const struct report *reports)
 {
     const struct replay_result *first = &reports[0].result, *second = &reports[1].result;
 
-    (void)fputs(text_style_on(out, style_of(first, second)), out);
+    (void)fputs(text_style_on(out, choose_style(first, second)), out);
     if (!print_shortage(out, first, second)) {
         (void)fputs("B ", out);
-        print_less(out, first->peak_reserved, second->peak_reserved);
+        print_reserved_change(out, first->peak_reserved, second->peak_reserved);
         (void)fputs(" and ", out);
         print_calls_change(out, sum_calls(first), sum_calls(second));
     }
@@ -343,7 +343,7 @@ static void print_gaps(FILE *out, const struct report *reports, unsigned count)
 
 /* --- The table. --- */
 
-static void print_head(FILE *out, int width, const struct report *reports, unsigned count)
+static void print_header(FILE *out, int width, const struct report *reports, unsigned count)
 {
     text_print_strong(out, reports[0].file);
     (void)fputc('\n', out);
@@ -361,7 +361,7 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
                   reports[0].driver == GPU_SIMULATED ? amount_bytes(reports[0].device_bytes).text
                                                      : "of this host");
     if (count > 1) {
-        const struct value names[REPORT_COLUMNS] = {text_of("A"), text_of("B")};
+        const struct value names[REPORT_COLUMNS] = {make_text("A"), make_text("B")};
 
         print_row(out, width, "", names, count);
     }
@@ -369,18 +369,18 @@ static void print_head(FILE *out, int width, const struct report *reports, unsig
 
 void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls)
 {
-    const int width = with_calls ? width_of_names(&reports[0]) : LABEL_WIDTH + 2;
+    const int width = with_calls ? measure_names(&reports[0]) : LABEL_WIDTH + 2;
 
-    print_head(out, width, reports, count);
+    print_header(out, width, reports, count);
     for (unsigned row = 0; row < sizeof(rows) / sizeof(rows[0]); row++) {
         struct value values[REPORT_COLUMNS];
 
         if (!is_shown(reports, count, row))
             continue;
         for (unsigned i = 0; i < count; i++)
-            values[i] = value_of_row(&reports[i], row);
+            values[i] = make_row_value(&reports[i], row);
         print_row(out, width, rows[row].label, values, count);
-        if (rows[row].what == CALLS && with_calls)
+        if (rows[row].id == CALLS && with_calls)
             print_calls(out, width, reports, count);
     }
     for (unsigned i = 0; i < count; i++)
@@ -398,8 +398,8 @@ void report_table(FILE *out, const struct report *reports, unsigned count, bool 
 
 /* --- JSON. --- */
 
-/* The resolution of the measurement. */
-static double tenths(double value)
+/* Round a value to the resolution of the measurement. */
+static double round_to_tenth(double value)
 {
     return (double)(int64_t)(value * 10 + 0.5) / 10;
 }
@@ -434,7 +434,7 @@ json_t *report_json(const struct report *report)
         "peak_active", (json_int_t)result->peak_active, "peak_reserved",
         (json_int_t)result->peak_reserved, "driver_calls", calls_json(result), "driver_us",
         us_json(result->has_driver_time, result->driver_ns), "ns_per_event",
-        tenths(result->ns_per_event), "checked", (json_int_t)result->checked, "mismatches",
+        round_to_tenth(result->ns_per_event), "checked", (json_int_t)result->checked, "mismatches",
         (json_int_t)result->mismatches, "min_device",
         output_json_number(report->has_min_device, report->min_device), "failed",
         output_json_number(has_failed, result->failed), "failed_served",

@@ -36,7 +36,7 @@ struct report {
  */
 void report_table(FILE *out, const struct report *reports, unsigned count, bool with_calls);
 
-/* The report as a JSON object; NULL on host allocation failure. */
+/* Make a JSON object of the report; NULL on host allocation failure. */
 json_t *report_json(const struct report *report);
 
 #endif

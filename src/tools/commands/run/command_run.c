@@ -16,7 +16,7 @@
 #define EXPANDABLE "expandable_segments"
 
 /* The library in the folder of libxseg.so, and in a build folder. */
-static const char *const places[] = {LIBRARY, "src/adapters/ipc/" LIBRARY};
+static const char *const library_paths[] = {LIBRARY, "src/adapters/ipc/" LIBRARY};
 
 /* Find the absolute path of libxseg-ipc.so.  Returns NULL after an error message. */
 static const char *find_library(void)
@@ -24,8 +24,8 @@ static const char *find_library(void)
     static char found[PATH_MAX];
     char path[PATH_MAX];
 
-    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
-        if (installation_path(places[i], path, sizeof(path)) && realpath(path, found)) {
+    for (size_t i = 0; i < sizeof(library_paths) / sizeof(library_paths[0]); i++)
+        if (installation_path(library_paths[i], path, sizeof(path)) && realpath(path, found)) {
             /* LD_PRELOAD has no escape for its separators. */
             if (!strpbrk(found, " :"))
                 return found;
@@ -39,32 +39,33 @@ static const char *find_library(void)
     return NULL;
 }
 
-/* Set a variable to `first`, `separator` and `rest`; without the last two if `rest` is empty. */
-static bool set_joined(const char *name, const char *first, const char *separator, const char *rest)
+/* Set a variable to `first`, `separator` and `suffix`, or only to `first` if `suffix` is empty. */
+static bool set_joined(const char *name, const char *first, const char *separator,
+                       const char *suffix)
 {
-    const bool is_alone = rest == NULL || *rest == '\0';
-    const size_t bytes = strlen(first) + (is_alone ? 0 : strlen(separator) + strlen(rest)) + 1;
-    char *text = malloc(bytes);
+    const bool is_alone = suffix == NULL || *suffix == '\0';
+    const size_t bytes = strlen(first) + (is_alone ? 0 : strlen(separator) + strlen(suffix)) + 1;
+    char *value = malloc(bytes);
     bool is_set = false;
 
-    if (text) {
-        (void)snprintf(text, bytes, "%s%s%s", first, is_alone ? "" : separator,
-                       is_alone ? "" : rest);
-        is_set = setenv(name, text, 1) == 0;
+    if (value) {
+        (void)snprintf(value, bytes, "%s%s%s", first, is_alone ? "" : separator,
+                       is_alone ? "" : suffix);
+        is_set = setenv(name, value, 1) == 0;
     }
-    free(text);
+    free(value);
     return is_set || message_out_of_memory();
 }
 
-/* Put the library before those that are already preloaded.  In nested runs, it is in front already. */
+/* Add the library in front of LD_PRELOAD.  In a nested run, it is already there. */
 static bool preload(const char *library)
 {
-    const char *before = secure_getenv("LD_PRELOAD");
+    const char *preloaded = secure_getenv("LD_PRELOAD");
     const size_t length = strlen(library);
 
-    if (before && strncmp(before, library, length) == 0 && strchr(": ", before[length]))
+    if (preloaded && strncmp(preloaded, library, length) == 0 && strchr(": ", preloaded[length]))
         return true;
-    return set_joined("LD_PRELOAD", library, ":", before);
+    return set_joined("LD_PRELOAD", library, ":", preloaded);
 }
 
 static bool read_expandable(void *context, const struct xseg_config_key *key)
@@ -74,24 +75,24 @@ static bool read_expandable(void *context, const struct xseg_config_key *key)
     return true;
 }
 
-/* Add the value of expandable_segments that is in effect to both variables of PyTorch.  A variable that is not set becomes a
- * copy of the other, which would no longer be read otherwise. */
+/* Add the effective value of expandable_segments to both variables of PyTorch.  A variable that is not set gets the value of the
+ * other one, which PyTorch and xseg would otherwise ignore. */
 static bool declare_expandable(void)
 {
     bool is_expandable = false;
-    char problem[1024];
+    char message[1024];
     static const char *const names[] = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
     char *values[2] = {NULL, NULL};
     bool is_set = true;
 
     if (xseg_config_keys(NULL, NULL, read_expandable, &is_expandable) != XSEG_OK) {
-        (void)xseg_error_message(problem, sizeof(problem));
-        message_error("%s", problem);
+        (void)xseg_error_message(message, sizeof(message));
+        message_error("%s", message);
         return false;
     }
     for (unsigned i = 0; i < 2 && is_set; i++) {
-        const char *own = secure_getenv(names[i]), *other = secure_getenv(names[1 - i]);
-        const char *value = own && *own ? own : other;
+        const char *own_value = secure_getenv(names[i]), *other_value = secure_getenv(names[1 - i]);
+        const char *value = own_value && *own_value ? own_value : other_value;
 
         values[i] = strdup(value ? value : "");
         is_set = values[i] != NULL || message_out_of_memory();
@@ -119,7 +120,7 @@ static bool set_environment(const struct option_values *arguments)
     return !option_given(arguments, OPTION_DECLARE_EXPANDABLE) || declare_expandable();
 }
 
-static int run(const struct option_values *arguments)
+static int command_run_run(const struct option_values *arguments)
 {
     const char *program = arguments->operands[0];
 
@@ -134,10 +135,10 @@ static int run(const struct option_values *arguments)
 
 const struct command command_run = {
     .name = "run",
-    .run = run,
-    .sentence = "start a program, such as an inference engine, on xseg",
+    .run = command_run_run,
+    .summary = "start a program, such as an inference engine, on xseg",
     .usage = "PROGRAM [ARGUMENT]...",
-    .needs = "a program",
+    .required_operands = "a program",
     .operands = COMMAND_PROGRAM,
     .min_operands = 1,
     .max_operands = INT_MAX,

@@ -102,7 +102,7 @@ static int print_once(const struct option_values *arguments, const struct top_op
 {
     struct top_budget budget = {.status = XSEG_OK};
     struct publishers publishers;
-    bool fine = false;
+    bool success = false;
 
     if (options->budget)
         top_budget_init(&budget, options->budget);
@@ -114,15 +114,15 @@ static int print_once(const struct option_values *arguments, const struct top_op
     }
     const int found = find_publishers(&publishers, options->pid);
     if (found == COMMAND_SUCCESS) {
-        fine = print_all(&publishers, options->budget ? &budget : NULL, options->by,
-                         option_given(arguments, OPTION_JSON));
+        success = print_all(&publishers, options->budget ? &budget : NULL, options->by,
+                            option_given(arguments, OPTION_JSON));
         publishers_fini(&publishers);
     }
     top_budget_fini(&budget);
-    return found != COMMAND_SUCCESS || fine ? found : COMMAND_ERROR;
+    return found != COMMAND_SUCCESS || success ? found : COMMAND_ERROR;
 }
 
-static int run(const struct option_values *arguments)
+static int command_top_run(const struct option_values *arguments)
 {
     const struct top_options options = {
         .by = (enum top_by)option_number(arguments, OPTION_SORT),
@@ -130,25 +130,25 @@ static int run(const struct option_values *arguments)
         .pid = (pid_t)option_number(arguments, OPTION_PID),
         .budget = option_text(arguments, OPTION_BUDGET),
     };
-    const char *why;
+    const char *reason;
 
     if (!check_options(arguments))
         return COMMAND_ERROR;
     if (option_given(arguments, OPTION_ONCE))
         return print_once(arguments, &options);
-    why = !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)
-              ? "standard input and output must be a terminal; use --once"
-              : top_screen_run(&options);
-    if (!why)
+    reason = !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)
+                 ? "standard input and output must be a terminal; use --once"
+                 : top_screen_run(&options);
+    if (!reason)
         return COMMAND_SUCCESS;
-    message_error("%s", why);
+    message_error("%s", reason);
     return COMMAND_ERROR;
 }
 
 const struct command command_top = {
     .name = "top",
-    .run = run,
-    .sentence = "show the memory of running processes",
+    .run = command_top_run,
+    .summary = "show the memory of running processes",
     .usage = "",
     .options = {OPTION_ONCE, OPTION_SORT, OPTION_INTERVAL, OPTION_PID, OPTION_BUDGET, OPTION_JSON,
                 OPTION_COLOR, OPTION_HELP},

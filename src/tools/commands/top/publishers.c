@@ -17,19 +17,19 @@
 #include "src/tools/containers/containers.h"
 #include "src/tools/output/text.h"
 
-#define TRIES       20u /* reads of a file that changes while it is read */
-#define HEAD_BYTES  offsetof(struct xseg_published, samples)
-#define FILES_MAX   64u /* of one process */
-#define START_FIELD 22  /* of /proc/PID/stat */
+#define READ_ATTEMPTS 20u /* of a file that changes during a read */
+#define HEADER_BYTES  offsetof(struct xseg_published, samples)
+#define FILES_MAX     64u /* of one process */
+#define START_FIELD   22  /* of /proc/PID/stat */
 
 /* The link of a file descriptor in /proc/PID/fd. */
 #define LINK_TARGET "/memfd:" XSEG_PUBLISHED_NAME " (deleted)"
 
 /* --- Samples. --- */
 
-static bool invalid(const char **why, const char *problem)
+static bool reject_sample(const char **reason, const char *problem)
 {
-    *why = problem;
+    *reason = problem;
     return false;
 }
 
@@ -51,42 +51,42 @@ static void escape_label(char label[XSEG_PUBLISHED_LABEL])
     (void)text_escape(raw, label, XSEG_PUBLISHED_LABEL);
 }
 
-static bool check_sample(struct xseg_published_sample *sample, const char **why)
+static bool check_sample(struct xseg_published_sample *sample, const char **reason)
 {
     if (sample->device_count > XSEG_PUBLISHED_DEVICES || sample->pool_count > XSEG_PUBLISHED_POOLS)
-        return invalid(why,
-                       "unreadable: the file has more devices or pools than the format allows");
+        return reject_sample(
+            reason, "unreadable: the file has more devices or pools than the format allows");
     for (uint32_t i = 0; i < sample->device_count; i++)
         if (sample->devices[i].ordinal < 0)
-            return invalid(why, "unreadable: negative device ordinal");
+            return reject_sample(reason, "unreadable: negative device ordinal");
     for (uint32_t i = 0; i < sample->pool_count; i++) {
         struct xseg_published_pool *pool = &sample->pools[i];
 
         if (!has_device(sample, pool->ordinal))
-            return invalid(why, "unreadable: pool of an unknown device");
+            return reject_sample(reason, "unreadable: pool of an unknown device");
         if (pool->kind > XSEG_PUBLISHED_OTHERS)
-            return invalid(why, "unreadable: pool of an unknown kind");
+            return reject_sample(reason, "unreadable: pool of an unknown kind");
         escape_label(pool->label);
     }
     return true;
 }
 
-bool published_copy(const void *bytes, size_t count, struct xseg_published *head,
-                    struct xseg_published_sample *sample, const char **why)
+bool published_copy(const void *bytes, size_t count, struct xseg_published *header,
+                    struct xseg_published_sample *sample, const char **reason)
 {
     const char *from = bytes;
 
-    if (count < HEAD_BYTES)
-        return invalid(why, "unreadable: the file is too short");
-    memcpy(head, bytes, HEAD_BYTES);
-    if (memcmp(head->magic, XSEG_PUBLISHED_MAGIC, sizeof(head->magic)) != 0)
-        return invalid(why, "unreadable: xseg did not write the file");
-    if (head->version != XSEG_PUBLISHED_VERSION)
-        return invalid(why, "unreadable: another version of xseg wrote the file");
-    if (head->bytes != sizeof(*head) || count < sizeof(*head))
-        return invalid(why, "unreadable: the file is too short");
-    memcpy(sample, from + HEAD_BYTES + (head->sequence % 2) * sizeof(*sample), sizeof(*sample));
-    return check_sample(sample, why);
+    if (count < HEADER_BYTES)
+        return reject_sample(reason, "unreadable: the file is too short");
+    memcpy(header, bytes, HEADER_BYTES);
+    if (memcmp(header->magic, XSEG_PUBLISHED_MAGIC, sizeof(header->magic)) != 0)
+        return reject_sample(reason, "unreadable: xseg did not write the file");
+    if (header->version != XSEG_PUBLISHED_VERSION)
+        return reject_sample(reason, "unreadable: another version of xseg wrote the file");
+    if (header->bytes != sizeof(*header) || count < sizeof(*header))
+        return reject_sample(reason, "unreadable: the file is too short");
+    memcpy(sample, from + HEADER_BYTES + (header->sequence % 2) * sizeof(*sample), sizeof(*sample));
+    return check_sample(sample, reason);
 }
 
 static bool read_sequence(int file, uint64_t *sequence)
@@ -100,14 +100,14 @@ static ssize_t read_unchanged(int file, void *bytes, size_t capacity)
 {
     uint64_t before = 0, after = 0;
 
-    for (unsigned i = 0; i < TRIES; i++) {
+    for (unsigned i = 0; i < READ_ATTEMPTS; i++) {
         /* The copy in the kernel and the system call are no memory barriers. */
         const bool has_sequence = read_sequence(file, &before);
         atomic_thread_fence(memory_order_acquire);
         const ssize_t count = pread(file, bytes, capacity, 0);
         atomic_thread_fence(memory_order_acquire);
 
-        if (!has_sequence || count < (ssize_t)HEAD_BYTES)
+        if (!has_sequence || count < (ssize_t)HEADER_BYTES)
             return count < 0 ? 0 : count;
         if (read_sequence(file, &after) && before == after)
             return count;
@@ -116,30 +116,30 @@ static ssize_t read_unchanged(int file, void *bytes, size_t capacity)
     return -1;
 }
 
-bool published_read(int file, struct xseg_published *head, struct xseg_published_sample *sample,
-                    const char **why)
+bool published_read(int file, struct xseg_published *header, struct xseg_published_sample *sample,
+                    const char **reason)
 {
     struct xseg_published *bytes = malloc(sizeof(*bytes));
-    bool fine = false;
+    bool success = false;
 
     if (!bytes)
-        return invalid(why, "unreadable: out of host memory");
+        return reject_sample(reason, "unreadable: out of host memory");
     const ssize_t count = read_unchanged(file, bytes, sizeof(*bytes));
     if (count < 0)
-        (void)invalid(why, "unreadable: the file changes faster than it can be read");
+        (void)reject_sample(reason, "unreadable: the file changes faster than it can be read");
     else
-        fine = published_copy(bytes, (size_t)count, head, sample, why);
+        success = published_copy(bytes, (size_t)count, header, sample, reason);
     free(bytes);
-    return fine;
+    return success;
 }
 
 /* --- Processes. --- */
 
 struct process {
     pid_t pid;
-    int folder;            /* /proc/PID */
-    ino_t seen[FILES_MAX]; /* inodes of its files so far, since descriptors can be duplicated */
-    unsigned seen_count;
+    int folder;              /* /proc/PID */
+    ino_t inodes[FILES_MAX]; /* of the files read so far, because descriptors can be duplicates */
+    unsigned inode_count;
 };
 
 /* Read the beginning of a file in /proc/PID.  Returns false if the file does not exist or is empty. */
@@ -156,22 +156,22 @@ static bool read_text(const struct process *process, const char *name, char *tex
     return bytes > 0;
 }
 
-/* The start time in clock ticks since boot; 0: unknown. */
+/* Get the start time in clock ticks since boot; 0: unknown. */
 static uint64_t read_start(const struct process *process)
 {
-    char text[1024];
+    char contents[1024];
     const char *at;
 
-    if (!read_text(process, "stat", text, sizeof(text)))
+    if (!read_text(process, "stat", contents, sizeof(contents)))
         return 0;
-    at = strrchr(text, ')');
+    at = strrchr(contents, ')');
     for (int field = 2; at && field < START_FIELD; field++)
         at = strchr(at + 1, ' ');
     return at ? strtoull(at, NULL, 10) : 0;
 }
 
-/* The process ID in the innermost PID namespace, which is the last one of the line NSpid. */
-static long read_own_pid(const struct process *process)
+/* Get the process ID in the innermost PID namespace, the last ID of the line NSpid. */
+static long read_namespace_pid(const struct process *process)
 {
     char text[4096], *line, *end;
 
@@ -187,10 +187,10 @@ static long read_own_pid(const struct process *process)
     return end ? strtol(end, NULL, 10) : -1;
 }
 
-static bool is_writer(const struct process *process, const struct xseg_published *head)
+static bool is_writer(const struct process *process, const struct xseg_published *header)
 {
-    return head->pid == read_own_pid(process) && head->start_ticks == read_start(process) &&
-           head->start_ticks != 0;
+    return header->pid == read_namespace_pid(process) &&
+           header->start_ticks == read_start(process) && header->start_ticks != 0;
 }
 
 static void read_command(const struct process *process, char *command, size_t capacity)
@@ -213,17 +213,17 @@ static double age_of(uint64_t time_ns)
     return age > 0 ? age : 0;
 }
 
-static bool add(struct publishers *publishers, const struct publisher *found)
+static bool add_publisher(struct publishers *publishers, const struct publisher *found)
 {
-    struct publisher *kept;
+    struct publisher *copy;
 
     if (!array_reserve((void **)&publishers->list, publishers->count, sizeof(publishers->list[0])))
         return false;
-    kept = malloc(sizeof(*kept));
-    if (!kept)
+    copy = malloc(sizeof(*copy));
+    if (!copy)
         return false;
-    *kept = *found;
-    publishers->list[publishers->count++] = kept;
+    *copy = *found;
+    publishers->list[publishers->count++] = copy;
     return true;
 }
 
@@ -233,37 +233,37 @@ static int open_file(struct process *process, int descriptors, const char *name)
 {
     const int path = openat(descriptors, name, O_PATH | O_CLOEXEC);
     char link[32];
-    struct stat found;
+    struct stat status;
     int file = -1;
 
     if (path < 0)
         return -1;
     (void)snprintf(link, sizeof(link), "/proc/self/fd/%d", path);
-    if (fstat(path, &found) == 0 && S_ISREG(found.st_mode))
+    if (fstat(path, &status) == 0 && S_ISREG(status.st_mode))
         file = open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     (void)close(path);
-    for (unsigned i = 0; file >= 0 && i < process->seen_count; i++)
-        if (process->seen[i] == found.st_ino) {
+    for (unsigned i = 0; file >= 0 && i < process->inode_count; i++)
+        if (process->inodes[i] == status.st_ino) {
             (void)close(file);
             file = -1;
         }
     if (file >= 0)
-        process->seen[process->seen_count++] = found.st_ino;
+        process->inodes[process->inode_count++] = status.st_ino;
     return file;
 }
 
 static bool add_file(struct publishers *publishers, struct process *process, int file)
 {
     struct publisher found = {.pid = process->pid};
-    struct xseg_published head;
-    const bool is_read = published_read(file, &head, &found.sample, &found.problem);
+    struct xseg_published header;
+    const bool is_read = published_read(file, &header, &found.sample, &found.problem);
 
-    if (is_read && !is_writer(process, &head))
+    if (is_read && !is_writer(process, &header))
         return true;
     read_command(process, found.command, sizeof(found.command));
     if (is_read)
         found.age = age_of(found.sample.time_ns);
-    return add(publishers, &found);
+    return add_publisher(publishers, &found);
 }
 
 /* Returns false on host allocation failure. */
@@ -272,29 +272,29 @@ static bool read_descriptor(struct publishers *publishers, struct process *proce
 {
     char target[sizeof(LINK_TARGET)];
     const ssize_t bytes = readlinkat(descriptors, name, target, sizeof(target));
-    bool fine = true;
+    bool success = true;
     int file;
 
     if (bytes != (ssize_t)strlen(LINK_TARGET) ||
-        memcmp(target, LINK_TARGET, strlen(LINK_TARGET)) != 0 || process->seen_count == FILES_MAX)
+        memcmp(target, LINK_TARGET, strlen(LINK_TARGET)) != 0 || process->inode_count == FILES_MAX)
         return true;
     file = open_file(process, descriptors, name);
     if (file >= 0) {
-        fine = add_file(publishers, process, file);
+        success = add_file(publishers, process, file);
         (void)close(file);
     }
-    return fine;
+    return success;
 }
 
 static bool read_descriptors(struct publishers *publishers, struct process *process, DIR *folder)
 {
     struct dirent *entry;
-    bool fine = true;
+    bool success = true;
 
-    while (fine && (entry = readdir(folder)) != NULL)
+    while (success && (entry = readdir(folder)) != NULL)
         if (isdigit((unsigned char)entry->d_name[0]))
-            fine = read_descriptor(publishers, process, dirfd(folder), entry->d_name);
-    return fine;
+            success = read_descriptor(publishers, process, dirfd(folder), entry->d_name);
+    return success;
 }
 
 /* Kernel threads and zombies have no command line. */
@@ -309,7 +309,7 @@ static bool is_user_process(const struct process *process)
 static bool read_process(struct publishers *publishers, int proc, const char *name)
 {
     struct process process = {.pid = (pid_t)strtol(name, NULL, 10)};
-    bool fine = true;
+    bool success = true;
     DIR *folder;
     int file;
 
@@ -319,56 +319,56 @@ static bool read_process(struct publishers *publishers, int proc, const char *na
     file = openat(process.folder, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     folder = file >= 0 ? fdopendir(file) : NULL;
     if (folder) {
-        fine = read_descriptors(publishers, &process, folder);
+        success = read_descriptors(publishers, &process, folder);
         (void)closedir(folder);
     } else if (file >= 0) {
         (void)close(file);
-        fine = false;
+        success = false;
     } else if ((errno == EACCES || errno == EPERM) && is_user_process(&process)) {
         publishers->hidden++;
     }
     (void)close(process.folder);
-    return fine;
+    return success;
 }
 
 /* --- All processes. --- */
 
-static int compare(const void *a, const void *b)
+static int compare_pids(const void *a, const void *b)
 {
-    const struct publisher *const *one = a, *const *other = b;
+    const struct publisher *const *first = a, *const *second = b;
 
-    return ((*one)->pid > (*other)->pid) - ((*one)->pid < (*other)->pid);
+    return ((*first)->pid > (*second)->pid) - ((*first)->pid < (*second)->pid);
 }
 
 static bool read_all(struct publishers *publishers, DIR *proc)
 {
     struct dirent *entry;
-    bool fine = true;
+    bool success = true;
 
-    while (fine && (entry = readdir(proc)) != NULL)
+    while (success && (entry = readdir(proc)) != NULL)
         if (isdigit((unsigned char)entry->d_name[0]))
-            fine = read_process(publishers, dirfd(proc), entry->d_name);
-    return fine;
+            success = read_process(publishers, dirfd(proc), entry->d_name);
+    return success;
 }
 
 int publishers_find(struct publishers *publishers, pid_t pid)
 {
     DIR *proc = opendir("/proc");
     char name[16];
-    bool fine;
+    bool success;
 
     *publishers = (struct publishers){.count = 0};
     if (!proc)
         return errno;
     (void)snprintf(name, sizeof(name), "%ld", (long)pid);
-    fine = pid != 0 ? read_process(publishers, dirfd(proc), name) : read_all(publishers, proc);
+    success = pid != 0 ? read_process(publishers, dirfd(proc), name) : read_all(publishers, proc);
     (void)closedir(proc);
-    if (!fine) {
+    if (!success) {
         publishers_fini(publishers);
         return ENOMEM;
     }
     if (publishers->count > 1)
-        qsort(publishers->list, publishers->count, sizeof(struct publisher *), compare);
+        qsort(publishers->list, publishers->count, sizeof(struct publisher *), compare_pids);
     return 0;
 }
 

@@ -21,7 +21,7 @@
 struct publisher {
     pid_t pid;
     char command[64];    /* printable */
-    const char *problem; /* why its file cannot be read; NULL: the sample is valid */
+    const char *problem; /* reason why its file cannot be read; NULL: the sample is valid */
     double age;          /* of the sample, in seconds */
     struct xseg_published_sample sample; /* valid if `problem` is NULL */
 };
@@ -45,14 +45,14 @@ void publishers_fini(struct publishers *publishers);
  * Copy the current sample from the contents of a file and validate it: counts and kinds are in range, the device of each pool
  * exists, and strings are printable and terminated.
  *
- * @param head  receives everything before the samples
- * @param why   receives an error message if the contents are invalid
+ * @param header  receives the data before the samples
+ * @param reason  receives an error message if the contents are invalid
  */
-bool published_copy(const void *bytes, size_t count, struct xseg_published *head,
-                    struct xseg_published_sample *sample, const char **why);
+bool published_copy(const void *bytes, size_t count, struct xseg_published *header,
+                    struct xseg_published_sample *sample, const char **reason);
 
 /* Read the current sample of an open file of any type, as published_copy() does.  Does not block. */
-bool published_read(int file, struct xseg_published *head, struct xseg_published_sample *sample,
-                    const char **why);
+bool published_read(int file, struct xseg_published *header, struct xseg_published_sample *sample,
+                    const char **reason);
 
 #endif

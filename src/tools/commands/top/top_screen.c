@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Lines above the rows: summary, what is hidden, heading.  Below the rows: keys. */
-#define ABOVE 3
-#define BELOW 1
+/* Lines above the rows: summary, position, heading.  Below the rows: keys. */
+#define LINES_ABOVE 3
+#define LINES_BELOW 1
 
 struct screen {
     const struct top_options *options;
@@ -29,7 +29,7 @@ struct screen {
     const char *problem; /* error message; NULL: none */
 };
 
-static int64_t read_ms(void)
+static int64_t clock_ms(void)
 {
     struct timespec now = {0};
 
@@ -48,7 +48,7 @@ static bool sort_rows(struct screen *screen)
     return false;
 }
 
-static bool update(struct screen *screen)
+static bool update_contents(struct screen *screen)
 {
     int error;
 
@@ -65,43 +65,43 @@ static bool update(struct screen *screen)
     return sort_rows(screen);
 }
 
-/* The number of lines of the second table, with an empty one above it: at most half of the screen. */
+/* Get the number of lines of the second table and of the empty line above it: at most half of the screen. */
 static size_t budget_rows(const struct screen *screen)
 {
     const size_t limit = LINES > 0 ? (size_t)LINES / 2 : 0;
-    const size_t needed = screen->options->budget ? top_budget_lines(&screen->budget) + 1 : 0;
+    const size_t needed_lines = screen->options->budget ? top_budget_lines(&screen->budget) + 1 : 0;
 
-    return needed < limit ? needed : limit;
+    return needed_lines < limit ? needed_lines : limit;
 }
 
-static size_t rows_that_fit(const struct screen *screen)
+static size_t count_visible_rows(const struct screen *screen)
 {
-    const size_t others = ABOVE + BELOW + budget_rows(screen);
+    const size_t reserved_lines = LINES_ABOVE + LINES_BELOW + budget_rows(screen);
 
-    return LINES > 0 && (size_t)LINES > others ? (size_t)LINES - others : 0;
+    return LINES > 0 && (size_t)LINES > reserved_lines ? (size_t)LINES - reserved_lines : 0;
 }
 
-static void put(int row, const char *line)
+static void draw_line(int row, const char *line)
 {
     (void)mvaddnstr(row, 0, line, COLS);
 }
 
-/* "rows 3 to 7 of 12; column page 1 of 2", if rows or columns are hidden. */
-static void draw_hidden(const struct screen *screen, size_t fit)
+/* If rows or columns are hidden, draw the position: "rows 3 to 7 of 12; column page 1 of 2". */
+static void draw_position(const struct screen *screen, size_t visible_rows)
 {
     const size_t count = screen->table.count, first = screen->first;
-    const bool has_rows = fit > 0 && count > fit;
+    const bool has_rows = visible_rows > 0 && count > visible_rows;
     char text[TOP_LINE] = "";
     size_t at = 0;
 
     if (has_rows)
-        at += (size_t)snprintf(text, sizeof(text), "rows %zu to %zu of %zu", first + 1, first + fit,
-                               count);
+        at += (size_t)snprintf(text, sizeof(text), "rows %zu to %zu of %zu", first + 1,
+                               first + visible_rows, count);
     if (screen->layout.pages > 1)
         (void)snprintf(text + at, sizeof(text) - at, "%scolumn page %u of %u", at > 0 ? "; " : "",
                        screen->page + 1, screen->layout.pages);
     (void)attron(A_DIM);
-    put(1, text);
+    draw_line(1, text);
     (void)attroff(A_DIM);
 }
 
@@ -112,13 +112,13 @@ static void draw_head(const struct screen *screen)
 
     top_table_summary(&screen->table, &screen->publishers, line);
     (void)snprintf(title, sizeof(title), "xseg top - %s", line);
-    put(0, title);
+    draw_line(0, title);
     top_table_head(&screen->layout, screen->by, line, &from, &length);
     (void)attron(A_BOLD);
-    put(ABOVE - 1, line);
+    draw_line(LINES_ABOVE - 1, line);
     (void)attroff(A_BOLD);
     if (length > 0 && from < COLS)
-        (void)mvchgat(ABOVE - 1, from, length, A_REVERSE | A_BOLD, 0, NULL);
+        (void)mvchgat(LINES_ABOVE - 1, from, length, A_REVERSE | A_BOLD, 0, NULL);
 }
 
 static void draw_budget(const struct screen *screen)
@@ -130,33 +130,33 @@ static void draw_budget(const struct screen *screen)
     for (int i = 1; i < rows; i++) {
         top_budget_line(&layout, &screen->budget, (size_t)i - 1, line);
         (void)(i == 1 ? attron(A_BOLD) : attroff(A_BOLD));
-        put(LINES - BELOW - rows + i, line);
+        draw_line(LINES - LINES_BELOW - rows + i, line);
     }
     (void)attroff(A_BOLD);
 }
 
-static void draw(struct screen *screen)
+static void draw_screen(struct screen *screen)
 {
-    const size_t fit = rows_that_fit(screen);
+    const size_t visible_rows = count_visible_rows(screen);
     char line[TOP_LINE];
 
-    if (screen->first + fit > screen->table.count)
-        screen->first = screen->table.count > fit ? screen->table.count - fit : 0;
+    if (screen->first + visible_rows > screen->table.count)
+        screen->first = screen->table.count > visible_rows ? screen->table.count - visible_rows : 0;
     screen->layout = top_table_layout(COLS, screen->by, screen->page);
     if (screen->page >= screen->layout.pages)
         screen->page = screen->layout.pages - 1;
     (void)erase();
     draw_head(screen);
-    draw_hidden(screen, fit);
+    draw_position(screen, visible_rows);
     if (screen->table.count == 0)
-        put(ABOVE, TOP_NO_PROCESS);
-    for (size_t i = 0; i < fit && screen->first + i < screen->table.count; i++) {
+        draw_line(LINES_ABOVE, TOP_NO_PROCESS);
+    for (size_t i = 0; i < visible_rows && screen->first + i < screen->table.count; i++) {
         top_table_line(&screen->layout, &screen->table.rows[screen->first + i], line);
-        put(ABOVE + (int)i, line);
+        draw_line(LINES_ABOVE + (int)i, line);
     }
     draw_budget(screen);
     (void)attron(A_DIM);
-    put(LINES - 1, "q quit  < > sort  p pools  arrows scroll  space update");
+    draw_line(LINES - 1, "q quit  < > sort  p pools  arrows scroll  space update");
     (void)attroff(A_DIM);
     (void)refresh();
 }
@@ -167,7 +167,7 @@ static void scroll_rows(struct screen *screen, int64_t by)
 {
     const int64_t first = (int64_t)screen->first + by;
 
-    screen->first = first > 0 ? (size_t)first : 0; /* draw() limits it to the last row */
+    screen->first = first > 0 ? (size_t)first : 0; /* draw_screen() limits the value */
 }
 
 static void scroll_columns(struct screen *screen, int by)
@@ -181,14 +181,14 @@ static void scroll_columns(struct screen *screen, int by)
 static bool sort_by(struct screen *screen, int step)
 {
     screen->by = (enum top_by)(((int)screen->by + step + TOP_BYS) % TOP_BYS);
-    screen->page = 0; /* which shows the sort column */
+    screen->page = 0; /* the page with the sort column */
     return sort_rows(screen);
 }
 
 /* Returns false to quit. */
 static bool handle_key(struct screen *screen, int key, int64_t *due)
 {
-    const int64_t rows = (int64_t)rows_that_fit(screen);
+    const int64_t rows = (int64_t)count_visible_rows(screen);
 
     switch (key) {
     case 'q':
@@ -225,13 +225,13 @@ static bool handle_key(struct screen *screen, int key, int64_t *due)
     case KEY_END:
         screen->first = screen->table.count;
         break;
-    default: /* also KEY_RESIZE: draw() uses the new size */
+    default: /* also KEY_RESIZE: draw_screen() uses the new size */
         break;
     }
     return true;
 }
 
-/* Whether the terminal still exists.  Without it, getch() returns immediately, forever. */
+/* Get whether the terminal exists.  Without a terminal, each getch() returns immediately. */
 static bool has_terminal(void)
 {
     struct pollfd terminal = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -239,27 +239,27 @@ static bool has_terminal(void)
     return poll(&terminal, 1, 0) <= 0 || (terminal.revents & (POLLHUP | POLLERR | POLLNVAL)) == 0;
 }
 
-static void show(struct screen *screen)
+static void run_screen(struct screen *screen)
 {
     int64_t due = 0, now;
     bool is_running = true;
 
     while (is_running) {
-        now = read_ms();
+        now = clock_ms();
         if (now >= due) {
-            is_running = update(screen);
+            is_running = update_contents(screen);
             due = now + (int64_t)screen->options->seconds * 1000;
         }
         if (!is_running)
             break;
-        draw(screen);
+        draw_screen(screen);
         timeout((int)(due > now ? due - now : 0));
         is_running = handle_key(screen, getch(), &due) && has_terminal();
     }
 }
 
-/* Start ncurses.  NULL: the terminal is unknown; setupterm() checks that, because newterm() leaks host memory then. */
-static SCREEN *start(void)
+/* Start ncurses.  Returns NULL for an unknown terminal, which setupterm() detects, because newterm() would leak host memory. */
+static SCREEN *start_ncurses(void)
 {
     int error;
 
@@ -272,7 +272,7 @@ static SCREEN *start(void)
 const char *top_screen_run(const struct top_options *options)
 {
     struct screen screen = {.options = options, .by = options->by, .has_pools = true};
-    SCREEN *terminal = start();
+    SCREEN *terminal = start_ncurses();
 
     if (!terminal)
         return "ncurses does not support this terminal (check TERM); use --once";
@@ -280,7 +280,7 @@ const char *top_screen_run(const struct top_options *options)
     (void)noecho();
     (void)keypad(stdscr, TRUE);
     (void)curs_set(0);
-    show(&screen);
+    run_screen(&screen);
     (void)endwin();
     delscreen(terminal);
     top_table_fini(&screen.table);

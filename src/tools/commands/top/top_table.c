@@ -31,21 +31,21 @@ struct column {
 #define COMMAND_WIDTH_NARROW 8
 #define NARROW               60
 
-static int width_of(const struct column *column, const struct top_layout *layout)
+static int column_width(const struct column *column, const struct top_layout *layout)
 {
     if (strcmp(column->name, "COMMAND") == 0)
         return -layout->command_width;
     return column->width;
 }
 
-/* The width of a line, and of the separators in front of all columns but the first. */
+/* Get the width of a line, with the separators of its columns. */
 static int line_width(const struct column *columns, unsigned count, const struct top_layout *layout)
 {
     int width = -2;
 
     for (unsigned i = 0; i < count; i++)
         if (layout->shown & 1u << i)
-            width += abs(width_of(&columns[i], layout)) + 2;
+            width += abs(column_width(&columns[i], layout)) + 2;
     return width;
 }
 
@@ -58,7 +58,7 @@ static int find_priority(const struct column *columns, unsigned count, unsigned 
 }
 
 /* Select the columns of a page.  first: the column with the highest priority; -1: as in the table */
-static struct top_layout choose_columns(const struct column *columns, unsigned count, int width,
+static struct top_layout select_columns(const struct column *columns, unsigned count, int width,
                                         int first, unsigned page)
 {
     struct top_layout layout = {ALL_COLUMNS, 1, COMMAND_WIDTH}, result;
@@ -90,14 +90,14 @@ static struct top_layout choose_columns(const struct column *columns, unsigned c
 }
 
 /* Join the cells of the columns that are shown. */
-static void put_cells(const struct column *columns, unsigned count, const struct top_layout *layout,
-                      char cells[][CELL], char line[TOP_LINE])
+static void format_cells(const struct column *columns, unsigned count,
+                         const struct top_layout *layout, char cells[][CELL], char line[TOP_LINE])
 {
     size_t at = 0;
 
     line[0] = '\0';
     for (unsigned i = 0; i < count && at < TOP_LINE; i++) {
-        const int width = width_of(&columns[i], layout);
+        const int width = column_width(&columns[i], layout);
 
         if (layout->shown & 1u << i)
             at += (size_t)snprintf(line + at, TOP_LINE - at, "%s%*.*s", at > 0 ? "  " : "", width,
@@ -106,8 +106,8 @@ static void put_cells(const struct column *columns, unsigned count, const struct
 }
 
 /* Join the first cells, and add a message. */
-static void put_message(const struct top_layout *layout, long pid, const char *command,
-                        const char *message, char line[TOP_LINE])
+static void format_message(const struct top_layout *layout, long pid, const char *command,
+                           const char *message, char line[TOP_LINE])
 {
     (void)snprintf(line, TOP_LINE, "%8ld  %-*.*s  %s", pid, layout->command_width,
                    layout->command_width, command, message);
@@ -115,8 +115,8 @@ static void put_message(const struct top_layout *layout, long pid, const char *c
 
 /* --- Rows. --- */
 
-/* The sort key of a row, 0 for TOP_BY_PID.  The pools of a device follow its row, whatever their keys are. */
-static uint64_t value_of(const struct top_row *row, enum top_by by)
+/* Get the sort key of a row, 0 for TOP_BY_PID.  The pools of a device follow its row, independent of their keys. */
+static uint64_t sort_value(const struct top_row *row, enum top_by by)
 {
     const struct xseg_published_device *device = row->device;
     const struct xseg_published_pool *pool = row->pool;
@@ -147,27 +147,27 @@ static uint64_t value_of(const struct top_row *row, enum top_by by)
     return 0;
 }
 
-static enum top_by order; /* of compare_rows() */
+static enum top_by sort_order; /* argument of compare_rows() */
 
 static int compare_rows(const void *a, const void *b)
 {
-    const struct top_row *one = a, *other = b;
-    const uint64_t first = value_of(one, order), second = value_of(other, order);
+    const struct top_row *a_row = a, *b_row = b;
+    const uint64_t a_value = sort_value(a_row, sort_order), b_value = sort_value(b_row, sort_order);
 
-    if (first != second)
-        return first > second ? -1 : 1;
-    if (one->publisher->pid != other->publisher->pid)
-        return one->publisher->pid < other->publisher->pid ? -1 : 1;
-    if (one->publisher != other->publisher)
-        return one->publisher < other->publisher ? -1 : 1;
-    if (one->device != other->device)
-        return one->device < other->device ? -1 : 1;
-    return (one->pool > other->pool) - (one->pool < other->pool);
+    if (a_value != b_value)
+        return a_value > b_value ? -1 : 1;
+    if (a_row->publisher->pid != b_row->publisher->pid)
+        return a_row->publisher->pid < b_row->publisher->pid ? -1 : 1;
+    if (a_row->publisher != b_row->publisher)
+        return a_row->publisher < b_row->publisher ? -1 : 1;
+    if (a_row->device != b_row->device)
+        return a_row->device < b_row->device ? -1 : 1;
+    return (a_row->pool > b_row->pool) - (a_row->pool < b_row->pool);
 }
 
-static void sort(struct top_row *rows, size_t count, enum top_by by)
+static void sort_rows(struct top_row *rows, size_t count, enum top_by by)
 {
-    order = by;
+    sort_order = by;
     if (count > 1)
         qsort(rows, count, sizeof(*rows), compare_rows);
 }
@@ -184,18 +184,19 @@ static size_t add_devices(struct top_row *rows, const struct publisher *publishe
     return publisher->sample.device_count;
 }
 
-static size_t add_pools(struct top_row *rows, const struct top_row *of)
+static size_t add_pools(struct top_row *rows, const struct top_row *device_row)
 {
-    const struct xseg_published_sample *sample = &of->publisher->sample;
+    const struct xseg_published_sample *sample = &device_row->publisher->sample;
     size_t count = 0;
 
-    for (uint32_t i = 0; of->device && i < sample->pool_count; i++)
-        if (sample->pools[i].ordinal == of->device->ordinal)
-            rows[count++] = (struct top_row){of->publisher, of->device, &sample->pools[i]};
+    for (uint32_t i = 0; device_row->device && i < sample->pool_count; i++)
+        if (sample->pools[i].ordinal == device_row->device->ordinal)
+            rows[count++] =
+                (struct top_row){device_row->publisher, device_row->device, &sample->pools[i]};
     return count > 1 ? count : 0;
 }
 
-/* Insert the rows of pools after their devices.  A file can have a device twice; then it also has the rows of its pools twice. */
+/* Insert the rows of pools after their devices.  The rows of pools are duplicated if a file contains a device twice. */
 static bool insert_pools(struct top_table *table, enum top_by by)
 {
     struct top_row *rows;
@@ -207,7 +208,7 @@ static bool insert_pools(struct top_table *table, enum top_by by)
     for (size_t i = 0; i < table->count; i++) {
         rows[count++] = table->rows[i];
         const size_t pools = add_pools(&rows[count], &table->rows[i]);
-        sort(&rows[count], pools, by);
+        sort_rows(&rows[count], pools, by);
         count += pools;
     }
     free(table->rows);
@@ -230,7 +231,7 @@ bool top_table_init(struct top_table *table, const struct publishers *publishers
         table->devices += publisher->problem ? 0 : publisher->sample.device_count;
         table->count += add_devices(&table->rows[table->count], publisher);
     }
-    sort(table->rows, table->count, by);
+    sort_rows(table->rows, table->count, by);
     if (!has_pools || insert_pools(table, by))
         return true;
     top_table_fini(table);
@@ -298,7 +299,7 @@ void top_table_summary(const struct top_table *table, const struct publishers *p
 
 struct top_layout top_table_layout(int width, enum top_by by, unsigned page)
 {
-    return choose_columns(columns, COLUMNS, width, column_of[by], page);
+    return select_columns(columns, COLUMNS, width, column_of[by], page);
 }
 
 void top_table_head(const struct top_layout *layout, enum top_by by, char line[TOP_LINE], int *from,
@@ -309,7 +310,7 @@ void top_table_head(const struct top_layout *layout, enum top_by by, char line[T
 
     for (unsigned i = 0; i < COLUMNS; i++)
         (void)snprintf(cells[i], CELL, "%s", columns[i].name);
-    put_cells(columns, COLUMNS, layout, cells, line);
+    format_cells(columns, COLUMNS, layout, cells, line);
     at = strstr(line, name);
     *from = at ? (int)(at - line) : 0;
     *length = at ? (int)strlen(name) : 0;
@@ -328,7 +329,7 @@ static void format_age(double age, char text[CELL])
         (void)snprintf(text, CELL, "%.0f h", age < 3.6e9 ? age / 3600 : 1e6);
 }
 
-static void put_bytes(char cells[][CELL], unsigned first, const uint64_t *bytes, unsigned count)
+static void format_bytes(char cells[][CELL], unsigned first, const uint64_t *bytes, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         (void)snprintf(cells[first + i], CELL, "%s", amount_bytes(bytes[i]).text);
@@ -344,7 +345,7 @@ static void fill_device(const struct top_row *row, char cells[][CELL])
     (void)snprintf(cells[COMMAND], CELL, "%.*s", CELL - 1, row->publisher->command);
     (void)snprintf(cells[DEVICE], CELL, "%" PRId32, device->ordinal);
     (void)snprintf(cells[POOL], CELL, "all");
-    put_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
+    format_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
     (void)snprintf(cells[OOMS], CELL, "%s", amount_count(device->ooms).text);
     (void)snprintf(cells[REJECTED], CELL, "%s", amount_count(device->rejections).text);
     format_age(row->publisher->age, cells[AGE]);
@@ -360,7 +361,7 @@ static void fill_pool(const struct xseg_published_pool *pool, char cells[][CELL]
     else
         (void)snprintf(cells[POOL], CELL, "%.*s", CELL - 1, pool->label);
     (void)snprintf(cells[COMMAND], CELL, "  %.*s", CELL - 3, cells[POOL]);
-    put_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
+    format_bytes(cells, ALLOCATED, bytes, sizeof(bytes) / sizeof(bytes[0]));
 }
 
 void top_table_line(const struct top_layout *layout, const struct top_row *row, char line[TOP_LINE])
@@ -369,8 +370,8 @@ void top_table_line(const struct top_layout *layout, const struct top_row *row, 
     char cells[COLUMNS][CELL] = {{0}};
 
     if (!row->device) {
-        put_message(layout, publisher->pid, publisher->command,
-                    publisher->problem ? publisher->problem : "no device is open", line);
+        format_message(layout, publisher->pid, publisher->command,
+                       publisher->problem ? publisher->problem : "no device is open", line);
         return;
     }
     if (row->pool) {
@@ -380,13 +381,13 @@ void top_table_line(const struct top_layout *layout, const struct top_row *row, 
     } else {
         fill_device(row, cells);
     }
-    put_cells(columns, COLUMNS, layout, cells, line);
+    format_cells(columns, COLUMNS, layout, cells, line);
 }
 
 /* --- JSON of the first table. --- */
 
 /* UINT64_MAX, which means unlimited, is null; integers of jansson are signed. */
-static json_t *number(uint64_t value)
+static json_t *json_number(uint64_t value)
 {
     return value <= INT64_MAX ? json_integer((json_int_t)value) : json_null();
 }
@@ -397,10 +398,11 @@ static json_t *pool_json(const struct xseg_published_pool *pool)
 
     return json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
                      kinds[pool->kind], "label", text_json(pool->label), "count",
-                     (json_int_t)pool->count, "allocated", number(pool->allocated), "pending",
-                     number(pool->pending), "cached", number(pool->cached), "reserved",
-                     number(pool->reserved), "reserved_peak", number(pool->reserved_peak),
-                     "registered", number(pool->registered), "limit", number(pool->limit));
+                     (json_int_t)pool->count, "allocated", json_number(pool->allocated), "pending",
+                     json_number(pool->pending), "cached", json_number(pool->cached), "reserved",
+                     json_number(pool->reserved), "reserved_peak", json_number(pool->reserved_peak),
+                     "registered", json_number(pool->registered), "limit",
+                     json_number(pool->limit));
 }
 
 static json_t *device_json(const struct publisher *publisher,
@@ -414,14 +416,15 @@ static json_t *device_json(const struct publisher *publisher,
             output_json_add(&pools, pool_json(&sample->pools[i]));
     return json_pack(
         "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "device", (json_int_t)device->ordinal, "allocated", number(device->allocated), "pending",
-        number(device->pending), "cached", number(device->cached), "reserved",
-        number(device->reserved), "allocated_peak", number(device->allocated_peak), "reserved_peak",
-        number(device->reserved_peak), "registered", number(device->registered), "page_cache",
-        number(device->page_cache), "unreleased", number(device->unreleased), "paused",
-        number(device->paused), "limit", number(device->limit), "total", number(device->total),
-        "ooms", number(device->ooms), "rejections", number(device->rejections), "retries",
-        number(device->retries), "pools", pools);
+        "device", (json_int_t)device->ordinal, "allocated", json_number(device->allocated),
+        "pending", json_number(device->pending), "cached", json_number(device->cached), "reserved",
+        json_number(device->reserved), "allocated_peak", json_number(device->allocated_peak),
+        "reserved_peak", json_number(device->reserved_peak), "registered",
+        json_number(device->registered), "page_cache", json_number(device->page_cache),
+        "unreleased", json_number(device->unreleased), "paused", json_number(device->paused),
+        "limit", json_number(device->limit), "total", json_number(device->total), "ooms",
+        json_number(device->ooms), "rejections", json_number(device->rejections), "retries",
+        json_number(device->retries), "pools", pools);
 }
 
 static json_t *publisher_json(const struct publisher *publisher)
@@ -533,7 +536,7 @@ void top_budget_fini(struct top_budget *budget)
 
 struct top_layout top_budget_layout(int width, unsigned page)
 {
-    return choose_columns(share_columns, SHARE_COLUMNS, width, -1, page);
+    return select_columns(share_columns, SHARE_COLUMNS, width, -1, page);
 }
 
 size_t top_budget_lines(const struct top_budget *budget)
@@ -541,8 +544,8 @@ size_t top_budget_lines(const struct top_budget *budget)
     return 1 + (budget->count > 0 ? budget->count : 1) + budget->is_full;
 }
 
-static void put_share(const struct top_layout *layout, const struct top_share *row,
-                      char line[TOP_LINE])
+static void format_share(const struct top_layout *layout, const struct top_share *row,
+                         char line[TOP_LINE])
 {
     const uint64_t bytes[] = {row->physical, row->idle, row->demand};
     char cells[SHARE_COLUMNS][CELL] = {{0}}, program[64];
@@ -554,32 +557,32 @@ static void put_share(const struct top_layout *layout, const struct top_share *r
     }
     (void)text_escape(row->program, program, sizeof(program));
     if (row->uuid[0] == '\0') {
-        put_message(layout, row->pid, program, "no device is open", line);
+        format_message(layout, row->pid, program, "no device is open", line);
         return;
     }
     (void)snprintf(cells[SHARE_PID], CELL, "%d", row->pid);
     (void)snprintf(cells[SHARE_COMMAND], CELL, "%.*s", CELL - 1, program);
     (void)snprintf(cells[SHARE_UUID], CELL, "%.8s", row->uuid);
-    put_bytes(cells, PHYSICAL, bytes, sizeof(bytes) / sizeof(bytes[0]));
+    format_bytes(cells, PHYSICAL, bytes, sizeof(bytes) / sizeof(bytes[0]));
     if (row->share_millionths == 0)
         (void)snprintf(cells[SHARE], CELL, "rest");
     else
         (void)snprintf(cells[SHARE], CELL, "%.4g %%", (double)row->share_millionths / 10000);
-    put_bytes(cells, RELEASED, &row->released, 1);
-    put_cells(share_columns, SHARE_COLUMNS, layout, cells, line);
+    format_bytes(cells, RELEASED, &row->released, 1);
+    format_cells(share_columns, SHARE_COLUMNS, layout, cells, line);
 }
 
 void top_budget_line(const struct top_layout *layout, const struct top_budget *budget,
-                     size_t number, char line[TOP_LINE])
+                     size_t line_index, char line[TOP_LINE])
 {
     char cells[SHARE_COLUMNS][CELL];
 
-    if (number == 0) {
+    if (line_index == 0) {
         for (unsigned i = 0; i < SHARE_COLUMNS; i++)
             (void)snprintf(cells[i], CELL, "%s", share_columns[i].name);
-        put_cells(share_columns, SHARE_COLUMNS, layout, cells, line);
-    } else if (number <= budget->count) {
-        put_share(layout, &budget->rows[number - 1], line);
+        format_cells(share_columns, SHARE_COLUMNS, layout, cells, line);
+    } else if (line_index <= budget->count) {
+        format_share(layout, &budget->rows[line_index - 1], line);
     } else if (budget->is_full) {
         (void)snprintf(line, TOP_LINE,
                        "all %u slots of the budget file are in use: no other process can join",
@@ -595,13 +598,13 @@ static json_t *share_json(const struct top_share *row)
 {
     if (!row->is_readable)
         return json_pack("{s:i, s:b}", "slot", (int)row->slot, "readable", 0);
-    return json_pack("{s:i, s:b, s:i, s:o, s:o, s:I, s:I, s:I, s:f, s:I, s:o}", "slot",
-                     (int)row->slot, "readable", 1, "pid", row->pid, "command",
-                     text_json(row->program), "uuid",
-                     row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "physical",
-                     (json_int_t)row->physical, "idle", (json_int_t)row->idle, "demand",
-                     (json_int_t)row->demand, "share", (double)row->share_millionths / 1e6,
-                     "min_bytes", (json_int_t)row->min_bytes, "released", number(row->released));
+    return json_pack(
+        "{s:i, s:b, s:i, s:o, s:o, s:I, s:I, s:I, s:f, s:I, s:o}", "slot", (int)row->slot,
+        "readable", 1, "pid", row->pid, "command", text_json(row->program), "uuid",
+        row->uuid[0] != '\0' ? json_string(row->uuid) : json_null(), "physical",
+        (json_int_t)row->physical, "idle", (json_int_t)row->idle, "demand", (json_int_t)row->demand,
+        "share", (double)row->share_millionths / 1e6, "min_bytes", (json_int_t)row->min_bytes,
+        "released", json_number(row->released));
 }
 
 json_t *top_budget_json(const struct top_budget *budget)

@@ -67,7 +67,7 @@ bool top_table_init(struct top_table *table, const struct publishers *publishers
                     bool has_pools);
 void top_table_fini(struct top_table *table);
 
-/* "2 processes, 3 devices; 214 processes cannot be read (permission denied)" */
+/* Format the summary: "2 processes, 3 devices; 214 processes cannot be read (permission denied)". */
 void top_table_summary(const struct top_table *table, const struct publishers *publishers,
                        char line[TOP_LINE]);
 
@@ -86,8 +86,11 @@ void top_table_head(const struct top_layout *layout, enum top_by by, char line[T
 void top_table_line(const struct top_layout *layout, const struct top_row *row,
                     char line[TOP_LINE]);
 
-/* Both tables as JSON.  NULL on host allocation failure.  budget: the value of the key "budget", ownership of which passes to
- * the function; NULL: no such key */
+/*
+ * Get both tables as JSON.  Returns NULL on host allocation failure.
+ *
+ * @param budget  the value of the key "budget", whose ownership passes to the function; NULL: no such key
+ */
 json_t *top_table_json(const struct publishers *publishers, json_t *budget);
 
 /* --- Processes that share a budget file. --- */
@@ -115,12 +118,12 @@ void top_budget_fini(struct top_budget *budget);
 
 struct top_layout top_budget_layout(int width, unsigned page);
 
-/* The number of lines: a heading; a line for each row, or one with the error; and one if no slot is free. */
+/* Get the number of lines: a heading, a line for each row or a line with the error, and a line if no slot is free. */
 size_t top_budget_lines(const struct top_budget *budget);
 void top_budget_line(const struct top_layout *layout, const struct top_budget *budget,
-                     size_t number, char line[TOP_LINE]);
+                     size_t line_index, char line[TOP_LINE]);
 
-/* NULL on host allocation failure. */
+/* Get the second table as JSON.  Returns NULL on host allocation failure. */
 json_t *top_budget_json(const struct top_budget *budget);
 
 #endif

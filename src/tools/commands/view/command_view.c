@@ -12,24 +12,24 @@
 #include "src/tools/output/progress.h"
 #include "src/tools/reading/recording.h"
 
-/* Of a block or segment; the page iterates over it in steps of 2 MiB. */
+/* The maximal size of a block or segment, because the page iterates over it in steps of 2 MiB. */
 #define BYTES_MAX ((uint64_t)1 << 44)
 
-/* The largest block or segment of a device. */
-static uint64_t largest_of(const struct recording_device *device)
+/* Find the size of the largest block or segment of a device. */
+static uint64_t find_largest(const struct recording_device *device)
 {
-    uint64_t most = 0;
+    uint64_t largest = 0;
 
     for (size_t i = 0; i < device->segment_count; i++)
-        most = device->segments[i].bytes > most ? device->segments[i].bytes : most;
+        largest = device->segments[i].bytes > largest ? device->segments[i].bytes : largest;
     for (size_t i = 0; i < device->event_count; i++)
-        if (device->events[i].action < RECORDING_OOM && device->events[i].bytes > most)
-            most = device->events[i].bytes;
-    return most;
+        if (device->events[i].action < RECORDING_OOM && device->events[i].bytes > largest)
+            largest = device->events[i].bytes;
+    return largest;
 }
 
-static const struct recording_device *choose(const struct option_values *arguments,
-                                             const struct recording *recording)
+static const struct recording_device *select_device(const struct option_values *arguments,
+                                                    const struct recording *recording)
 {
     struct recording_fault fault;
     const struct recording_device *device =
@@ -37,9 +37,9 @@ static const struct recording_device *choose(const struct option_values *argumen
 
     if (!device)
         message_print("%s: %s", recording->name, fault.text);
-    else if (largest_of(device) > BYTES_MAX) {
+    else if (find_largest(device) > BYTES_MAX) {
         message_print("%s: a block or segment has %s; a page shows at most 16.00 TiB",
-                      recording->name, amount_bytes(largest_of(device)).text);
+                      recording->name, amount_bytes(find_largest(device)).text);
         return NULL;
     } else if (device->event_count == 0)
         message_print("%s: no history was recorded, so the page shows only the state at the "
@@ -51,37 +51,37 @@ static const struct recording_device *choose(const struct option_values *argumen
 static bool add_file(FILE *out, const struct option_values *arguments, unsigned number,
                      bool *has_dropped)
 {
-    const size_t most = (size_t)option_number(arguments, OPTION_BLOCKS);
+    const size_t max = (size_t)option_number(arguments, OPTION_BLOCKS);
     const struct recording_device *device;
     struct recording recording;
     struct replay_model_dropped dropped = {0, 0};
     size_t summed = 0;
-    bool fine;
+    bool success;
 
     if (!recording_file_read(arguments->operands[number], &recording))
         return false;
-    device = choose(arguments, &recording);
+    device = select_device(arguments, &recording);
     progress_begin(recording.name);
-    fine = device && view_model_write(out, number, &recording, device, most, &summed, &dropped);
+    success = device && view_model_write(out, number, &recording, device, max, &summed, &dropped);
     progress_end();
-    if (device && !fine)
+    if (device && !success)
         message_print("%s: out of host memory, page", recording.name);
     else if (summed > 0)
         message_print(
             "%s: the page is aggregated: it has the %s with the largest product of size and "
             "lifetime, "
             "and the sum of %s; --blocks sets the number",
-            recording.name, amount_of(most, "block").text, amount_of(summed, "other").text);
-    *has_dropped |= fine && replay_model_report_dropped(recording.name, &dropped);
+            recording.name, amount_of(max, "block").text, amount_of(summed, "other").text);
+    *has_dropped |= success && replay_model_report_dropped(recording.name, &dropped);
     recording_fini(&recording);
-    return fine;
+    return success;
 }
 
-static int run(const struct option_values *arguments)
+static int command_view_run(const struct option_values *arguments)
 {
     const char *path = option_text(arguments, OPTION_OUTPUT);
     struct output_file page;
-    bool fine = true, has_dropped = false;
+    bool success = true, has_dropped = false;
 
     if (!path) {
         message_error("needs --output, the page to write");
@@ -90,21 +90,21 @@ static int run(const struct option_values *arguments)
     if (!output_file_open(&page, path, arguments->operands, arguments->operand_count))
         return COMMAND_ERROR;
     (void)fwrite(view_page_head, 1, view_page_head_bytes, page.out);
-    for (int i = 0; fine && i < arguments->operand_count; i++)
-        fine = add_file(page.out, arguments, (unsigned)i, &has_dropped);
-    if (fine)
+    for (int i = 0; success && i < arguments->operand_count; i++)
+        success = add_file(page.out, arguments, (unsigned)i, &has_dropped);
+    if (success)
         (void)fwrite(view_page_tail, 1, view_page_tail_bytes, page.out);
-    if (!output_file_close(&page, fine))
+    if (!output_file_close(&page, success))
         return COMMAND_ERROR;
     return has_dropped ? COMMAND_MISMATCH : COMMAND_SUCCESS;
 }
 
 const struct command command_view = {
     .name = "view",
-    .run = run,
-    .sentence = "write an HTML page that shows a memory snapshot",
+    .run = command_view_run,
+    .summary = "write an HTML page that shows a memory snapshot",
     .usage = "FILE [FILE] -o OUT",
-    .needs = "a memory snapshot",
+    .required_operands = "a memory snapshot",
     .operands = COMMAND_FILES,
     .min_operands = 1,
     .max_operands = 2,

@@ -3,33 +3,33 @@
 
 #include <stdlib.h>
 
-#define MOST_GROUPS 10 /* of 7 bits */
+#define VARINT_MAX 10 /* bytes of a 64-bit number */
 
 void view_columns_add(struct view_columns *columns, uint64_t number)
 {
     if (columns->failed)
         return;
-    if (columns->room - columns->count < MOST_GROUPS) {
-        const size_t room = columns->room ? 2 * columns->room : 4096;
-        unsigned char *bigger = realloc(columns->bytes, room);
+    if (columns->capacity - columns->count < VARINT_MAX) {
+        const size_t capacity = columns->capacity ? 2 * columns->capacity : 4096;
+        unsigned char *grown = realloc(columns->bytes, capacity);
 
-        if (!bigger) {
+        if (!grown) {
             columns->failed = true;
             return;
         }
-        columns->bytes = bigger;
-        columns->room = room;
+        columns->bytes = grown;
+        columns->capacity = capacity;
     }
     for (; number >= 0x80; number >>= 7)
         columns->bytes[columns->count++] = (unsigned char)(number | 0x80);
     columns->bytes[columns->count++] = (unsigned char)number;
 }
 
-void view_columns_add_step(struct view_columns *columns, uint64_t number, uint64_t before)
+void view_columns_add_step(struct view_columns *columns, uint64_t number, uint64_t previous)
 {
-    const uint64_t step = number - before;
+    const uint64_t step = number - previous;
 
-    view_columns_add(columns, number >= before ? step << 1 : ~step << 1 | 1);
+    view_columns_add(columns, number >= previous ? step << 1 : ~step << 1 | 1);
 }
 
 bool view_columns_write(const struct view_columns *columns, FILE *out)
@@ -39,18 +39,18 @@ bool view_columns_write(const struct view_columns *columns, FILE *out)
     if (columns->failed)
         return false;
     for (size_t at = 0; at < columns->count; at += 3) {
-        const size_t left = columns->count - at;
-        const uint32_t three = (uint32_t)columns->bytes[at] << 16 |
-                               (left > 1 ? (uint32_t)columns->bytes[at + 1] << 8 : 0) |
-                               (left > 2 ? columns->bytes[at + 2] : 0);
-        const char four[4] = {
-            digits[three >> 18],
-            digits[three >> 12 & 63],
-            left > 1 ? digits[three >> 6 & 63] : '=',
-            left > 2 ? digits[three & 63] : '=',
+        const size_t remaining = columns->count - at;
+        const uint32_t group = (uint32_t)columns->bytes[at] << 16 |
+                               (remaining > 1 ? (uint32_t)columns->bytes[at + 1] << 8 : 0) |
+                               (remaining > 2 ? columns->bytes[at + 2] : 0);
+        const char encoded[4] = {
+            digits[group >> 18],
+            digits[group >> 12 & 63],
+            remaining > 1 ? digits[group >> 6 & 63] : '=',
+            remaining > 2 ? digits[group & 63] : '=',
         };
 
-        (void)fwrite(four, 1, sizeof(four), out);
+        (void)fwrite(encoded, 1, sizeof(encoded), out);
     }
     return true;
 }

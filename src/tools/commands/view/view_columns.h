@@ -16,14 +16,14 @@
 
 struct view_columns {
     unsigned char *bytes; /* [count] */
-    size_t count, room;
+    size_t count, capacity;
     bool failed; /* host allocation failure */
 };
 
 void view_columns_add(struct view_columns *columns, uint64_t number);
 
-/* Add the difference of two numbers, which can be negative. */
-void view_columns_add_step(struct view_columns *columns, uint64_t number, uint64_t before);
+/* Add the difference of a number from the previous one, which can be negative. */
+void view_columns_add_step(struct view_columns *columns, uint64_t number, uint64_t previous);
 
 /* Write the bytes as base64.  Returns false after a failure. */
 bool view_columns_write(const struct view_columns *columns, FILE *out);

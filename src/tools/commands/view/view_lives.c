@@ -13,10 +13,10 @@ struct pass {
     const struct recording_device *device;
     struct replay_model model;
     uint32_t *life_of; /* by the slot of a block in the model */
-    uint32_t slot_room;
+    uint32_t life_of_capacity;
     struct ordered mapped; /* starts of the ranges that are mapped */
     struct view_span *mapped_span;
-    uint32_t mapped_room;
+    uint32_t mapped_capacity;
     uint32_t now, end; /* moments */
     bool out_of_memory;
 };
@@ -29,7 +29,7 @@ static bool add_mapped(struct pass *pass, const struct view_span *span)
     const uint32_t slot = ordered_add(&pass->mapped, span->address);
 
     if (slot == ORDERED_NONE || !ordered_resize(&pass->mapped, (void **)&pass->mapped_span,
-                                                &pass->mapped_room, sizeof(*span)))
+                                                &pass->mapped_capacity, sizeof(*span)))
         return false;
     pass->mapped_span[slot] = *span;
     return true;
@@ -56,35 +56,35 @@ static bool unmap(struct pass *pass, uint64_t start, uint64_t end)
 {
     while (start < end) {
         const uint32_t slot = ordered_up_to(&pass->mapped, start);
-        struct view_span rest = pass->mapped_span[slot];
-        const uint64_t whole_end = rest.address + rest.bytes;
-        const uint64_t stop = whole_end < end ? whole_end : end;
+        struct view_span remainder = pass->mapped_span[slot];
+        const uint64_t whole_end = remainder.address + remainder.bytes;
+        const uint64_t part_end = whole_end < end ? whole_end : end;
 
-        if (!add_span(pass, &rest, start, stop))
+        if (!add_span(pass, &remainder, start, part_end))
             return false;
-        if (rest.address < start)
-            pass->mapped_span[slot].bytes = start - rest.address;
+        if (remainder.address < start)
+            pass->mapped_span[slot].bytes = start - remainder.address;
         else
             ordered_remove(&pass->mapped, start);
-        rest.address = start = stop;
-        rest.bytes = whole_end - stop;
-        if (rest.bytes > 0 && !add_mapped(pass, &rest))
+        remainder.address = start = part_end;
+        remainder.bytes = whole_end - part_end;
+        if (remainder.bytes > 0 && !add_mapped(pass, &remainder))
             return false;
     }
     return true;
 }
 
 /* Add the spans that are mapped at the end. */
-static bool add_rest(struct pass *pass)
+static bool add_mapped_spans(struct pass *pass)
 {
-    uint64_t from = 0;
+    uint64_t next = 0;
     uint32_t slot;
 
-    while ((slot = ordered_from(&pass->mapped, from)) != ORDERED_NONE) {
+    while ((slot = ordered_from(&pass->mapped, next)) != ORDERED_NONE) {
         const struct view_span *span = &pass->mapped_span[slot];
 
-        from = span->address + span->bytes;
-        if (!add_span(pass, span, span->address, from))
+        next = span->address + span->bytes;
+        if (!add_span(pass, span, span->address, next))
             return false;
     }
     return true;
@@ -116,13 +116,13 @@ static void range_removed(void *self, const struct replay_model_range *range)
 
 /* --- Lives. --- */
 
-static bool make_room(struct pass *pass)
+static bool reserve_life(struct pass *pass)
 {
     struct view_lives *out = pass->out;
 
     return out->life_count < LIVES_MAX &&
            array_reserve((void **)&out->lives, out->life_count, sizeof(*out->lives)) &&
-           ordered_resize(&pass->model.blocks, (void **)&pass->life_of, &pass->slot_room,
+           ordered_resize(&pass->model.blocks, (void **)&pass->life_of, &pass->life_of_capacity,
                           sizeof(*pass->life_of));
 }
 
@@ -131,7 +131,7 @@ static void block_added(void *self, uint32_t slot, const struct replay_model_blo
     struct pass *pass = self;
     struct view_lives *out = pass->out;
 
-    if (pass->out_of_memory || !make_room(pass)) {
+    if (pass->out_of_memory || !reserve_life(pass)) {
         pass->out_of_memory = true;
         return;
     }
@@ -197,7 +197,7 @@ static bool number_events(struct pass *pass)
     return out->events;
 }
 
-static bool run(struct pass *pass)
+static bool replay_events(struct pass *pass)
 {
     const struct replay_model_observer observer = {pass,          block_added, block_freed,
                                                    block_removed, range_added, range_removed};
@@ -209,7 +209,7 @@ static bool run(struct pass *pass)
         pass->now = (uint32_t)pass->model.at + 1;
     while (!pass->out_of_memory && replay_model_step(&pass->model));
     pass->now = pass->end;
-    return !pass->out_of_memory && !pass->model.out_of_memory && add_rest(pass) &&
+    return !pass->out_of_memory && !pass->model.out_of_memory && add_mapped_spans(pass) &&
            number_events(pass);
 }
 
@@ -217,20 +217,20 @@ bool view_lives_init(struct view_lives *out, const struct recording *recording,
                      const struct recording_device *device)
 {
     struct pass pass = {.out = out, .device = device, .end = (uint32_t)device->event_count + 1};
-    bool fine;
+    bool success;
 
     *out = (struct view_lives){0};
     ordered_init(&pass.mapped);
     if (!replay_model_init(&pass.model, recording, device))
         return false;
-    fine = run(&pass);
+    success = replay_events(&pass);
     replay_model_fini(&pass.model);
     ordered_fini(&pass.mapped);
     free(pass.mapped_span);
     free(pass.life_of);
-    if (!fine)
+    if (!success)
         view_lives_fini(out);
-    return fine;
+    return success;
 }
 
 void view_lives_fini(struct view_lives *lives)
@@ -247,19 +247,19 @@ void view_lives_fini(struct view_lives *lives)
 /* The state of a reduction; indices are moments before it. */
 struct reduction {
     struct view_lives *lives;
-    uint32_t *
-        moment_of; /* [event_count + 2]: the new moment of each moment, or of the last remaining one before it */
+    /* [event_count + 2]: the new moment of each moment, or of the last remaining moment before it */
+    uint32_t *moment_of;
     int64_t *change; /* [event_count + 1]: of the bytes of summed lives */
 };
 
-static double weight_of(const struct view_life *life)
+static double compute_weight(const struct view_life *life)
 {
     return (double)life->bytes * (life->died - life->born);
 }
 
-static int compare_weights(const void *left, const void *right)
+static int compare_weights(const void *first, const void *second)
 {
-    const double a = *(const double *)left, b = *(const double *)right;
+    const double a = *(const double *)first, b = *(const double *)second;
 
     return (a < b) - (a > b);
 }
@@ -272,7 +272,7 @@ static bool find_min_weight(const struct view_lives *lives, size_t max, double *
     if (!weights)
         return false;
     for (size_t i = 0; i < lives->life_count; i++)
-        weights[i] = weight_of(&lives->lives[i]);
+        weights[i] = compute_weight(&lives->lives[i]);
     qsort(weights, lives->life_count, sizeof(*weights), compare_weights);
     *min = weights[max - 1];
     *ties = 0;
@@ -291,7 +291,7 @@ static void remove_lives(struct reduction *reduction, double min, size_t ties)
 
     for (size_t i = 0; i < lives->life_count; i++) {
         const struct view_life life = lives->lives[i];
-        const double weight = weight_of(&life);
+        const double weight = compute_weight(&life);
 
         if (weight > min || (weight == min && ties > 0)) {
             ties -= weight == min;
@@ -355,21 +355,21 @@ bool view_lives_reduce(struct view_lives *lives, size_t max_lives)
     struct reduction reduction = {.lives = lives};
     double min = 0;
     size_t ties = 0;
-    bool fine;
+    bool success;
 
     if (lives->life_count <= max_lives)
         return true;
     reduction.moment_of = calloc(lives->event_count + 2, sizeof(*reduction.moment_of));
     reduction.change = calloc(lives->event_count + 1, sizeof(*reduction.change));
     lives->summed = calloc(lives->event_count + 1, sizeof(*lives->summed));
-    fine = reduction.moment_of && reduction.change && lives->summed &&
-           find_min_weight(lives, max_lives, &min, &ties);
-    if (fine) {
+    success = reduction.moment_of && reduction.change && lives->summed &&
+              find_min_weight(lives, max_lives, &min, &ties);
+    if (success) {
         remove_lives(&reduction, min, ties);
         renumber_events(&reduction);
         renumber_intervals(&reduction);
     }
     free(reduction.moment_of);
     free(reduction.change);
-    return fine;
+    return success;
 }

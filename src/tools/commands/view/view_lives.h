@@ -40,15 +40,15 @@ struct view_lives {
     struct view_life *lives; /* [life_count] */
     struct view_span *spans; /* [span_count] */
     uint32_t *events;        /* [event_count]: indices of the events in the recording */
-    uint64_t *
-        summed; /* [event_count + 1] or NULL: the maximum of the summed bytes from each moment to the next */
+    /* [event_count + 1] or NULL: the maximum of the summed bytes from each moment to the next */
+    uint64_t *summed;
     size_t life_count, span_count, event_count;
     size_t summed_count; /* number of summed lives */
     struct replay_model_dropped dropped;
     uint64_t unmatched; /* inconsistent events, segments and blocks */
 };
 
-/* Returns false on host allocation failure; then `out` needs no view_lives_fini(). */
+/* Returns false on host allocation failure; then `out` requires no view_lives_fini(). */
 bool view_lives_init(struct view_lives *out, const struct recording *recording,
                      const struct recording_device *device);
 void view_lives_fini(struct view_lives *lives);

@@ -12,7 +12,7 @@
 #include "src/tools/replay_model/host_memory.h"
 #include "src/tools/replay_model/sites.h"
 
-#define STREAMS 256u /* further streams are counted as the last one */
+#define STREAMS 256u /* more streams count as the last one */
 
 /* The data of a device for the page. */
 struct model {
@@ -26,7 +26,7 @@ struct model {
     size_t stream_count, ooms;
 };
 
-static uint64_t stream_of(struct model *model, uint64_t stream)
+static uint64_t number_stream(struct model *model, uint64_t stream)
 {
     size_t at = 0;
 
@@ -39,27 +39,27 @@ static uint64_t stream_of(struct model *model, uint64_t stream)
 
 /* --- Columns. --- */
 
-static const struct recording_event *event_of(const struct model *model, size_t number)
+static const struct recording_event *get_event(const struct model *model, size_t number)
 {
     return &model->device->events[model->lives.events[number]];
 }
 
 static void add_times(struct model *model)
 {
-    uint64_t before = 0;
+    uint64_t previous = 0;
 
     for (size_t i = 0; i < model->lives.event_count; i++) {
-        view_columns_add_step(&model->columns, event_of(model, i)->time_us, before);
-        before = event_of(model, i)->time_us;
+        view_columns_add_step(&model->columns, get_event(model, i)->time_us, previous);
+        previous = get_event(model, i)->time_us;
     }
-    before = 0;
+    previous = 0;
     for (size_t i = 0; model->lives.summed && i <= model->lives.event_count; i++) {
-        view_columns_add_step(&model->columns, model->lives.summed[i], before);
-        before = model->lives.summed[i];
+        view_columns_add_step(&model->columns, model->lives.summed[i], previous);
+        previous = model->lives.summed[i];
     }
 }
 
-static void add_names(struct model *model)
+static void add_tables(struct model *model)
 {
     const struct recording *recording = model->recording;
     struct view_columns *columns = &model->columns;
@@ -107,16 +107,16 @@ enum life_column {
     LIFE_COLUMNS
 };
 
-/* Add one number of a life.  before: the previous life */
+/* Add one number of a life. */
 static void add_life(struct model *model, enum life_column column, const struct view_life *life,
-                     const struct view_life *before)
+                     const struct view_life *previous)
 {
     const uint32_t end = (uint32_t)model->lives.event_count + 1;
     struct view_columns *columns = &model->columns;
 
     switch (column) {
     case LIFE_BORN:
-        view_columns_add(columns, life->born - before->born);
+        view_columns_add(columns, life->born - previous->born);
         break;
     case LIFE_FREED:
         view_columns_add(columns, life->freed == end ? 0 : life->freed - life->born + 1);
@@ -125,13 +125,13 @@ static void add_life(struct model *model, enum life_column column, const struct 
         view_columns_add(columns, life->died == end ? 0 : life->died - life->freed + 1);
         break;
     case LIFE_ADDRESS:
-        view_columns_add_step(columns, life->address, before->address);
+        view_columns_add_step(columns, life->address, previous->address);
         break;
     case LIFE_BYTES:
         view_columns_add(columns, life->bytes);
         break;
     case LIFE_STREAM:
-        view_columns_add(columns, stream_of(model, life->stream));
+        view_columns_add(columns, number_stream(model, life->stream));
         break;
     case LIFE_STACK:
         view_columns_add(columns, life->stack);
@@ -150,12 +150,12 @@ static void add_life(struct model *model, enum life_column column, const struct 
 
 static void add_lives(struct model *model)
 {
-    static const struct view_life nothing;
+    static const struct view_life zero;
 
     for (int column = 0; column < LIFE_COLUMNS; column++)
         for (size_t i = 0; i < model->lives.life_count; i++)
             add_life(model, (enum life_column)column, &model->lives.lives[i],
-                     i > 0 ? &model->lives.lives[i - 1] : &nothing);
+                     i > 0 ? &model->lives.lives[i - 1] : &zero);
 }
 
 static void add_spans(struct model *model)
@@ -173,19 +173,19 @@ static void add_spans(struct model *model)
     for (size_t i = 0; i < count; i++)
         view_columns_add(columns, spans[i].bytes);
     for (size_t i = 0; i < count; i++)
-        view_columns_add(columns, stream_of(model, spans[i].stream));
+        view_columns_add(columns, number_stream(model, spans[i].stream));
     for (size_t i = 0; i < count; i++)
         view_columns_add(columns, spans[i].pool);
     for (size_t i = 0; i < count; i++)
         view_columns_add(columns, spans[i].page);
 }
 
-static void add_ooms(struct model *model)
+static void add_ooms_and_pages(struct model *model)
 {
     const struct recording_device *device = model->device;
 
     for (size_t i = 0; i < model->lives.event_count; i++) {
-        const struct recording_event *event = event_of(model, i);
+        const struct recording_event *event = get_event(model, i);
 
         if (event->action != RECORDING_OOM)
             continue;
@@ -204,7 +204,7 @@ static void add_ooms(struct model *model)
 
 /* --- Facts. --- */
 
-static json_t *texts_of(const struct recording *recording)
+static json_t *texts_json(const struct recording *recording)
 {
     json_t *texts = json_array();
 
@@ -213,8 +213,8 @@ static json_t *texts_of(const struct recording *recording)
     return texts;
 }
 
-/* The names of sites, by ID. */
-static json_t *site_names(const struct sites *sites)
+/* Get the names of sites, by ID. */
+static json_t *site_names_json(const struct sites *sites)
 {
     json_t *names = json_array();
 
@@ -227,7 +227,7 @@ static json_t *site_names(const struct sites *sites)
     return names;
 }
 
-static json_t *streams_of(const struct model *model)
+static json_t *streams_json(const struct model *model)
 {
     json_t *streams = json_array();
 
@@ -270,14 +270,14 @@ static bool write_facts(FILE *out, const struct model *model)
         (json_int_t)device->lost, "omitted", (json_int_t)device->truncated, "synthetic",
         (json_int_t)device->synthetic, "unmatched", (json_int_t)model->lives.unmatched, "recorded",
         (json_int_t)device->event_count, "summed", (json_int_t)model->lives.summed_count, "texts",
-        texts_of(recording), "sites", site_names(&model->sites), "streams", streams_of(model),
-        "host",
+        texts_json(recording), "sites", site_names_json(&model->sites), "streams",
+        streams_json(model), "host",
         model->host.is_recorded ? json_string(host_memory_describe(&model->host).text)
                                 : json_null());
-    const bool fine = facts && write_json(out, facts);
+    const bool success = facts && write_json(out, facts);
 
     json_decref(facts);
-    return fine;
+    return success;
 }
 
 bool view_model_write(FILE *out, unsigned number, const struct recording *recording,
@@ -285,7 +285,7 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
                       struct replay_model_dropped *dropped)
 {
     struct model model = {.recording = recording, .device = device};
-    bool fine;
+    bool success;
 
     if (!host_memory_init(&model.host, recording) ||
         !sites_init(&model.sites, recording, SITES_BY_FRAME, 1))
@@ -302,17 +302,17 @@ bool view_model_write(FILE *out, unsigned number, const struct recording *record
     *summed = model.lives.summed_count;
     *dropped = model.lives.dropped;
     add_times(&model);
-    add_names(&model);
+    add_tables(&model);
     add_lives(&model);
     add_spans(&model);
-    add_ooms(&model);
+    add_ooms_and_pages(&model);
     (void)fprintf(out, "<script type=\"application/json\" id=\"facts-%u\">", number);
-    fine = write_facts(out, &model);
+    success = write_facts(out, &model);
     (void)fprintf(out, "</script>\n<script type=\"text/plain\" id=\"columns-%u\">", number);
-    fine = fine && view_columns_write(&model.columns, out);
+    success = success && view_columns_write(&model.columns, out);
     (void)fputs("</script>\n", out);
     view_columns_fini(&model.columns);
     view_lives_fini(&model.lives);
     sites_fini(&model.sites);
-    return fine;
+    return success;
 }

@@ -2,14 +2,14 @@
 /*
  * The data of a file in the page of `xseg view`: facts as JSON, and columns of numbers.
  *
- * The columns are one stream of bytes in base64.  A number is an unsigned LEB128.  A signed number n is written as 2n if n >= 0, and
- * as -2n - 1 otherwise.  src/tools/commands/view/page/model.js reads the columns in this order:
+ * The columns are one stream of bytes in base64.  A number is an unsigned LEB128.  A signed number n is written as 2n if
+ * n >= 0, and as -2n - 1 otherwise.  src/tools/commands/view/page/model.js reads the columns in this order:
  *
  *   times    for each event its time in us, less that of the previous event (signed)
  *   summed   if lives are summed: their bytes at each moment, less those at the previous moment (signed)
  *   frames   name, file, line, whether the file is a module and the line an offset in it
  *   stacks   number of frames, and the frames
- *   sites    for each stack 1 + the frame that is its site (sites.h), or 0
+ *   sites    for each stack its site (sites.h), an index of the list in the facts
  *   pools    two numbers
  *   contexts label, compiled region, step, stage: texts, 0 for none
  *   lives    born, less that of the previous life; freed - born + 1, or 0; died - freed + 1, or 0; address, less that
@@ -19,7 +19,7 @@
  *   ooms     moment, requested bytes, free bytes of the device
  *   pages    address, bytes, reason, registered bytes: of the state at the end
  *
- * 0 for freed or died means never.  Streams and reasons are indices of lists in the facts.
+ * 0 for freed or died means never.  Streams and texts are indices of lists in the facts.
  *
  * Locking: none.
  */

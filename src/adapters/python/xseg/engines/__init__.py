@@ -13,5 +13,5 @@ TESTED = {"vllm": "0.33.0", "sglang": "0.5.23", "torch_memory_saver": "0.0.10"}
 
 
 def is_used() -> bool:
-    """Whether PyTorch runs on xseg in this process."""
+    """Get whether PyTorch runs on xseg in this process."""
     return "xseg.torch" in sys.modules

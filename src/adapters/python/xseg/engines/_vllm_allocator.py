@@ -77,14 +77,14 @@ class CuMemAllocator:
 
     @contextlib.contextmanager
     def _current(self, name: str) -> Iterator[None]:
-        before, self.current_tag = self.current_tag, name
+        previous, self.current_tag = self.current_tag, name
         try:
             yield
         finally:
-            self.current_tag = before
+            self.current_tag = previous
 
     def use_cudagraph_pool(self, pool: Optional[PoolId] = None) -> "contextlib.AbstractContextManager[PoolId]":
-        """The name of cudagraph_pool() in versions after 0.33."""
+        """Call cudagraph_pool(), which has this name in versions of vLLM after 0.33."""
         return self.cudagraph_pool(pool)
 
     def release_cudagraph_pool(self, pool: Optional[PoolId] = None) -> None:
@@ -108,7 +108,7 @@ class CuMemAllocator:
 
     @property
     def pointer_to_data(self) -> Dict[int, Any]:
-        """A copy of what vLLM's attribute has, which its tests and other programs read: one entry for each segment, by address.
+        """The segments by address, in the form of vLLM's attribute, which its tests and other programs read.
 
         `handle` is (device, bytes, address, None): vLLM's functions that unmap memory reject it.
         """
@@ -127,10 +127,10 @@ class CuMemAllocator:
 
     def sleep(self, offload_tags: Optional[Tags] = None) -> None:
         """Release the memory of all tags.  Contents of `offload_tags` are copied to host memory, the others discarded."""
-        kept = _set_of(offload_tags, (self.default_tag,))
-        before = self.get_current_usage()
-        self._pause({name: "host" if name in kept else "nothing" for name in self._used()})
-        logger.info("xseg: sleep released %.2f GiB", (before - self.get_current_usage()) / (1 << 30))
+        offloaded = _set_of(offload_tags, (self.default_tag,))
+        used_bytes = self.get_current_usage()
+        self._pause({name: "host" if name in offloaded else "nothing" for name in self._used()})
+        logger.info("xseg: sleep released %.2f GiB", (used_bytes - self.get_current_usage()) / (1 << 30))
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -147,7 +147,7 @@ class CuMemAllocator:
         self._run_after_map()
 
     def _used(self) -> List[str]:
-        """All tags with pools."""
+        """Get all tags with pools."""
         return [name for name in (*sorted(self._tags), GRAPHS) if self._pools_of(name)]
 
     def _pools_of(self, name: str) -> List[Pool]:
@@ -195,7 +195,7 @@ class CuMemAllocator:
         return lambda: self._hooks[tag].remove(hooks)
 
     def _engine(self) -> Any:
-        """The module of vLLM with tag hooks, or None."""
+        """Get the module of vLLM with tag hooks, or None."""
         import vllm.device_allocator as engine  # pylint: disable=import-outside-toplevel,import-error
         return engine if hasattr(engine, "run_before_unmap_hooks") else None
 

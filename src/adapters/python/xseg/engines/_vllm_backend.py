@@ -17,7 +17,7 @@ class XsegBackend(CuMemBackend):  # type: ignore[misc,no-any-unimported]
 
     @classmethod
     def is_supported(cls) -> bool:
-        """Whether PyTorch runs on xseg."""
+        """Get whether PyTorch runs on xseg."""
         if not is_used():
             logger.error("xseg: sleep backend is not available, because PyTorch does not run on xseg; start vLLM by `xseg run`, or set "
                          "XSEG_TORCH=1")

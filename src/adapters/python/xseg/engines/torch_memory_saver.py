@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `import torch_memory_saver` finds in a process whose PyTorch runs on xseg: the interface of the package, by tags."""
+"""The module torch_memory_saver in a process whose PyTorch runs on xseg: the interface of that package, by tags."""
 from xseg.torch.memory_saver import TorchMemorySaver, configure_subprocess, torch_memory_saver
 
 __all__ = ["TorchMemorySaver", "configure_subprocess", "torch_memory_saver"]

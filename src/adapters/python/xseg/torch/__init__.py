@@ -45,7 +45,7 @@ from xseg.torch._build import Refused
 __all__ = ["Range", "Refused", "allocator", "doctor", "info", "pause", "paused", "pin", "pool", "range", "registered", "resume", "suspended",
            "tag", "tags", "unpin"]
 
-TEXT_BYTES = 4096
+MESSAGE_BYTES = 4096
 
 
 class Range(_range.Range):
@@ -67,11 +67,11 @@ class Range(_range.Range):
         part = self.view(offset, math.prod(shape) * kind.itemsize)
         return cast(torch.Tensor, torch.from_dlpack(part).view(kind).view(tuple(shape)))
 
-    def _number(self, stream: Handle) -> int:
+    def _stream_handle(self, stream: Handle) -> int:
         return handle(torch.cuda.current_stream(self.device) if stream is None else stream)
 
 
-class _Borrowed(Allocator):
+class _PyTorchAllocator(Allocator):
     """PyTorch's allocator, which the adapter owns and never closes."""
 
     _ranges = Range
@@ -93,7 +93,7 @@ class _Borrowed(Allocator):
         pass
 
 
-class _BorrowedPool(Pool):
+class _RetainedPool(Pool):
     """A pool that the adapter retains."""
 
     def release(self) -> None:
@@ -104,36 +104,36 @@ class _BorrowedPool(Pool):
 
 
 def _declare(adapter: ctypes.CDLL) -> ctypes.CDLL:
-    text = (ctypes.c_char_p, ctypes.c_size_t)
-    adapter.xseg_torch_install.argtypes = text
+    message = (ctypes.c_char_p, ctypes.c_size_t)
+    adapter.xseg_torch_install.argtypes = message
     adapter.xseg_torch_library.restype = ctypes.c_void_p
     adapter.xseg_torch_library.argtypes = ()
-    adapter.xseg_torch_open_device.argtypes = (ctypes.c_int, *text)
-    adapter.xseg_torch_check_settings.argtypes = (ctypes.c_char_p, ctypes.c_size_t, *text)
-    adapter.xseg_torch_restore_settings.argtypes = text
-    adapter.xseg_torch_acknowledged.argtypes = text
+    adapter.xseg_torch_open_device.argtypes = (ctypes.c_int, *message)
+    adapter.xseg_torch_check_settings.argtypes = (ctypes.c_char_p, ctypes.c_size_t, *message)
+    adapter.xseg_torch_restore_settings.argtypes = message
+    adapter.xseg_torch_acknowledged.argtypes = message
     adapter.xseg_torch_serves_ipc.restype = ctypes.c_bool
     adapter.xseg_torch_serves_ipc.argtypes = ()
     adapter.xseg_torch_has_settings_hook.restype = ctypes.c_bool
     adapter.xseg_torch_has_settings_hook.argtypes = ()
-    adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *text)
+    adapter.xseg_torch_settings.argtypes = (ctypes.c_char_p, *message)
     adapter.xseg_torch_pool.restype = ctypes.c_void_p
     adapter.xseg_torch_pool.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
     adapter.xseg_torch_tag.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_bool,
-                                       ctypes.POINTER(ctypes.c_void_p), *text)
-    adapter.xseg_torch_tag_enter.argtypes = (ctypes.c_void_p, *text)
-    adapter.xseg_torch_tag_leave.argtypes = text
-    adapter.xseg_torch_tag_label.argtypes = (ctypes.c_void_p, *text)
-    adapter.xseg_torch_tag_suspend.argtypes = (ctypes.c_bool, *text)
+                                       ctypes.POINTER(ctypes.c_void_p), *message)
+    adapter.xseg_torch_tag_enter.argtypes = (ctypes.c_void_p, *message)
+    adapter.xseg_torch_tag_leave.argtypes = message
+    adapter.xseg_torch_tag_label.argtypes = (ctypes.c_void_p, *message)
+    adapter.xseg_torch_tag_suspend.argtypes = (ctypes.c_bool, *message)
     return adapter
 
 
 def _call(kind: type, name: str, *arguments: Any, value_kind: Optional[type] = None) -> None:
     """Call a function of the adapter.  kind: exception of a failure; value_kind: exception of an invalid value, if it differs."""
-    text = ctypes.create_string_buffer(TEXT_BYTES)
-    result = getattr(_ADAPTER, name)(*arguments, text, len(text))
+    message = ctypes.create_string_buffer(MESSAGE_BYTES)
+    result = getattr(_ADAPTER, name)(*arguments, message, len(message))
     if result:
-        raise (value_kind if value_kind and result == -1 else kind)(text.value.decode(errors="replace"))
+        raise (value_kind if value_kind and result == -1 else kind)(message.value.decode(errors="replace"))
 
 
 def _check_process() -> None:
@@ -153,7 +153,7 @@ def _check_process() -> None:
 
 
 def _original(name: str) -> Any:
-    """A function of torch._C, or None.  If this module is imported again, the function that _replace() has replaced."""
+    """Get a function of torch._C, or None.  If this module is imported again, get the function that _replace() has replaced."""
     found = getattr(torch._C, name, None)  # pylint: disable=protected-access
     return getattr(found, "xseg_original", found)
 
@@ -182,7 +182,7 @@ def _set_settings(apply: Callable[[str], None], settings: str) -> None:
 
 def _get_settings(get: Callable[[], str]) -> str:
     """Get the last string that was set, also if a part of it was ignored (XSEG_TORCH_KEEP_EXPANDABLE)."""
-    text = ctypes.create_string_buffer(TEXT_BYTES)
+    text = ctypes.create_string_buffer(MESSAGE_BYTES)
     _ADAPTER.xseg_torch_acknowledged(text, len(text))
     return text.value.decode(errors="surrogateescape") or get()
 
@@ -199,20 +199,20 @@ def _replace_settings_functions() -> None:
 
 
 def _registered_names() -> Optional["re.Pattern[str]"]:
-    """The expression of XSEG_TORCH_REGISTERED for registered tags and labels; None: none."""
-    text = os.environ.get("XSEG_TORCH_REGISTERED")
-    if not text:
+    """Get the expression of XSEG_TORCH_REGISTERED for registered tags and labels; None: none."""
+    pattern = os.environ.get("XSEG_TORCH_REGISTERED")
+    if not pattern:
         return None
     try:
-        return re.compile(text)
+        return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        print(f"xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, {text!r}, {error}; set an expression of "
+        print(f"xseg.torch: ignoring XSEG_TORCH_REGISTERED: invalid regular expression, {pattern!r}, {error}; set an expression of "
               "Python's re that matches whole names, such as kv_cache|weights", file=sys.stderr)
         return None
 
 
 def _check_variables() -> None:
-    """Report a value that has no effect."""
+    """Report an invalid value of XSEG_TORCH_KEEP_EXPANDABLE, which has no effect."""
     value = os.environ.get("XSEG_TORCH_KEEP_EXPANDABLE", "")
     if value not in ("", "0", "1"):
         print(f"xseg.torch: ignoring XSEG_TORCH_KEEP_EXPANDABLE: unknown value, {value!r}; set 1 to ignore expandable_segments:False at "
@@ -257,7 +257,7 @@ def info() -> Dict[str, Any]:
 
 
 def doctor() -> bool:
-    """Print what is in effect for inference engines and what conflicts, with what to do.  Returns False if something will fail.
+    """Print the settings that are in effect for inference engines, and conflicts with their solution.  Returns False if a check fails.
 
     `python -m xseg doctor` prints the same for a new process.
     """
@@ -266,9 +266,9 @@ def doctor() -> bool:
 
 
 def allocator() -> Allocator:
-    """Get PyTorch's allocator, for limits, trim, explain and configuration.  Initializes CUDA."""
+    """Get PyTorch's allocator, for limits, trim, explain and configuration.  The call initializes CUDA."""
     torch.cuda.init()
-    return _Borrowed(_ADAPTER.xseg_torch_library())
+    return _PyTorchAllocator(_ADAPTER.xseg_torch_library())
 
 
 def _ordinal(device: Optional[int]) -> int:
@@ -284,7 +284,7 @@ def pool(mempool: Any, device: Optional[int] = None) -> Pool:
     if not found:
         raise KeyError(f"xseg.torch.pool: no such memory pool, ID ({first}, {second}) on device {device}; keep the MemPool alive, "
                        "and pass the device on which it was created")
-    return _BorrowedPool(allocator(), found, device)
+    return _RetainedPool(allocator(), found, device)
 
 
 def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-builtin
@@ -302,8 +302,8 @@ def range(size: int, device: Optional[int] = None,  # pylint: disable=redefined-
 def _check_kind(name: str, is_registered: bool) -> None:
     """Check that a name has the same kind of memory on all devices."""
     if (name in _registered) != is_registered and any(each == name for each, _ in _tags):
-        was, now = ("registered", "tag") if name in _registered else ("tag", "registered")
-        raise ArgumentError(f"xseg.torch.{now}: tag was created by xseg.torch.{was}(), {name!r}; enter the tag with xseg.torch.{was}(), or "
+        existing, requested = ("registered", "tag") if name in _registered else ("tag", "registered")
+        raise ArgumentError(f"xseg.torch.{requested}: tag was created by xseg.torch.{existing}(), {name!r}; enter the tag with xseg.torch.{existing}(), or "
                             "use another name")
 
 
@@ -312,10 +312,10 @@ def _tag_pool(name: str, device: int, is_registered: bool) -> Pool:
         _check_kind(name, is_registered)
         found = _tags.get((name, device))
         if found is None:
-            made = ctypes.c_void_p()
+            handle_out = ctypes.c_void_p()
             first, second = torch.cuda.graph_pool_handle()
-            _call(RuntimeError, "xseg_torch_tag", device, converted(name.encode(), ctypes.c_char_p, "xseg.torch: tag name"), first, second, is_registered, ctypes.byref(made))
-            found = _tags[name, device] = _BorrowedPool(allocator(), made.value or 0, device)
+            _call(RuntimeError, "xseg_torch_tag", device, converted(name.encode(), ctypes.c_char_p, "xseg.torch: tag name"), first, second, is_registered, ctypes.byref(handle_out))
+            found = _tags[name, device] = _RetainedPool(allocator(), handle_out.value or 0, device)
             if is_registered:
                 _registered.add(name)
         return found
@@ -394,7 +394,7 @@ def tags(name: Optional[str] = None) -> List[Tuple[str, Pool]]:
         return [(key[0], found) for key, found in _tags.items() if name is None or key[0] == name]
 
 
-def _named(name: Optional[str]) -> List[Tuple[str, Pool]]:
+def _find_tags(name: Optional[str]) -> List[Tuple[str, Pool]]:
     found = tags(name)
     if name is not None and not found:
         raise KeyError(f"xseg.torch: unknown tag, {name!r}; allocate in xseg.torch.tag({name!r}) first")
@@ -414,18 +414,18 @@ def _pause(name: Optional[str], keep: str) -> List[Pool]:
     """Pause the pools of a tag, or of all tags, that are not paused; returns them."""
     if keep not in ("nothing", "host"):
         raise ValueError(f'xseg.torch.pause: unknown keep, {keep!r}; use "nothing" or "host"')
-    found, done = _named(name), []
+    found, paused_pools = _find_tags(name), []
     try:
-        for _, each in found:
-            torch.cuda.synchronize(each.device)
-            if _change_state(functools.partial(each.pause, keep), PausedError):
-                done.append(each)
+        for _, tag_pool in found:
+            torch.cuda.synchronize(tag_pool.device)
+            if _change_state(functools.partial(tag_pool.pause, keep), PausedError):
+                paused_pools.append(tag_pool)
     except Exception:
-        _resume(done)
+        _resume(paused_pools)
         raise
-    if name is not None and not done:
+    if name is not None and not paused_pools:
         raise PausedError(f"xseg.torch.pause: tag is already paused, {name!r}; call xseg.torch.resume({name!r}) first")
-    return done
+    return paused_pools
 
 
 def _resume(pools: List[Pool]) -> bool:
@@ -444,18 +444,18 @@ def pause(name: Optional[str] = None, keep: str = "nothing") -> None:
 
 def resume(name: Optional[str] = None) -> None:
     """Map memory of a paused tag, or of all paused tags, at the same addresses."""
-    if not _resume([each for _, each in _named(name)]) and name is not None:
+    if not _resume([each for _, each in _find_tags(name)]) and name is not None:
         raise ArgumentError(f"xseg.torch.resume: tag is not paused, {name!r}; call xseg.torch.pause({name!r}) first")
 
 
 @contextlib.contextmanager
 def paused(name: Optional[str] = None, keep: str = "nothing") -> Iterator[None]:
     """pause() during the with statement."""
-    done = _pause(name, keep)
+    paused_pools = _pause(name, keep)
     try:
         yield
     finally:
-        _resume(done)
+        _resume(paused_pools)
 
 
 def _extent(tensor: torch.Tensor) -> Tuple[int, int]:

@@ -60,7 +60,7 @@ class Terminated(BaseException):
 
 
 def sources() -> pathlib.Path:
-    """The folder of the C++ sources: the wheel's, else the source tree's."""
+    """Get the folder of the C++ sources, in the wheel or else in the source tree."""
     for folder in (HERE / "src", *(parent / "src/adapters/torch" for parent in HERE.parents[:6])):
         if (folder / "all.cpp").exists():
             return folder
@@ -68,15 +68,15 @@ def sources() -> pathlib.Path:
 
 
 def headers(torch_folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
-    """The folders of PyTorch's headers and of the CUDA runtime's."""
+    """Get the folders of PyTorch's headers and of the headers of the CUDA runtime."""
     own = torch_folder / "include"
     if not (own / "c10/cuda/CUDACachingAllocator.h").exists():
         raise Refused(f"xseg.torch: PyTorch headers not found, {own}; install PyTorch from a wheel")
-    chosen = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    cuda_home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     # PyTorch's packages have headers of its CUDA version; the toolkit of the environment may have another version.
     folders = sorted(torch_folder.parent.glob("nvidia/cu[0-9]*/include"))
     folders += [torch_folder.parent / "nvidia/cuda_runtime/include"]
-    folders += [pathlib.Path(chosen, "include")] if chosen else []
+    folders += [pathlib.Path(cuda_home, "include")] if cuda_home else []
     folders += [pathlib.Path("/usr/local/cuda/include")]
     for folder in folders:
         if (folder / "cuda_runtime_api.h").exists():
@@ -92,31 +92,31 @@ def bare(source: str) -> str:
 
 
 def members(text: str) -> List[str]:
-    """The declarations of a class body at the start of the text, with empty parentheses and without function bodies."""
+    """Get the declarations of a class body at the start of the text, with empty parentheses and without function bodies."""
     found, depth = [""], 0
-    for mark in text:
-        depth -= mark in ")}"
+    for character in text:
+        depth -= character in ")}"
         if depth < 0:
             break
         if depth == 0:
-            found[-1] += mark if mark not in "{}" else ""
-            if mark in ";}" and not found[-1].rstrip().endswith("="):
+            found[-1] += character if character not in "{}" else ""
+            if character in ";}" and not found[-1].rstrip().endswith("="):
                 found.append("")
-        depth += mark in "({"
+        depth += character in "({"
     return found
 
 
 def methods(include: pathlib.Path) -> List[Tuple[str, bool]]:
-    """The virtual methods of the interface, and whether each is pure."""
+    """Get the virtual methods of the interface, and whether each is pure."""
     found = []
     for file, kind in (("c10/core/CachingDeviceAllocator.h", "DeviceAllocator"),
                        ("c10/cuda/CUDACachingAllocator.h", "CUDAAllocator")):
         text = bare((include / file).read_text(encoding="utf-8")) if (include / file).exists() else ""
-        head = re.search(rf"^(?:class|struct)[ \w]* {kind}\b[^;{{]*{{", text, re.MULTILINE)
-        if head:
-            for each in members(text[head.end():]):
-                plain = each
-                for _ in range(each.count("<")):  # types such as std::function<bool(int)> contain parentheses
+        class_head = re.search(rf"^(?:class|struct)[ \w]* {kind}\b[^;{{]*{{", text, re.MULTILINE)
+        if class_head:
+            for declaration in members(text[class_head.end():]):
+                plain = declaration
+                for _ in range(declaration.count("<")):  # types such as std::function<bool(int)> contain parentheses
                     plain = re.sub(r"<[^<>]*>", "", plain)
                 name = re.search(r"\bvirtual\b.*?(?<!~)\b(?!(?:decltype|__\w+|[A-Z\d_]+)\b)(\w+)\s*\(\)", plain, re.DOTALL)
                 if name:
@@ -137,13 +137,13 @@ def uncovered(include: pathlib.Path) -> List[str]:
 
 
 def compiler() -> List[str]:
-    """The command of the C++ compiler."""
-    chosen = os.environ.get("CXX")
-    if chosen:
-        command = shlex.split(chosen)
+    """Get the command of the C++ compiler."""
+    configured = os.environ.get("CXX")
+    if configured:
+        command = shlex.split(configured)
         if command and shutil.which(command[0]):
             return command
-        raise Refused(f"CXX: compiler not found, {chosen}; set CXX to an installed compiler, or unset it")
+        raise Refused(f"CXX: compiler not found, {configured}; set CXX to an installed compiler, or unset it")
     for name in COMPILERS:
         if shutil.which(name):
             return [name]
@@ -152,7 +152,7 @@ def compiler() -> List[str]:
 
 
 def cache() -> pathlib.Path:
-    """The cache folder.  Its files are loaded, so it must belong to this user or root.  It may be read-only."""
+    """Get the cache folder.  Its files are loaded, so it must belong to this user or root.  It may be read-only."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = pathlib.Path(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "xseg")
     try:
@@ -179,7 +179,7 @@ def digest(torch_folder: pathlib.Path) -> str:
 
 
 def target(torch_folder: pathlib.Path, version: str, is_cxx11: bool) -> pathlib.Path:
-    """The file of the adapter for a PyTorch."""
+    """Get the file of the adapter for a PyTorch."""
     name = f"torch-{version}-abi{int(is_cxx11)}-xseg-{_structs.VERSION}-{digest(torch_folder)}.so"
     return cache() / re.sub(r"[^\w.+-]", "_", name)
 
@@ -196,14 +196,14 @@ def locked(path: pathlib.Path) -> Iterator[None]:
 
 
 def flags(include: pathlib.Path, is_cxx11: bool) -> List[str]:
-    """The compiler flags for PyTorch's headers in `include` and PyTorch's C++ ABI."""
+    """Get the compiler flags for PyTorch's headers in `include` and PyTorch's C++ ABI."""
     interface = (include / "c10/cuda/CUDACachingAllocator.h").read_text(encoding="utf-8")
     sizes = ["-DXSEG_TORCH_SEGMENT_SIZES"] if "struct StreamSegmentSize" in interface else []
     return [*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(is_cxx11)}", *sizes]
 
 
 def command(scratch: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> List[str]:
-    """The compiler command for the sources, which are in `scratch` as in the source tree."""
+    """Get the compiler command for the sources, which are in `scratch` as in the source tree."""
     own, cuda = headers(torch_folder)
     return [*compiler(), *flags(own, is_cxx11), "-iquote", str(scratch),
             "-I", _library.include(), "-isystem", str(own), "-isystem", str(cuda),
@@ -236,27 +236,27 @@ def run_compiler(words: List[str]) -> "subprocess.CompletedProcess[str]":
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                           errors="replace", env={**os.environ, "LC_ALL": "C"}, start_new_session=True) as process:
         try:
-            _, complaints = process.communicate()
+            _, error_output = process.communicate()
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-    return subprocess.CompletedProcess(words, process.returncode, "", complaints)
+    return subprocess.CompletedProcess(words, process.returncode, "", error_output)
 
 
-def check_made(made: "subprocess.CompletedProcess[str]", torch_folder: pathlib.Path) -> None:
+def check_compiled(process: "subprocess.CompletedProcess[str]", torch_folder: pathlib.Path) -> None:
     """Raise Refused if the compiler failed."""
-    if made.returncode == 0:
+    if process.returncode == 0:
         return
     # The compiler driver reports signals of its child processes in its own format.
-    reported = re.search(r"(\w+) signal terminated program|unable to execute command: (\w+)", made.stderr)
-    if made.returncode < 0 or reported:
-        ended = (reported[1] or reported[2]) if reported else signal.Signals(-made.returncode).name
-        raise Killed(f"xseg.torch: compiler of the adapter was killed by a signal, {made.args[0]}, {ended}, usually because host memory "
+    reported = re.search(r"(\w+) signal terminated program|unable to execute command: (\w+)", process.stderr)
+    if process.returncode < 0 or reported:
+        signal_name = (reported[1] or reported[2]) if reported else signal.Signals(-process.returncode).name
+        raise Killed(f"xseg.torch: compiler of the adapter was killed by a signal, {process.args[0]}, {signal_name}, usually because host memory "
                      "is low; retry when fewer programs run")
-    first = next((line for line in made.stderr.splitlines() if "error" in line), made.stderr[:500])
-    raise Refused(f"xseg.torch: adapter does not compile with PyTorch's headers, {torch_folder}, {made.args[0]} returned "
-                  f"{made.returncode}: {first.strip()}; set CXX to a compiler that supports C++20 (GCC 11, Clang 14), or use "
+    first_error = next((line for line in process.stderr.splitlines() if "error" in line), process.stderr[:500])
+    raise Refused(f"xseg.torch: adapter does not compile with PyTorch's headers, {torch_folder}, {process.args[0]} returned "
+                  f"{process.returncode}: {first_error.strip()}; set CXX to a compiler that supports C++20 (GCC 11, Clang 14), or use "
                   "libxseg-torch.so, which needs no compiler")
 
 
@@ -265,15 +265,15 @@ def build(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> Non
     with terminable(), tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         scratch = pathlib.Path(folder)
         shutil.copytree(sources(), scratch / "src/adapters/torch")
-        check_made(run_compiler(command(scratch, torch_folder, is_cxx11)), torch_folder)
-        made_digest = hashlib.sha256((scratch / "adapter.so").read_bytes()).hexdigest()
-        (scratch / "digest").write_text(made_digest, encoding="ascii")
+        check_compiled(run_compiler(command(scratch, torch_folder, is_cxx11)), torch_folder)
+        adapter_digest = hashlib.sha256((scratch / "adapter.so").read_bytes()).hexdigest()
+        (scratch / "digest").write_text(adapter_digest, encoding="ascii")
         os.replace(scratch / "digest", path.with_suffix(".sha256"))
         os.replace(scratch / "adapter.so", path)
 
 
 def is_complete(path: pathlib.Path) -> bool:
-    """Whether a file exists with the digest of the build: the loader would crash on a truncated file."""
+    """Get whether a file exists with the digest of the build: the loader would crash on a truncated file."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest() == path.with_suffix(".sha256").read_text(encoding="ascii")
     except OSError:
@@ -286,35 +286,35 @@ def open_adapter(path: pathlib.Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def failure(path: pathlib.Path) -> pathlib.Path:
-    """The file that contains the error of the last failed build."""
+def failure_file(path: pathlib.Path) -> pathlib.Path:
+    """Get the file that contains the error of the last failed build."""
     return path.with_suffix(".failed")
 
 
-def attempt(torch_folder: pathlib.Path, is_cxx11: bool) -> str:
-    """The inputs of a build that are not in the name of the target."""
+def build_inputs(torch_folder: pathlib.Path, is_cxx11: bool) -> str:
+    """Get the inputs of a build that are not in the name of the target."""
     return repr([command(pathlib.Path("."), torch_folder, is_cxx11), shutil.which(compiler()[0])])
 
 
-def recall_failure(path: pathlib.Path, tried: str) -> None:
+def raise_recent_failure(path: pathlib.Path, inputs: str) -> None:
     """Raise the recent error of another process for the same build."""
     try:
-        seconds = time.time() - failure(path).stat().st_mtime
-        same, _, message = failure(path).read_text(encoding="utf-8").partition("\n")
+        seconds = time.time() - failure_file(path).stat().st_mtime
+        failed_inputs, _, message = failure_file(path).read_text(encoding="utf-8").partition("\n")
     except (OSError, ValueError):
         return
-    if same == tried and 0 <= seconds < FAILURE_SECONDS:
+    if failed_inputs == inputs and 0 <= seconds < FAILURE_SECONDS:
         raise Refused(f"{message} (another process failed {seconds:.0f} s ago; the build is retried {FAILURE_SECONDS} s after a failure)")
 
 
 def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: bool) -> ctypes.CDLL:
     """Build and load; a failure is recorded for processes that start at the same time."""
-    tried = attempt(torch_folder, is_cxx11)
-    recall_failure(path, tried)
-    for left in path.parent.glob("build-*"):  # of processes that were killed
+    inputs = build_inputs(torch_folder, is_cxx11)
+    raise_recent_failure(path, inputs)
+    for stale in path.parent.glob("build-*"):  # folders of killed processes
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > 24 * 3600:
-                shutil.rmtree(left, ignore_errors=True)
+            if time.time() - stale.stat().st_mtime > 24 * 3600:
+                shutil.rmtree(stale, ignore_errors=True)
     try:
         build(path, torch_folder, is_cxx11)
         try:
@@ -325,7 +325,7 @@ def build_and_open(path: pathlib.Path, torch_folder: pathlib.Path, is_cxx11: boo
     except Killed:
         raise
     except Refused as error:
-        failure(path).write_text(f"{tried}\n{error}", encoding="utf-8")
+        failure_file(path).write_text(f"{inputs}\n{error}", encoding="utf-8")
         raise
 
 

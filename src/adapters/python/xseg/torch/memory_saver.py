@@ -29,14 +29,14 @@ KEPT = "#kept"
 @contextlib.contextmanager
 def configure_subprocess() -> Iterator[None]:
     """Set XSEG_TORCH=1 for processes that are started during the with statement."""
-    before = os.environ.get("XSEG_TORCH")
+    previous = os.environ.get("XSEG_TORCH")
     os.environ["XSEG_TORCH"] = "1"
     try:
         yield
     finally:
         del os.environ["XSEG_TORCH"]
-        if before is not None:
-            os.environ["XSEG_TORCH"] = before
+        if previous is not None:
+            os.environ["XSEG_TORCH"] = previous
 
 
 def _check_backup(is_on_host: bool, is_on_disk: bool, backend: Optional[str]) -> None:
@@ -53,7 +53,7 @@ class TorchMemorySaver:
     """The class of the only object torch_memory_saver."""
 
     def __init__(self) -> None:
-        # By the name of a tag of xseg: the tag of the caller, and how contents are kept.
+        # By the name of a tag of xseg: the tag of the caller, and the argument `keep` of pause().
         self._tags: Dict[str, Tuple[str, str]] = {}
         #: Has no effect; programs set it.
         self.hook_mode = "xseg"
@@ -136,18 +136,18 @@ class TorchMemorySaver:
 
     def pause(self, tag: Optional[str] = None) -> None:
         """Release the memory of a tag, or of all tags, that is not paused."""
-        for name, keep in self._named(tag).items():
+        for name, keep in self._find_tags(tag).items():
             with contextlib.suppress(PausedError):
                 xseg.torch.pause(name, keep)
 
     def resume(self, tag: Optional[str] = None) -> None:
         """Map memory at the same addresses."""
-        for name in self._named(tag):
+        for name in self._find_tags(tag):
             with contextlib.suppress(ArgumentError):  # not paused
                 xseg.torch.resume(name)
 
-    def _named(self, tag: Optional[str]) -> Dict[str, str]:
-        """The tags of xseg that belong to a tag of the caller, and how contents are kept."""
+    def _find_tags(self, tag: Optional[str]) -> Dict[str, str]:
+        """Get the tags of xseg that belong to a tag of the caller, with their modes of keeping contents."""
         found = {name: self._tags.get(name, (name, "nothing")) for name, _ in xseg.torch.tags()}
         return {name: keep for name, (of_tag, keep) in found.items() if tag in (None, of_tag)}
 

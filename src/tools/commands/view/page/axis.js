@@ -6,27 +6,28 @@ const Axis = (() => {
   const SECOND = 1e6; // in microseconds
   const LONG_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400].map((s) => s * SECOND);
 
-  // The smallest 1, 2 or 5 times a power of ten that is not below a number.
+  // Get the smallest 1, 2 or 5 times a power of ten that is not below a number.
   function roundUp(number) {
     const power = 10 ** Math.floor(Math.log10(number));
-    return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= number * (1 - 1e-9));
+    return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= number * (1 - 1e-9));
   }
 
-  // The same for bytes, in a unit that is a power of 1024; 256 and 512 instead of 200 and 500, so that a unit is a multiple.
+  // Round up a number of bytes, in a unit that is a power of 1024, as roundUp() does; 256 and 512 instead of 200 and 500, so
+  // that a unit is a multiple.
   function roundUpBytes(number) {
     const unit = 1024 ** Math.max(0, Math.floor(Math.log2(Math.max(1, number)) / 10));
-    return [1, 2, 5, 10, 20, 50, 100, 256, 512, 1024].map((one) => one * unit).find((one) => one >= number * (1 - 1e-9));
+    return [1, 2, 5, 10, 20, 50, 100, 256, 512, 1024].map((factor) => factor * unit).find((step) => step >= number * (1 - 1e-9));
   }
 
-  // The smallest power of two, or 1.5 times a power of two, that is not below a number of bytes.
+  // Get the smallest power of two, or 1.5 times a power of two, that is not below a number of bytes.
   function roundUpBinary(number) {
     const power = 2 ** Math.floor(Math.log2(Math.max(1, number)));
-    return [1, 1.5, 2].map((one) => one * power).find((one) => one >= number && one % 1 === 0);
+    return [1, 1.5, 2].map((factor) => factor * power).find((step) => step >= number && step % 1 === 0);
   }
 
-  const roundUpTime = (us) => (us <= SECOND ? Math.max(1, roundUp(us)) : LONG_STEPS.find((one) => one >= us) || roundUp(us));
+  const roundUpTime = (us) => (us <= SECOND ? Math.max(1, roundUp(us)) : LONG_STEPS.find((step) => step >= us) || roundUp(us));
 
-  // Multiples of a step from a number to another one.
+  // List the multiples of a step in from..to.
   function multiples(step, from, to) {
     const list = [];
     for (let at = Math.ceil(from / step - 1e-9); at * step <= to * (1 + 1e-9); at++) list.push(at * step);
@@ -38,7 +39,7 @@ const Axis = (() => {
     return multiples(step, 0, max).map((at) => ({ at, text: Text.byteTick(at) }));
   };
 
-  // A duration that is a multiple of a step, in the unit of the step.
+  // Format a duration that is a multiple of a step, in the unit of the step.
   function timeTick(us, step) {
     if (us === 0) return "0";
     if (step >= 60 * SECOND) return `${us / (60 * SECOND)} min`;
@@ -54,13 +55,13 @@ const Axis = (() => {
       this.to = 1;
     }
 
-    // The length of the axis, in events or microseconds.
+    // Get the length of the axis, in events or microseconds.
     get extent() {
       const { time, n } = this.model;
       return this.byTime ? time[n + 1] - time[0] : n;
     }
 
-    // The last event at or before a position.
+    // Find the last event at or before a position.
     moment(share) {
       const { time, n } = this.model;
       if (!this.byTime) return Math.min(n, Math.max(0, Math.floor(share * n)));
@@ -81,7 +82,7 @@ const Axis = (() => {
       return this.byTime ? (time[Math.min(moment, n)] - time[0]) / (time[n + 1] - time[0]) : Math.min(moment, n) / n;
     }
 
-    // The moments at the edges of the pixel columns.
+    // Get the moments at the edges of the pixel columns.
     edges(width) {
       const edges = new Uint32Array(width + 1);
       for (let c = 0; c <= width; c++) edges[c] = this.moment(this.from + ((this.to - this.from) * c) / width);
@@ -96,7 +97,7 @@ const Axis = (() => {
       return this.moment(this.from + ((this.to - this.from) * x) / width);
     }
 
-    // The narrowest view: 20 events.
+    // Get the width of the narrowest view: 20 events.
     get min() {
       return Math.min(1, 20 / Math.max(20, this.model.n));
     }
@@ -111,7 +112,7 @@ const Axis = (() => {
       return this.byTime ? "time since the first event" : "event";
     }
 
-    // Round positions in the view, as moments or microseconds with their shares.
+    // Get round positions in the view, as moments or microseconds with their shares.
     ticks(count) {
       const { extent } = this;
       if (extent <= 0) return [];

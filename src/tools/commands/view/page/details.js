@@ -3,7 +3,7 @@
 const Details = (() => {
   const MAX_FRAMES = 200;
 
-  function when(model, moment) {
+  function describeMoment(model, moment) {
     if (moment === 0) return "before the first event";
     if (moment > model.n) return "not before the end of the recording";
     const time = model.hasTime ? `, ${Text.duration(model.time[moment] - model.time[0])} after the first event` : "";
@@ -22,8 +22,8 @@ const Details = (() => {
     const lines = [
       `block ${Text.hex(lives.address[life])}  ${Text.bytes(lives.bytes[life])} (${Text.count(lives.bytes[life])} bytes)`,
       `site       ${sites.names[sites.ofLife[life]]}`,
-      `allocated  ${when(model, lives.born[life])}`,
-      `freed      ${when(model, lives.freed[life])}${lives.died[life] !== lives.freed[life] ? `, completed ${when(model, lives.died[life])}` : ""}`,
+      `allocated  ${describeMoment(model, lives.born[life])}`,
+      `freed      ${describeMoment(model, lives.freed[life])}${lives.died[life] !== lives.freed[life] ? `, completed ${describeMoment(model, lives.died[life])}` : ""}`,
       `stream     ${model.facts.streams[lives.stream[life]]}   pool ${Model.poolName(model, lives.pool[life])}`,
     ];
     for (const kind of Model.LABELS) {
@@ -35,23 +35,23 @@ const Details = (() => {
     return lines.join("\n");
   }
 
-  // The reason of the page at an address, which xseg writes for the state at the end.
+  // Describe the page at an address: the reason why it is not released, which xseg writes for the state at the end.
   function reason(pane, address) {
     if (pane.cursor !== pane.model.n) return "";
-    const page = pane.model.pages.find((one) => one.address <= address && address < one.address + one.bytes);
+    const page = pane.model.pages.find((page) => page.address <= address && address < page.address + page.bytes);
     return page ? `\npage ${Text.hex(page.address)}: ${page.reason}${page.registered > 0 ? `, registered ${Text.bytes(page.registered)}` : ""}` : "";
   }
 
   function moment(pane) {
     const { state, model } = pane;
-    const oom = model.ooms.find((one) => one.moment === state.moment);
-    return `${state.moment === 0 ? "before the first event" : `after ${when(model, state.moment)}`}: reserved ${Text.bytes(state.reserved)}, ` +
+    const oom = model.ooms.find((oom) => oom.moment === state.moment);
+    return `${state.moment === 0 ? "before the first event" : `after ${describeMoment(model, state.moment)}`}: reserved ${Text.bytes(state.reserved)}, ` +
       `allocated ${Text.bytes(state.allocated)} in ${Text.count(state.allocatedBlocks)} blocks, pending ${Text.bytes(state.pending)}, ` +
       `cached ${Text.bytes(state.cached)} (fragmented ${Text.bytes(state.fragmented)}, idle ${Text.bytes(state.cached - state.fragmented)})` +
       (model.summed ? `; of the cached bytes, up to ${Text.bytes(model.summed[Math.min(state.moment, model.n)])} are blocks that are omitted from this page` : "") +
       Array.from(state.reasons, ([reason, bytes]) => `; not released: ${Text.bytes(bytes)} (${reason})`).join("") +
       (state.registeredBytes > 0 ? `; registered ${Text.bytes(state.registeredBytes)}` : "") +
-      (oom ? `; out of memory: ${Text.bytes(oom.bytes)} requested, ${Text.bytes(oom.left)} free on the device` : "");
+      (oom ? `; out of memory: ${Text.bytes(oom.bytes)} requested, ${Text.bytes(oom.free)} free on the device` : "");
   }
 
   function file(pane) {

@@ -6,7 +6,7 @@ const Main = (() => {
   let active = 0;
   const element = (id) => document.getElementById(id);
 
-  // All panes show the same view.
+  // Show the view of a pane in all panes.
   function changed(pane) {
     for (const other of panes) {
       if (other !== pane) other.view.set(pane.view.from, pane.view.to);
@@ -63,9 +63,9 @@ const Main = (() => {
   }
 
   function search() {
-    const found = panes.map((pane) => pane.setSearch(element("search").value)).filter((one) => one !== null);
-    const count = found.reduce((sum, one) => sum + one.count, 0);
-    const bytes = found.reduce((sum, one) => sum + one.bytes, 0);
+    const found = panes.map((pane) => pane.setSearch(element("search").value)).filter((result) => result !== null);
+    const count = found.reduce((sum, result) => sum + result.count, 0);
+    const bytes = found.reduce((sum, result) => sum + result.bytes, 0);
     element("found").textContent = found.length === 0 ? "" : `${Text.count(count)} blocks, ${Text.bytes(bytes)}`;
   }
 
@@ -137,7 +137,7 @@ const Main = (() => {
     });
   }
 
-  // Show an error on the page.
+  // Call a function, and show its error on the page.
   function showErrors(act) {
     try {
       act();

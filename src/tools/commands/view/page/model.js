@@ -6,7 +6,7 @@
 const Model = (() => {
   const KINDS = { NOTHING: 0, ALLOC: 1, FREE: 2, DONE: 3, FREE_DONE: 4, MAPPING: 5, OOM: 6 };
 
-  function unpack(base64) {
+  function decodeBase64(base64) {
     if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
     const text = atob(base64);
     const bytes = new Uint8Array(text.length);
@@ -14,7 +14,7 @@ const Model = (() => {
     return bytes;
   }
 
-  // Reads the numbers in order.
+  // A reader of the numbers in order.
   class Reader {
     constructor(bytes) {
       this.bytes = bytes;
@@ -45,7 +45,7 @@ const Model = (() => {
       return into;
     }
 
-    // Prefix sums of the numbers.
+    // Read the prefix sums of signed numbers.
     steps(into) {
       let sum = 0;
       for (let i = 0; i < into.length; i++) into[i] = sum += this.step();
@@ -56,14 +56,14 @@ const Model = (() => {
   // The kinds of labels of an allocation, in the order of the columns.
   const LABELS = ["label", "region", "step", "stage"];
 
-  // By context, for each kind of label the index of its text; 0: none.
+  // Read for each kind of label, by context, the index of its text; 0: none.
   function readContexts(reader, count) {
     const contexts = Object.fromEntries(LABELS.map((kind) => [kind, new Uint32Array(count)]));
     for (let i = 0; i < count; i++) for (const kind of LABELS) contexts[kind][i] = reader.next();
     return contexts;
   }
 
-  // Times never decrease, although threads can record theirs out of order.
+  // Read the times of moments.  Threads can record events out of order; then a time is that of the previous event.
   function readTimes(reader, n) {
     const time = new Float64Array(n + 2);
     let sum = 0;
@@ -81,7 +81,7 @@ const Model = (() => {
     const first = new Uint32Array(count + 1);
     const frames = [];
     for (let i = 0; i < count; i++) {
-      for (let left = reader.next(); left > 0; left--) frames.push(reader.next());
+      for (let remaining = reader.next(); remaining > 0; remaining--) frames.push(reader.next());
       first[i + 1] = frames.length;
     }
     return { first, frames: Uint32Array.from(frames), site: reader.column(new Uint32Array(count)) };
@@ -128,7 +128,7 @@ const Model = (() => {
     return spans;
   }
 
-  // The kind of each event, its life, and its change of mapped bytes.
+  // Find the kind of each event, its life, and its change of mapped bytes.
   function readEvents(model) {
     const { n, lives, spans } = model;
     const kind = new Uint8Array(n + 2);
@@ -151,7 +151,7 @@ const Model = (() => {
   }
 
   function read(facts, base64) {
-    const reader = new Reader(unpack(base64));
+    const reader = new Reader(decodeBase64(base64));
     const n = facts.events;
     const model = { facts, n, texts: facts.texts, time: readTimes(reader, n) };
     model.summed = facts.summed > 0 ? reader.steps(new Float64Array(n + 1)) : null;
@@ -166,7 +166,7 @@ const Model = (() => {
     model.contexts = readContexts(reader, facts.contexts);
     model.lives = readLives(reader, facts.lives, n + 1);
     model.spans = readSpans(reader, facts.spans);
-    model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), left: reader.next() }));
+    model.ooms = Array.from({ length: facts.ooms }, () => ({ moment: reader.next(), bytes: reader.next(), free: reader.next() }));
     model.pages = Array.from({ length: facts.pages }, () => ({ address: reader.next(), bytes: reader.next(), reason: model.texts[reader.next()], registered: reader.next() }));
     if (reader.at !== reader.bytes.length) throw new Error("the data of the page has an unexpected length");
     model.events = readEvents(model);

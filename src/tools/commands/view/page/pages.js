@@ -29,7 +29,7 @@ const Pages = (() => {
       }
     }
 
-    // The offset of an address; -1: it was never mapped.
+    // Get the offset of an address; -1: the address was never mapped.
     of(address) {
       let low = 0;
       let high = this.start.length;
@@ -57,15 +57,15 @@ const Pages = (() => {
       this.usedOf = new Float64Array(model.spans.count);
       this.model = model;
       this.addresses = addresses;
-      this.make();
+      this.addEvents();
     }
 
     add(moment, offset, bytes) {
       if (this.count === this.moment.length)
         for (const name of ["moment", "offset", "bytes"]) {
-          const bigger = new this[name].constructor(2 * this.count);
-          bigger.set(this[name]);
-          this[name] = bigger;
+          const grown = new this[name].constructor(2 * this.count);
+          grown.set(this[name]);
+          this[name] = grown;
         }
       this.moment[this.count] = moment;
       this.offset[this.count] = offset;
@@ -73,52 +73,52 @@ const Pages = (() => {
     }
 
     // Add bytes of blocks to the page that begins at a granule, or remove them.
-    touch(moment, first, bytes) {
-      const before = this.used[first];
+    changePageUse(moment, first, bytes) {
+      const previous = this.used[first];
       this.used[first] += bytes;
       const page = (this.end[first] - first) * GRANULE;
-      if (before === 0 && bytes > 0) this.add(moment, first * GRANULE, page);
+      if (previous === 0 && bytes > 0) this.add(moment, first * GRANULE, page);
       if (this.used[first] === 0 && bytes < 0) this.add(moment, first * GRANULE, -page);
     }
 
-    touchClassic(moment, span, bytes) {
+    changeSegmentUse(moment, span, bytes) {
       const { spans } = this.model;
-      const before = this.usedOf[span];
+      const previous = this.usedOf[span];
       this.usedOf[span] += bytes;
-      if ((before === 0) === (this.usedOf[span] === 0)) return;
-      this.add(moment, this.addresses.of(spans.address[span]), before === 0 ? spans.bytes[span] : -spans.bytes[span]);
+      if ((previous === 0) === (this.usedOf[span] === 0)) return;
+      this.add(moment, this.addresses.of(spans.address[span]), previous === 0 ? spans.bytes[span] : -spans.bytes[span]);
     }
 
-    block(moment, life, sign) {
+    changeBlock(moment, life, sign) {
       const bytes = rounded(this.model.lives.bytes[life]);
       const start = this.addresses.of(this.model.lives.address[life]);
       if (start < 0) return;
       const end = Math.min(start + bytes, this.addresses.total);
       const granule = Math.floor(start / GRANULE);
-      if (this.owner[granule] >= 0) { this.touchClassic(moment, this.owner[granule], sign * bytes); return; }
+      if (this.owner[granule] >= 0) { this.changeSegmentUse(moment, this.owner[granule], sign * bytes); return; }
       const first = this.first[granule];
       const last = this.first[Math.floor((end - 1) / GRANULE)];
       const pageEnd = this.end[first] * GRANULE;
-      this.touch(moment, first, sign * (Math.min(end, pageEnd) - start));
+      this.changePageUse(moment, first, sign * (Math.min(end, pageEnd) - start));
       if (last === first) return;
       if (last * GRANULE > pageEnd) this.add(moment, pageEnd, sign * (last * GRANULE - pageEnd));
-      this.touch(moment, last, sign * (end - last * GRANULE));
+      this.changePageUse(moment, last, sign * (end - last * GRANULE));
     }
 
-    // The granules of a span: the first, and the one after the last.
+    // Get the granules of a span: the first, and the end.
     granules(span) {
       const { spans } = this.model;
       const offset = this.addresses.of(spans.address[span]);
       return [Math.floor(offset / GRANULE), Math.ceil((offset + spans.bytes[span]) / GRANULE)];
     }
 
-    own(span, owner) {
+    setOwner(span, owner) {
       this.owner.fill(owner, ...this.granules(span));
       if (owner >= 0) this.usedOf[span] = 0;
     }
 
     map(span) {
-      if (this.model.spans.isClassic[span]) { this.own(span, span); return; }
+      if (this.model.spans.isClassic[span]) { this.setOwner(span, span); return; }
       const page = Math.max(1, Math.floor(this.model.spans.page[span] / GRANULE));
       const [first, end] = this.granules(span);
       for (let at = first; at < end; at += page) {
@@ -128,7 +128,7 @@ const Pages = (() => {
       }
     }
 
-    make() {
+    addEvents() {
       const { lives, spans, events, n } = this.model;
       const all = Array.from(spans.isClassic.keys());
       const births = all.sort((a, b) => spans.born[a] - spans.born[b]);
@@ -137,13 +137,13 @@ const Pages = (() => {
       let died = 0;
       const { ALLOC, DONE, FREE_DONE } = Model.KINDS;
       for (; born < births.length && spans.born[births[born]] === 0; born++) this.map(births[born]);
-      for (let i = 0; i < lives.count && lives.born[i] === 0; i++) this.block(0, i, 1);
+      for (let i = 0; i < lives.count && lives.born[i] === 0; i++) this.changeBlock(0, i, 1);
       for (let m = 1; m <= n; m++) {
-        for (; died < deaths.length && spans.died[deaths[died]] === m; died++) this.own(deaths[died], -1);
+        for (; died < deaths.length && spans.died[deaths[died]] === m; died++) this.setOwner(deaths[died], -1);
         for (; born < births.length && spans.born[births[born]] === m; born++) this.map(births[born]);
         const kind = events.kind[m];
-        if (kind === ALLOC) this.block(m, events.life[m], 1);
-        else if (kind === DONE || kind === FREE_DONE) this.block(m, events.life[m], -1);
+        if (kind === ALLOC) this.changeBlock(m, events.life[m], 1);
+        else if (kind === DONE || kind === FREE_DONE) this.changeBlock(m, events.life[m], -1);
       }
     }
   }
@@ -181,7 +181,7 @@ const Pages = (() => {
       this.used = new UsedPages(model, this.addresses);
     }
 
-    // The function from a moment to the first column that shows it.
+    // Make the function from a moment to the first column that shows it.
     columnOf(edges, width) {
       const first = edges[0];
       const last = edges[width - 1];
@@ -214,7 +214,7 @@ const Pages = (() => {
       return { mapped: mapped.sum(), allocated: allocated.sum(), pending: pending.sum(), used: used.sum() };
     }
 
-    // The state of each cell, as an index of Colors.STATES.
+    // Find the state of each cell, as an index of Colors.STATES.
     states(edges, width, height) {
       const { mapped, allocated, pending, used } = this.grids(edges, width, height);
       const states = new Uint8Array(width * height);
@@ -234,7 +234,7 @@ const Pages = (() => {
       return states;
     }
 
-    // An image with the columns of the timeline.
+    // Draw an image with the columns of the timeline.
     draw(edges, width, height) {
       const colors = Colors.statePixels();
       const states = this.states(edges, width, height);

@@ -79,12 +79,12 @@ const Pane = (() => {
 
     setTheme() {
       this.bandFills = Colors.bandFills(this.timeline.getContext("2d"));
-      this.ink = Colors.timelinePixels();
+      this.pixels = Colors.timelinePixels();
       this.pagesImage = null;
       this.fillLegends();
     }
 
-    // An item of a legend: a square, or with `line` a line: [x, y, width, height].
+    // Add an item to a legend: a square, or with `line` a line: [x, y, width, height].
     addItem(legend, fill, text, line = [0, 0, 12, 12]) {
       const item = make(legend, "li");
       this.addSwatch(item, fill, line);
@@ -172,8 +172,8 @@ const Pane = (() => {
       return this.search;
     }
 
-    // The largest block of a band at the cursor.
-    largestOf(band) {
+    // Find the largest block of a band at the cursor; -1: none.
+    findLargest(band) {
       const { lives } = this.model;
       let best = -1;
       for (const i of this.findState().lives)
@@ -193,9 +193,9 @@ const Pane = (() => {
     // --- Drawing. ---
 
     drawSoon() {
-      if (this.waiting) return;
-      this.waiting = true;
-      requestAnimationFrame(() => { this.waiting = false; this.draw(); });
+      if (this.isScheduled) return;
+      this.isScheduled = true;
+      requestAnimationFrame(() => { this.isScheduled = false; this.draw(); });
     }
 
     prepare(canvas) {
@@ -243,7 +243,7 @@ const Pane = (() => {
       this.pagesImage = { canvas: this.map.draw(this.view.edges(inner), inner, Math.max(1, height - Timeline.FOOT)), from: this.view.from, to: this.view.to };
     }
 
-    // Draw the last image, stretched to the current view; a new one follows after the last change of the view.
+    // Draw the last image, stretched to the current view; a new image follows after the last change of the view.
     drawPagesStretched() {
       const { from, to } = this.view;
       if (!this.pagesImage) this.drawPages();
@@ -262,9 +262,9 @@ const Pane = (() => {
       context.drawImage(image.canvas, Timeline.LEFT + left, 0, right - left, foot);
       context.restore();
       this.drawPagesAxes(context, inner, foot);
-      clearTimeout(this.rest);
+      clearTimeout(this.redrawTimer);
       if (image.from !== from || image.to !== to || image.canvas.width !== inner || image.byTime !== this.view.byTime)
-        this.rest = setTimeout(() => { this.drawPages(); this.pagesImage.byTime = this.view.byTime; this.drawPagesStretched(); }, REDRAW_MS);
+        this.redrawTimer = setTimeout(() => { this.drawPages(); this.pagesImage.byTime = this.view.byTime; this.drawPagesStretched(); }, REDRAW_MS);
     }
 
     drawPagesAxes(context, inner, foot) {
@@ -286,7 +286,7 @@ const Pane = (() => {
       new ResizeObserver(() => this.drawSoon()).observe(this.root);
     }
 
-    // A click, dragging to pan, and the wheel to zoom.
+    // Handle clicks, dragging to pan, and the wheel to zoom.
     listenTo(canvas, click, hover) {
       let last = null;
       let moved = 0;
@@ -323,7 +323,7 @@ const Pane = (() => {
     clickTimeline(x, y) {
       const hit = Timeline.hit(this.picture, x, y);
       this.goTo(this.memory.peakBetween(hit.from, hit.to).moment);
-      this.choose(hit.band >= 0 ? this.largestOf(hit.band) : -1);
+      this.choose(hit.band >= 0 ? this.findLargest(hit.band) : -1);
     }
 
     listenToState() {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Search for blocks by a frame of their call stack, their labels (user's, compiled region, step, stage), or the beginning of their address.
+// Search for blocks by a frame of their call stack, their labels (user's, compiled region, step, stage), or the beginning of
+// their address.
 const Search = (() => {
   function find(pane, query) {
     const { model, sites } = pane;
     const { lives, frames, stacks } = model;
     const text = query.trim().toLowerCase();
     if (text === "") return null;
-    const inText = Uint8Array.from(model.texts, (one) => (one.toLowerCase().includes(text) ? 1 : 0));
+    const inText = Uint8Array.from(model.texts, (candidate) => (candidate.toLowerCase().includes(text) ? 1 : 0));
     const inFrame = new Uint8Array(frames.name.length);
     for (let i = 0; i < inFrame.length; i++)
       inFrame[i] = inText[frames.name[i]] || inText[frames.file[i]] || Sites.frameText(model, i).toLowerCase().includes(text) ? 1 : 0;
@@ -30,7 +31,7 @@ const Search = (() => {
     return { text, found, bands, count, bytes };
   }
 
-  // The next match that is allocated after a moment, or the last one before it; -1: none.
+  // Find the next match that is allocated after a moment, or the last match before it; -1: none.
   function next(pane, search, moment, step) {
     const { lives } = pane.model;
     let best = -1;

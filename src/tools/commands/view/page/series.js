@@ -3,12 +3,12 @@
 // pixel column.  Active bytes are allocated or pending.  Every 256 events, a checkpoint has all values, and the values at the
 // peak of active bytes before the next checkpoint.
 const Series = (() => {
-  const EVERY = 256;
+  const CHECKPOINT_EVENTS = 256;
   const RESERVED = Sites.PENDING + 1;
   const VALUES = RESERVED + 1;
   const { ALLOC, FREE, DONE, FREE_DONE, MAPPING } = Model.KINDS;
 
-  // The active bytes of the values at an index.
+  // Sum the active bytes of the values at an index.
   function active(values, at) {
     let sum = 0;
     for (let i = 0; i < RESERVED; i++) sum += values[at + i];
@@ -30,11 +30,11 @@ const Series = (() => {
         this.bytes[m] = lives.bytes[life];
       }
       this.summed = model.summed;
-      this.first = this.begin(model, sites);
+      this.first = this.computeFirst(model, sites);
       this.makeCheckpoints();
     }
 
-    begin(model, sites) {
+    computeFirst(model, sites) {
       const first = new Float64Array(VALUES);
       const { lives, spans } = model;
       for (let i = 0; i < lives.count && lives.born[i] === 0; i++)
@@ -45,7 +45,7 @@ const Series = (() => {
     }
 
     // Apply event m to the values.
-    play(values, m) {
+    applyEvent(values, m) {
       if (this.summed) values[Sites.OTHERS] += this.summed[m] - this.summed[m - 1];
       switch (this.kind[m]) {
         case ALLOC: values[this.band[m]] += this.bytes[m]; break;
@@ -56,15 +56,15 @@ const Series = (() => {
       }
     }
 
-    // The change of active bytes by event m.
+    // Get the change of active bytes by event m.
     change(m) {
       const kind = this.kind[m];
-      const own = kind === ALLOC ? this.bytes[m] : kind === DONE || kind === FREE_DONE ? -this.bytes[m] : 0;
-      return this.summed ? own + this.summed[m] - this.summed[m - 1] : own;
+      const ofEvent = kind === ALLOC ? this.bytes[m] : kind === DONE || kind === FREE_DONE ? -this.bytes[m] : 0;
+      return this.summed ? ofEvent + this.summed[m] - this.summed[m - 1] : ofEvent;
     }
 
     makeCheckpoints() {
-      const count = Math.floor(this.n / EVERY) + 1;
+      const count = Math.floor(this.n / CHECKPOINT_EVENTS) + 1;
       const values = Float64Array.from(this.first);
       this.checkpoint = new Float64Array(count * VALUES);
       this.peak = new Float64Array(count * VALUES);
@@ -73,11 +73,11 @@ const Series = (() => {
       this.peakMoment = new Uint32Array(count);
       let total = active(values, 0);
       for (let k = 0; k < count; k++) {
-        const start = k * EVERY;
-        const end = Math.min(this.n, start + EVERY);
+        const start = k * CHECKPOINT_EVENTS;
+        const end = Math.min(this.n, start + CHECKPOINT_EVENTS);
         this.checkpoint.set(values, k * VALUES);
         const best = this.findPeak(start, end, total);
-        const reserved = this.walk(values, start, end, best.moment, this.peak, k * VALUES);
+        const reserved = this.applyEvents(values, start, end, best.moment, this.peak, k * VALUES);
         this.peakActive[k] = best.active;
         this.peakMoment[k] = best.moment;
         this.peakReserved[k] = reserved;
@@ -85,7 +85,7 @@ const Series = (() => {
       }
     }
 
-    // The peak of active bytes in start..end; total: the active bytes at start.
+    // Find the peak of active bytes in start..end; total: the active bytes at start.
     findPeak(start, end, total) {
       let best = total;
       let moment = start;
@@ -97,38 +97,38 @@ const Series = (() => {
     }
 
     // Apply start + 1..end, and copy the values at `moment` to `into`.  Returns the peak of reserved bytes.
-    walk(values, start, end, moment, into, at) {
+    applyEvents(values, start, end, moment, into, at) {
       let reserved = values[RESERVED];
       if (moment === start) into.set(values, at);
       for (let m = start + 1; m <= end; m++) {
-        this.play(values, m);
+        this.applyEvent(values, m);
         if (values[RESERVED] > reserved) reserved = values[RESERVED];
         if (m === moment) into.set(values, at);
       }
       return reserved;
     }
 
-    // All values after event m.
+    // Compute all values after event m.
     at(m) {
       m = Math.min(Math.max(m, 0), this.n);
-      const k = Math.floor(m / EVERY);
+      const k = Math.floor(m / CHECKPOINT_EVENTS);
       const values = this.checkpoint.slice(k * VALUES, (k + 1) * VALUES);
-      for (let i = k * EVERY + 1; i <= m; i++) this.play(values, i);
+      for (let i = k * CHECKPOINT_EVENTS + 1; i <= m; i++) this.applyEvent(values, i);
       return values;
     }
 
-    // A column of start..end: the values at its peak of active bytes, and its peak of reserved bytes.
+    // Compute the column of start..end: the values at its peak of active bytes, and its peak of reserved bytes.
     column(values, start, end, into, at) {
       const total = active(values, 0);
-      const from = Math.ceil(start / EVERY);
-      const to = Math.floor(end / EVERY);
+      const from = Math.ceil(start / CHECKPOINT_EVENTS);
+      const to = Math.floor(end / CHECKPOINT_EVENTS);
       if (to - from < 1) {
         const best = this.findPeak(start, end, total);
-        into[at + RESERVED] = this.walk(values, start, end, best.moment, into, at);
+        into[at + RESERVED] = this.applyEvents(values, start, end, best.moment, into, at);
         return;
       }
-      const best = this.findPeak(start, from * EVERY, total);
-      let reserved = this.walk(values, start, from * EVERY, best.moment, into, at);
+      const best = this.findPeak(start, from * CHECKPOINT_EVENTS, total);
+      let reserved = this.applyEvents(values, start, from * CHECKPOINT_EVENTS, best.moment, into, at);
       let max = best.active;
       for (let k = from; k < to; k++) {
         if (this.peakReserved[k] > reserved) reserved = this.peakReserved[k];
@@ -137,12 +137,12 @@ const Series = (() => {
         into.set(this.peak.subarray(k * VALUES, (k + 1) * VALUES), at);
       }
       values.set(this.checkpoint.subarray(to * VALUES, (to + 1) * VALUES));
-      const last = this.findPeak(to * EVERY, end, active(values, 0));
-      const rest = this.walk(values, to * EVERY, end, last.active > max ? last.moment : -1, into, at);
-      into[at + RESERVED] = Math.max(reserved, rest);
+      const last = this.findPeak(to * CHECKPOINT_EVENTS, end, active(values, 0));
+      const lastReserved = this.applyEvents(values, to * CHECKPOINT_EVENTS, end, last.active > max ? last.moment : -1, into, at);
+      into[at + RESERVED] = Math.max(reserved, lastReserved);
     }
 
-    // The columns between edges[c] and edges[c + 1].
+    // Compute the columns between edges[c] and edges[c + 1].
     columns(edges) {
       const count = edges.length - 1;
       const into = new Float64Array(count * VALUES);
@@ -153,13 +153,13 @@ const Series = (() => {
       return into;
     }
 
-    // The peak of active bytes in from..to.
+    // Find the peak of active bytes in from..to.
     peakBetween(from, to) {
       let best = { active: -1, moment: from };
       let total = active(this.at(from), 0);
       for (let m = from; m <= to;) {
-        const k = Math.floor(m / EVERY);
-        const end = Math.min(to, (k + 1) * EVERY);
+        const k = Math.floor(m / CHECKPOINT_EVENTS);
+        const end = Math.min(to, (k + 1) * CHECKPOINT_EVENTS);
         const found = this.findPeak(m, end, total);
         if (found.active > best.active) best = found;
         total = found.end;

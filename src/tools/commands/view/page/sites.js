@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Call sites: the tool chooses and names them as for `xseg blame` (src/tools/replay_model/sites.h).  The site of a block without
+// Call sites: the tool selects and names call sites as for `xseg blame` (src/tools/replay_model/sites.h).  The site of a block without
 // a call stack is its label.  Blocks can also be grouped by a kind of label; the label is the site then.
 const Sites = (() => {
-  const BANDS = 12; // sites with a color; the others share one band
+  const BANDS = 12; // sites with a color; all other sites have one band
   const OTHERS = BANDS;
   const PENDING = BANDS + 1;
 
-  // The same as sites_frame_name() in src/tools/replay_model/sites.c.
+  // Name a frame as sites_frame_name() in src/tools/replay_model/sites.c does.
   function frameText(model, frame) {
     const name = model.texts[model.frames.name[frame]];
-    const where = model.texts[model.frames.file[frame]];
+    const file = model.texts[model.frames.file[frame]];
     const line = model.frames.line[frame];
-    if (model.frames.isModule[frame]) return `${name} (${where}+${Text.hex(line)})`;
-    if (where === "") return name || "??";
-    return name ? `${where}:${line} ${name}` : `${where}:${line}`;
+    if (model.frames.isModule[frame]) return `${name} (${file}+${Text.hex(line)})`;
+    if (file === "") return name || "??";
+    return name ? `${file}:${line} ${name}` : `${file}:${line}`;
   }
 
   function* framesOf(model, stack) {
@@ -22,7 +22,7 @@ const Sites = (() => {
 
   const stackText = (model, stack) => Array.from(framesOf(model, stack), (frame) => frameText(model, frame));
 
-  // The names of what blocks are grouped by: "site" is the call site, the others are kinds of labels.
+  // The names of the groups of blocks: by call site, or by a kind of label.
   const KINDS = { site: "call site", label: "label", region: "compiled region", step: "step", stage: "stage" };
 
   // Numbers for names, in the order of their first use.
@@ -38,13 +38,13 @@ const Sites = (() => {
     }
   }
 
-  // The kinds that the file has.
+  // List the kinds that the file has.
   function kindsOf(model) {
     const has = (kind) => model.lives.context.some((context) => model.contexts[kind][context] !== 0);
     return ["site", ...Model.LABELS.filter(has)];
   }
 
-  // The site of each life, and the sites sorted by bytes x events, the largest first.
+  // Find the site of each life, and the sites sorted by bytes times events, the largest first.
   function find(model, kind) {
     const names = new Names();
     const ofLife = kind === "site" ? findCallSites(model, names) : findLabels(model, kind, names);

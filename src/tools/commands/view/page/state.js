@@ -12,7 +12,7 @@ const State = (() => {
     return Uint32Array.from(numbers.keys()).sort((a, b) => numbers[a] - numbers[b]);
   }
 
-  // Computes states.  Lives and spans are sorted by address once, so a state is O(lives + spans).
+  // Computes states.  Lives and spans are sorted by address once, so the cost of a state is O(lives + spans).
   class Finder {
     constructor(model) {
       this.model = model;
@@ -31,14 +31,14 @@ const State = (() => {
         if (lives.freed[i] <= moment) { state.pending += lives.bytes[i]; state.pendingBlocks++; }
         else { state.allocated += lives.bytes[i]; state.allocatedBlocks++; }
       }
-      this.place(state);
-      this.split(state);
-      this.explain(state);
+      this.placeSpans(state);
+      this.splitCachedMemory(state);
+      this.findReasons(state);
       return state;
     }
 
-    // The offsets of spans and blocks in reserved memory without gaps.
-    place(state) {
+    // Compute the offsets of spans and blocks in reserved memory without gaps.
+    placeSpans(state) {
       const { lives, spans } = this.model;
       state.spanOffset = new Float64Array(state.spans.length + 1);
       state.spans.forEach((i, at) => { state.spanOffset[at + 1] = state.spanOffset[at] + spans.bytes[i]; });
@@ -53,8 +53,8 @@ const State = (() => {
       });
     }
 
-    // Cached memory, its fragmented part, and the pages that contain blocks.
-    split(state) {
+    // Compute the cached memory, its fragmented part, and the pages that contain blocks.
+    splitCachedMemory(state) {
       const { lives, spans } = this.model;
       const used = new Map();
       let blocks = 0;
@@ -75,14 +75,14 @@ const State = (() => {
         const end = lives.address[i] + bytes;
         let start = lives.address[i];
         for (let s = span; s < state.spans.length && start < end && start >= spans.address[state.spans[s]]; s++) {
-          const stop = spans.address[state.spans[s]] + spans.bytes[state.spans[s]];
-          forPages(state.spans[s], start, Math.min(end, stop), (page, mapped) => {
+          const spanEnd = spans.address[state.spans[s]] + spans.bytes[state.spans[s]];
+          forPages(state.spans[s], start, Math.min(end, spanEnd), (page, mapped) => {
             if (used.has(page)) return;
             used.set(page, mapped);
             usedRanges.push({ offset: state.spanOffset[s] + page - spans.address[state.spans[s]], bytes: mapped });
           });
           if (spans.isClassic[state.spans[s]]) break;
-          start = stop;
+          start = spanEnd;
         }
       });
       let usedBytes = 0;
@@ -92,9 +92,9 @@ const State = (() => {
       state.cached = state.reserved - blocks;
     }
 
-    // The reasons why pages without blocks are not released, and the registered pages.  xseg writes them for the state at the
-    // end only.
-    explain(state) {
+    // Find the reasons why pages without blocks are not released, and the registered pages.  xseg writes both only for the
+    // state at the end.
+    findReasons(state) {
       const { pages, spans } = this.model;
       state.reasons = new Map();
       state.pinned = [];
@@ -113,7 +113,7 @@ const State = (() => {
       }
     }
 
-    // The index in state.lives of the block at an offset; -1: none.
+    // Find the index in state.lives of the block at an offset; -1: none.
     find(state, offset) {
       let low = 0;
       let high = state.lives.length;
@@ -128,7 +128,7 @@ const State = (() => {
     }
   }
 
-  // The rows of a view: the offset at their start, and the bytes of a row, both round.
+  // Get the rows of a view: the offset at their start, and the bytes of a row, both round.
   function rowsOf({ from, to }) {
     let bytes = Axis.roundUpBinary((to - from) / ROWS);
     let start = Math.floor(from / bytes) * bytes;
@@ -139,7 +139,7 @@ const State = (() => {
     return { start, bytes };
   }
 
-  // Calls `paint` with the rectangle of each row that a range of offsets is in.
+  // Call `paint` with the rectangle of each row that a range of offsets is in.
   function forRows({ start, bytes }, width, rowHeight, offset, size, paint) {
     const first = Math.max(0, offset - start);
     const end = Math.min(ROWS * bytes, offset + size - start);
@@ -193,7 +193,7 @@ const State = (() => {
       }
   }
 
-  // Vertical lines on pinned pages, and a line below registered ones.
+  // Draw vertical lines on pinned pages, and a line below registered pages.
   function drawReasons(context, state, each) {
     context.fillStyle = Colors.theme("text");
     for (const page of state.pinned)
@@ -204,7 +204,7 @@ const State = (() => {
       each(page.offset, page.bytes, (x, y, w, h) => context.fillRect(x, y + (1 - UNDERLINE) * h, Math.max(1, w), UNDERLINE * h));
   }
 
-  // The boundaries between segments.
+  // Draw the boundaries between segments.
   function drawBorders(context, pane, rows, rowHeight, width) {
     const { state, model } = pane;
     const { spans } = model;
@@ -228,7 +228,7 @@ const State = (() => {
       (x, y, w, h) => context.strokeRect(x + 1, y + 1, Math.max(1, w - 2), h - 2));
   }
 
-  // The offset at a point.
+  // Get the offset at a point.
   function offsetAt(pane, x, y, width, height) {
     const rows = rowsOf(pane.stateView);
     const row = Math.min(ROWS - 1, Math.max(0, Math.floor(y / (height / ROWS))));

@@ -11,7 +11,7 @@ const Text = (() => {
     return `${sign}${at === 0 ? count(number) : decimal(number)} ${UNITS[at]}`;
   }
 
-  // A round number of bytes, such as "256 MiB" or "1.5 GiB".
+  // Format a round number of bytes, such as "256 MiB" or "1.5 GiB".
   function byteTick(number) {
     const at = number < 1 ? 0 : Math.min(UNITS.length - 1, Math.floor(Math.log2(number) / 10));
     return number === 0 ? "0" : `${Number((number / 1024 ** at).toFixed(3))} ${UNITS[at]}`;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The first picture: allocated memory by call site over time, stacked, and reserved memory as a line; and what all pictures
-// share: margins, axes and marks.
+// The first picture: allocated memory by call site over time, stacked, and reserved memory as a line.  Margins, axes and marks
+// of all pictures.
 const Timeline = (() => {
   const LEFT = 84; // of the vertical axis
   const FOOT = 34; // of the horizontal axis
@@ -13,16 +13,16 @@ const Timeline = (() => {
     return max * 1.04;
   }
 
-  // The columns as pixels, which is several times as fast as paths without a GPU: lines of the grid, bands from bottom to top,
-  // and the line of reserved memory.
-  function paint(columns, width, height, y, ticks, ink, isDim) {
+  // Paint the columns as pixels, which is several times as fast as paths without a GPU: lines of the grid, bands from bottom to
+  // top, and the line of reserved memory.
+  function paintColumns(columns, width, height, y, ticks, style, isDim) {
     const image = new ImageData(width, height);
     const pixels = new Uint32Array(image.data.buffer);
     for (const { at } of ticks) {
       const row = Math.min(height - 1, Math.round(y(at)));
-      pixels.fill(ink.grid, row * width, (row + 1) * width);
+      pixels.fill(style.grid, row * width, (row + 1) * width);
     }
-    const colors = ink.bands.map((band, number) => (isDim(number) ? band.dim : band.full));
+    const colors = style.bands.map((band, number) => (isDim(number) ? band.dim : band.full));
     for (let c = 0; c < width; c++) {
       let value = 0;
       let bottom = height;
@@ -36,7 +36,7 @@ const Timeline = (() => {
         bottom = Math.min(bottom, top);
       }
     }
-    paintReserved(pixels, columns, width, height, y, ink.reserved);
+    paintReserved(pixels, columns, width, height, y, style.reserved);
     return image;
   }
 
@@ -51,7 +51,7 @@ const Timeline = (() => {
     }
   }
 
-  // The vertical axis, left of x = 0.  ticks: [{ at, text }]
+  // Draw the vertical axis, left of x = 0.  ticks: [{ at, text }]
   function drawScale(context, title, ticks, y, height) {
     context.font = FONT;
     context.fillStyle = Colors.theme("faint");
@@ -69,7 +69,7 @@ const Timeline = (() => {
     context.restore();
   }
 
-  // The horizontal axis, below y.
+  // Draw the horizontal axis, below y.
   function drawFoot(context, view, width, y) {
     context.font = FONT;
     context.fillStyle = Colors.theme("faint");
@@ -110,7 +110,7 @@ const Timeline = (() => {
     }
   }
 
-  // Draws the picture, and returns what hit() needs.
+  // Draw the picture.  Returns the geometry for hit().
   function draw(context, width, height, pane) {
     const inner = Math.max(1, Math.floor(width - LEFT));
     const edges = pane.view.edges(inner);
@@ -122,7 +122,7 @@ const Timeline = (() => {
     context.clearRect(0, 0, width, height);
     context.save();
     context.translate(LEFT, 0);
-    context.drawImage(Colors.canvasOf(paint(columns, inner, foot, y, ticks, pane.ink, pane.isDim)), 0, 0);
+    context.drawImage(Colors.canvasOf(paintColumns(columns, inner, foot, y, ticks, pane.pixels, pane.isDim)), 0, 0);
     drawScale(context, "memory", ticks, y, foot);
     drawFoot(context, pane.view, inner, foot);
     drawOoms(context, pane.view, inner, foot);
@@ -131,7 +131,7 @@ const Timeline = (() => {
     return { edges, columns, max, inner, foot };
   }
 
-  // The column and the band at a point.
+  // Find the column and the band at a point.
   function hit(picture, x, y) {
     const c = Math.min(picture.inner - 1, Math.max(0, Math.floor(x - LEFT)));
     let value = ((picture.foot - y) / picture.foot) * picture.max;
